@@ -1,0 +1,65 @@
+"""Every error this package raises on purpose: one root class, one line a class.
+
+What an *agent* does wrong is never an exception: it is answered with a FHIR OperationOutcome or an explanation
+(`fhir_gym.fhir.outcome.FhirError` stays inside `Session.handle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "FhirGymError",
+    "InfraError",
+    "MissingExtraError",
+    "RecordError",
+    "TaskError",
+    "UnknownNameError",
+    "WorldError",
+]
+
+
+class FhirGymError(Exception):
+    """Root of this package's errors."""
+
+
+class UnknownNameError(FhirGymError, ValueError):
+    """A name (task, world, split, agent, option …) that does not exist; the message gives the nearest one that does.
+
+    Args:
+        kind: What the name stands for, in words (``"task"``, ``"world"``).
+        name: The name that was given.
+        known: The names that exist.
+    """
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        near = get_close_matches(str(name), self.known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")
+        super().__init__(f"unknown {kind} {name!r}{hint} Known: {listed or 'none'}")
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, tuple[str, ...]]]:
+        """Pickle by the constructor's arguments, so that the error crosses process borders."""
+        return type(self), (self.kind, self.name, self.known)
+
+
+class WorldError(FhirGymError):
+    """A world cannot be built, opened or read."""
+
+
+class TaskError(FhirGymError):
+    """A task is defined wrongly or does not fit the world it is asked on."""
+
+
+class RecordError(FhirGymError):
+    """A rollout record cannot be read or written."""
+
+
+class MissingExtraError(FhirGymError, ImportError):
+    """An optional dependency is not installed; the message names the pip command."""
+
+
+class InfraError(FhirGymError):
+    """The environment itself failed (a remote server is down): never the agent's fault, never a reward of 0."""
