@@ -1,0 +1,72 @@
+# One command set for people and CI. Every target makes the environment it needs in .venv, with pip alone.
+#   make test PYTHON=python3.13     another interpreter (3.11 or newer)
+#   make test ARGS="-k search -x"   further arguments to pytest
+
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+CODE := fhir_gym tests benchmarks examples scripts
+
+# An environment made for somebody else's package list is refreshed: the stamps are older than pyproject.toml.
+CORE := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format types bench docs clean
+
+help: ## show this list
+	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
+	@echo
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(CORE) ## agents do real tasks; writes rollouts and a dataset to demo-output/
+	@$(BIN)/fhir-gym demo $(ARGS)
+
+test: $(DEV) ## the quick tests, with the coverage floor
+	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+
+test-slow: $(DEV) ## the tests that take longer
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(DEV) ## style, types and import order, as CI checks them
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(DEV) ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+bench: $(DEV) ## figures as JSON lines; the first run builds a large world
+	@$(BIN)/python -m benchmarks.server $(ARGS)
+	@$(BIN)/python -m benchmarks.env $(ARGS)
+
+docs: $(DEV) ## run the code in README and docs, check that every command and task is there
+	@$(BIN)/python -m pytest tests/test_docs.py -m "slow or not slow" $(ARGS)
+
+clean: ## remove caches and what runs wrote (not .venv)
+	rm -rf build dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "fhir_gym needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
+	    echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(CORE): pyproject.toml | $(BIN)/python
+	@echo "Installing fhir_gym into $(VENV) (once, under a minute) ..."
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "Installing fhir_gym and its test tools into $(VENV) (once, about a minute) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(CORE)

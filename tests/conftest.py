@@ -1,0 +1,90 @@
+"""Fixtures of all tests, and the guard that keeps them off the network."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fhir_gym import worlds
+from fhir_gym.fhir import Session, World
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+
+
+def _is_local(host: object) -> bool:
+    if not isinstance(host, str):
+        return host is None
+    if host in ("", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _network_guard(event: str, args: tuple[Any, ...]) -> None:
+    """Refuse what would leave this machine; an audit hook sees every route, sync or async."""
+    if event in ("socket.connect", "socket.sendto"):
+        address = args[1]
+        if isinstance(address, tuple) and not _is_local(address[0]):
+            raise RuntimeError(f"tests may not reach the network: {event} {address!r}")
+    elif event == "socket.getaddrinfo" and not _is_local(args[0]):
+        raise RuntimeError(f"tests may not reach the network: {event} {args[0]!r}")
+
+
+sys.addaudithook(_network_guard)
+
+
+def _source_digest() -> str:
+    """Digest of what decides a built world's bytes, so that a change of the generator rebuilds the test worlds."""
+    digest = hashlib.blake2b(digest_size=8)
+    for folder in ("worlds", "fhir"):
+        for path in sorted((ROOT / "fhir_gym" / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep built worlds between runs, in pytest's own cache: also for the processes that tests start."""
+    cache = config.cache
+    folder = cache.mkdir("fhir_gym") if cache else ROOT / ".pytest_cache" / "fhir_gym"
+    os.environ["FHIR_GYM_CACHE"] = str(folder / _source_digest())
+
+
+@pytest.fixture(scope="session")
+def hospital() -> Iterator[World]:
+    """The world `hospital-small`, built once and kept between runs."""
+    with worlds.load("hospital-small") as world:
+        yield world
+
+
+@pytest.fixture(scope="session")
+def empty_world() -> Iterator[World]:
+    """A world without resources."""
+    with worlds.load("empty") as world:
+        yield world
+
+
+@pytest.fixture
+def session(hospital: World) -> Iterator[Session]:
+    """A session on `hospital-small`, as it starts."""
+    opened = hospital.session()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of reference material beside the repository; tests that need it are skipped without it."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the reference material in {SHARED.name}/ beside the repository")
+    return SHARED

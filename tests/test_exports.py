@@ -1,0 +1,75 @@
+"""The public names: what design section 9 promises exists, and `__all__` says exactly what a module gives."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import fhir_gym
+
+PROMISED = {
+    "fhir_gym": {
+        "Episode",
+        "get_task",
+        "make_agent",
+        "read_rollouts",
+        "run",
+        "task_keys",
+        "worlds",
+        "write_rollouts",
+    },
+    "fhir_gym.worlds": {"available", "build", "import_ndjson", "load"},
+    "fhir_gym.fhir": {"Request", "Response", "Session", "World"},
+    "fhir_gym.tasks": {"Check", "EndState", "Task", "Verdict", "register"},
+    "fhir_gym.cli": {"main"},
+    "fhir_gym.errors": {"FhirGymError", "UnknownNameError"},
+}
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(fhir_gym.__path__, "fhir_gym.")
+    return ["fhir_gym", *(info.name for info in found if not info.name.endswith("__main__"))]
+
+
+def is_public(name: str) -> bool:
+    return not any(part.startswith("_") for part in name.split("."))
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_promised_names_are_exported(name: str) -> None:
+    module = importlib.import_module(name)
+    missing = PROMISED[name] - set(module.__all__)
+    assert not missing, f"{name}.__all__ lacks {sorted(missing)}"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if is_public(name)])
+def test_all_is_complete(name: str) -> None:
+    module = importlib.import_module(name)
+    assert hasattr(module, "__all__"), f"{name} has no __all__"
+    assert list(module.__all__) == sorted(set(module.__all__), key=_export_order), f"{name}.__all__ is not sorted"
+    missing = [export for export in module.__all__ if not hasattr(module, export)]
+    assert not missing, f"{name}.__all__ names what is not there: {missing}"
+    forgotten = _own_public_names(module) - set(module.__all__)
+    assert not forgotten, f"{name} defines public names that __all__ lacks: {sorted(forgotten)}"
+
+
+def _export_order(name: str) -> tuple[int, str]:
+    """Ruff's order of `__all__` (RUF022): constants, classes, the rest."""
+    if name.isupper() and len(name) > 1:
+        return 0, name
+    return (1, name) if name[:1].isupper() else (2, name)
+
+
+def _own_public_names(module: ModuleType) -> set[str]:
+    """Classes and functions defined in this very module under a public name."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    }
