@@ -8,12 +8,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fhir_gym import worlds
-from fhir_gym.fhir import Session, World
+if TYPE_CHECKING:
+    from fhir_gym.fhir import Session, World
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -63,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def hospital() -> Iterator[World]:
     """The world `hospital-small`, built once and kept between runs."""
+    from fhir_gym import worlds
+
     with worlds.load("hospital-small") as world:
         yield world
 
@@ -70,6 +72,8 @@ def hospital() -> Iterator[World]:
 @pytest.fixture(scope="session")
 def empty_world() -> Iterator[World]:
     """A world without resources."""
+    from fhir_gym import worlds
+
     with worlds.load("empty") as world:
         yield world
 
