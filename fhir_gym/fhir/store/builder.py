@@ -1,0 +1,216 @@
+"""Building a world file: all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir import index, parsing
+from fhir_gym.fhir.context import instant
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.store.manifest import Manifest
+from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT, MAIN, index_statements, table_statements
+from fhir_gym.types import Resource
+
+__all__ = ["WorldBuilder"]
+
+_FIRST_ID = 1000  # HAPI's id sequence starts here
+_BATCH = 2000
+
+
+class WorldBuilder:
+    """Writes resources into a new world file.
+
+    A context manager: on a clean exit the file appears at `path` in one step; after an exception, a full disk or a
+    kill there is nothing at `path`. Rows go to an unsorted scratch file first and are then copied in key order, which
+    keeps a bulk load of millions of index rows linear.
+
+    Args:
+        path: Where the world is to be.
+        name: Its name.
+        seed: Seed of the generator, None for imported data.
+        now: The world's present, with a time zone.
+    """
+
+    def __init__(self, path: Path, *, name: str, seed: int | None, now: datetime) -> None:
+        if now.tzinfo is None:
+            raise WorldError(f"a world's `now` needs a time zone, not {now.isoformat()}")
+        self.path = path
+        self._name, self._seed, self._now = name, seed, now.astimezone(UTC)
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._scratch = self._temporary.with_suffix(".scratch")
+        self._digest = hashlib.sha256(instant(self._now).encode())
+        self._counts: Counter[str] = Counter()
+        self._rid = 0
+        self._highest_id = 0
+        self._pending: dict[str, list[tuple[object, ...]]] = {}
+        self._manifest: Manifest | None = None
+
+    @property
+    def manifest(self) -> Manifest:
+        """The finished world's manifest; only after a clean exit."""
+        if self._manifest is None:
+            raise WorldError(f"the world {self._name!r} is not finished")
+        return self._manifest
+
+    def __enter__(self) -> Self:
+        """Open the temporary files beside the target."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._remove()
+            self._db = sqlite3.connect(self._temporary, isolation_level=None)
+            self._db.execute("ATTACH ? AS scratch", (str(self._scratch),))
+            for db in (MAIN, "scratch"):
+                self._db.execute(f"PRAGMA {db}.journal_mode=OFF")
+                self._db.execute(f"PRAGMA {db}.synchronous=OFF")
+            self._db.execute("BEGIN")
+            for statement in table_statements(MAIN):
+                self._db.execute(statement)
+            for table in index.TABLES:
+                self._db.execute(f"CREATE TABLE scratch.{table} AS SELECT * FROM main.{table} WHERE 0")
+        except (OSError, sqlite3.Error) as error:
+            self._abandon()
+            raise WorldError(f"cannot write a world to {self.path}: {error}") from error
+        return self
+
+    def add(self, resource: Resource) -> None:
+        """Add one resource; a second one of the same type and id is refused.
+
+        Args:
+            resource: With `resourceType` and `id`; `meta.versionId` and `meta.lastUpdated` are stamped where absent.
+
+        Raises:
+            WorldError: The resource is unusable, a duplicate, or the disk is full.
+        """
+        kind, ident = resource.get("resourceType"), resource.get("id")
+        try:
+            stored = parsing.normalise(resource)
+        except FhirError as error:
+            raise WorldError(f"{kind}/{ident}: {error.diagnostics}") from error
+        if not isinstance(ident, str) or not ident:
+            raise WorldError(f"a {kind} without an id cannot be stored")
+        kind = str(stored["resourceType"])
+        version, updated = self._stamp(stored)
+        body = parsing.dumps(stored)
+        self._rid += 1
+        rid = self._rid
+        try:
+            self._queue("resource", (rid, kind, ident, version, updated, 0, "PUT", body))
+            for table, rows in index.index_rows(stored, rid).items():
+                for row in rows:
+                    self._queue(table, row)
+        except sqlite3.Error as error:
+            raise WorldError(f"cannot write a world to {self.path}: {error}") from error
+        self._digest.update(b"\0%s/%s\0%s" % (kind.encode(), ident.encode(), body))
+        self._counts[kind] += 1
+        if ident.isascii() and ident.isdigit() and len(ident) <= 15:
+            self._highest_id = max(self._highest_id, int(ident))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish and publish the file, or leave nothing."""
+        if error is not None:
+            self._abandon()
+            return
+        try:
+            self._finish()
+        except sqlite3.IntegrityError as failure:
+            twins = self._duplicates()
+            self._abandon()
+            raise WorldError(f"two resources share a type and an id: {twins}") from failure
+        except (OSError, sqlite3.Error) as failure:
+            self._abandon()
+            raise WorldError(f"cannot write a world to {self.path}: {failure}") from failure
+
+    def _stamp(self, resource: Resource) -> tuple[int, int]:
+        """Fill in meta.versionId and meta.lastUpdated; give both as the columns hold them."""
+        meta = resource.setdefault("meta", {})
+        version = str(meta.get("versionId", ""))
+        number = int(version) if version.isascii() and version.isdigit() and 0 < len(version) < 10 else 1
+        try:
+            updated = datetime.fromisoformat(str(meta["lastUpdated"]))
+        except (KeyError, ValueError):
+            updated = self._now
+        updated = updated if updated.tzinfo else updated.replace(tzinfo=UTC)
+        resource["meta"] = {
+            **{k: v for k, v in meta.items() if k in ("id", "extension")},
+            "versionId": str(number),
+            "lastUpdated": instant(updated),
+            **{k: v for k, v in meta.items() if k not in ("id", "extension", "versionId", "lastUpdated")},
+        }
+        ordered = {k: resource[k] for k in ("resourceType", "id", "meta")}
+        rest = {k: v for k, v in resource.items() if k not in ordered}
+        resource.clear()
+        resource.update(ordered | rest)
+        return number, round(updated.timestamp() * 1000)
+
+    def _queue(self, table: str, row: tuple[object, ...]) -> None:
+        pending = self._pending.setdefault(table, [])
+        pending.append(row)
+        if len(pending) >= _BATCH:
+            self._flush(table)
+
+    def _flush(self, table: str) -> None:
+        rows = self._pending.get(table)
+        if rows:
+            insert = _RESOURCE_INSERT if table == "resource" else index.INSERT[table].replace("{db}", "scratch")
+            self._db.executemany(insert, rows)
+            rows.clear()
+
+    def _finish(self) -> None:
+        for table in list(self._pending):
+            self._flush(table)
+        for table in index.TABLES:
+            columns = self._db.execute(f"PRAGMA main.table_info({table})").fetchall()
+            keys = [c[1] for c in sorted((c for c in columns if c[5]), key=lambda c: int(c[5]))]
+            order = f" ORDER BY {', '.join(keys)}" if keys else ""
+            self._db.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM scratch.{table}{order}")
+            self._db.execute(f"DROP TABLE scratch.{table}")
+        for statement in index_statements(MAIN):
+            self._db.execute(statement)
+        manifest = Manifest(
+            name=self._name,
+            seed=self._seed,
+            now=self._now,
+            counts=dict(sorted(self._counts.items())),
+            content_hash=self._digest.hexdigest(),
+            next_id=max(_FIRST_ID + self._rid, self._highest_id + 1),
+            format=FORMAT,
+        )
+        self._db.execute("CREATE TABLE main.manifest(body TEXT NOT NULL)")
+        self._db.execute("INSERT INTO main.manifest VALUES (?)", (manifest.model_dump_json(),))
+        self._db.execute("COMMIT")
+        self._db.execute(f"PRAGMA main.application_id={APPLICATION_ID}")
+        self._db.execute(f"PRAGMA main.user_version={FORMAT}")
+        self._db.execute("PRAGMA main.analysis_limit=1000")
+        self._db.execute("ANALYZE main")
+        self._db.close()
+        with self._temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        self._temporary.replace(self.path)
+        self._scratch.unlink(missing_ok=True)
+        self._manifest = manifest
+
+    def _duplicates(self) -> str:
+        rows = self._db.execute("SELECT type, id FROM main.resource GROUP BY type, id HAVING count(*) > 1 LIMIT 5")
+        return ", ".join(f"{kind}/{ident}" for kind, ident in rows)
+
+    def _abandon(self) -> None:
+        if db := getattr(self, "_db", None):
+            db.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        for file in (self._temporary, self._scratch):
+            file.unlink(missing_ok=True)
+
+
+_RESOURCE_INSERT = "INSERT INTO main.resource VALUES (?,?,?,?,?,?,?,?)"

@@ -1,0 +1,96 @@
+"""The tables of a world file and of the overlay above it.
+
+Both schemas hold `resource` and the index tables of `fhir_gym.fhir.index`; only the overlay has `version`, the log
+of its writes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fhir_gym.fhir import index
+
+__all__ = ["APPLICATION_ID", "FORMAT", "MAIN", "OVERLAY", "Row", "index_statements", "overlay_script", "table_statements"]
+
+APPLICATION_ID = 0x46475931
+"""SQLite's application id of a world file ("FGY1")."""
+
+FORMAT = 1
+"""Version of the file layout; a world of another format is refused."""
+
+MAIN = "main"
+OVERLAY = "overlay"
+
+_RESOURCE = """
+CREATE TABLE {db}.resource(
+    rid INTEGER PRIMARY KEY,
+    type TEXT NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    method TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX {db}.resource_id ON resource(type, id);
+CREATE INDEX {db}.resource_type ON resource(type);
+CREATE INDEX {db}.resource_updated ON resource(type, updated);
+"""
+
+_VERSION = """
+CREATE TABLE overlay.version(
+    seq INTEGER PRIMARY KEY,
+    rid INTEGER NOT NULL,
+    type TEXT NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    method TEXT NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX overlay.version_rid ON version(rid);
+"""
+
+
+class Row(NamedTuple):
+    """A stored version of a resource, in the columns' order.
+
+    Attributes:
+        rid: Number of the resource in creation order; it stays when the resource changes.
+        type: Resource type.
+        id: Logical id.
+        version: Version number.
+        updated: Milliseconds since the epoch.
+        deleted: 1 for the version that deleted the resource.
+        method: HTTP verb that made this version.
+        body: Compact JSON with `meta`; empty for a deletion.
+    """
+
+    rid: int
+    type: str
+    id: str
+    version: int
+    updated: int
+    deleted: int
+    method: str
+    body: bytes
+
+
+def _statements(script: str, db: str) -> list[str]:
+    return [s.strip() for s in script.replace("{db}", db).split(";") if s.strip()]
+
+
+def table_statements(db: str) -> list[str]:
+    """CREATE TABLE statements of a schema: without the secondary indexes, which a bulk load makes last."""
+    return [s for s in _statements(_RESOURCE + index.SCHEMA, db) if s.upper().startswith("CREATE TABLE")]
+
+
+def index_statements(db: str) -> list[str]:
+    """CREATE INDEX statements of a schema."""
+    return [s for s in _statements(_RESOURCE + index.SCHEMA, db) if not s.upper().startswith("CREATE TABLE")]
+
+
+def overlay_script() -> str:
+    """All statements that make an overlay."""
+    return ";\n".join([*table_statements(OVERLAY), *index_statements(OVERLAY), *_statements(_VERSION, OVERLAY)]) + ";"

@@ -1,0 +1,257 @@
+"""One world file and, above it, one session's overlay: a single SQLite connection.
+
+Schema `main` is the world, read-only and memory-mapped, shared by every session and process. Schema `overlay` is in
+memory and holds what this session wrote: the current version of each touched resource with its index rows, and the
+log of all versions. An overlay row masks the world's row of the same `rid`. Savepoints undo writes, so a reset costs
+what was written, never the size of the world.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fhir_gym.fhir import index
+from fhir_gym.fhir.store.schema import OVERLAY, Row, overlay_script
+from fhir_gym.types import Resource
+
+__all__ = ["Store"]
+
+_COLUMNS = "rid, type, id, version, updated, deleted, method, body"
+_MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
+_PROGRESS_STEPS = 10_000
+_CHUNK = 500  # rows fetched by one statement; below SQLite's limit on bound values
+
+_INSERT_RESOURCE = "INSERT OR REPLACE INTO overlay.resource VALUES (?,?,?,?,?,?,?,?)"
+_INSERT_VERSION = f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"
+_INSERT_INDEX = {table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES}
+_DELETE_INDEX = {table: f"DELETE FROM overlay.{table} WHERE rid = ?" for table in index.TABLES}
+_OVERLAY_SCRIPT = overlay_script()
+
+
+class Store:
+    """The resources one session sees.
+
+    Not for use by two threads at once.
+
+    Args:
+        path: World file.
+        first_rid: Lowest rid free for resources the session creates.
+    """
+
+    def __init__(self, path: Path, *, first_rid: int) -> None:
+        self.db = connect(path)
+        self.db.execute("ATTACH ':memory:' AS overlay")
+        self.db.executescript(_OVERLAY_SCRIPT)
+        self._next_rid = first_rid
+        self._types: Counter[str] = Counter()
+        self._depth = 0
+        self._steps_left = 0
+
+    # reading
+
+    def changed(self, resource_type: str) -> bool:
+        """Whether the overlay holds rows of this type; if not, the world alone answers for it."""
+        return resource_type in self._types
+
+    def find(self, resource_type: str, id: str) -> Row | None:
+        """The current version of a resource, deleted or not; None if there never was one."""
+        if resource_type in self._types:
+            row = self.db.execute(
+                f"SELECT {_COLUMNS} FROM overlay.resource WHERE type = ? AND id = ?", (resource_type, id)
+            ).fetchone()
+            if row:
+                return Row(*row)
+        row = self.db.execute(
+            f"SELECT {_COLUMNS} FROM main.resource WHERE type = ? AND id = ?", (resource_type, id)
+        ).fetchone()
+        return Row(*row) if row else None
+
+    def row(self, rid: int) -> Row:
+        """The current version of the resource with this number."""
+        for db in ("overlay", "main"):
+            row = self.db.execute(f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid = ?", (rid,)).fetchone()
+            if row:
+                return Row(*row)
+        raise KeyError(rid)
+
+    def rows(self, rids: Sequence[int]) -> list[Row]:
+        """The current versions of these resources, in the order given."""
+        found: dict[int, Row] = {}
+        for start in range(0, len(rids), _CHUNK):
+            chunk = rids[start : start + _CHUNK]
+            marks = ",".join("?" * len(chunk))
+            for db in ("main", "overlay") if self._types else ("main",):
+                query = f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid IN ({marks})"
+                found.update((row[0], Row(*row)) for row in self.db.execute(query, tuple(chunk)))
+        return [found[rid] for rid in rids]
+
+    def bodies(self, rids: Sequence[int]) -> list[bytes]:
+        """The stored JSON of these resources, in the order given."""
+        return [row.body for row in self.rows(rids)]
+
+    def versions(self, rid: int) -> list[Row]:
+        """All versions of one resource, newest first."""
+        rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? ORDER BY seq DESC", (rid,))
+        return rows + self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
+
+    def history(self, resource_type: str | None, *, limit: int, offset: int = 0) -> list[Row]:
+        """Versions of a type, or of all types, newest first."""
+        where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
+        rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version {where} ORDER BY seq DESC", values)
+        page = rows[offset : offset + limit]
+        if len(page) < limit:
+            query = f"SELECT {_COLUMNS} FROM main.resource {where} ORDER BY updated DESC, rid DESC LIMIT ? OFFSET ?"
+            page += self._select(query, (*values, limit - len(page), max(0, offset - len(rows))))
+        return page
+
+    def history_total(self, resource_type: str | None) -> int:
+        """Number of versions `history` goes through."""
+        where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
+        counts = [self._select_one(f"SELECT count(*) FROM {t} {where}", values) for t in ("overlay.version", "main.resource")]
+        return sum(int(n) for n in counts)
+
+    # writing
+
+    def put(
+        self, resource_type: str, id: str, body: bytes, resource: Resource, *, method: str, version: int, updated: int
+    ) -> int:
+        """Store a new version and its index rows.
+
+        Args:
+            resource_type: Its type.
+            id: Its id.
+            body: The JSON to keep, `meta` included.
+            resource: The same parsed, for indexing.
+            method: HTTP verb behind it.
+            version: Its version number.
+            updated: Milliseconds since the epoch.
+
+        Returns:
+            The resource's rid: the old one for a resource that was there before, even if deleted.
+        """
+        old = self.find(resource_type, id)
+        rid = old.rid if old else self._take_rid()
+        self._unindex(rid, resource_type)
+        row = Row(rid, resource_type, id, version, updated, 0, method, body)
+        self._log(row)
+        for table, rows in index.index_rows(resource, rid).items():
+            if rows:
+                self.db.executemany(_INSERT_INDEX[table], rows)
+        return rid
+
+    def delete(self, row: Row, *, version: int, updated: int) -> None:
+        """Put a tombstone over a resource."""
+        self._unindex(row.rid, row.type)
+        self._log(row._replace(version=version, updated=updated, deleted=1, method="DELETE", body=b""))
+
+    def _take_rid(self) -> int:
+        rid = self._next_rid
+        self._next_rid += 1
+        return rid
+
+    def _unindex(self, rid: int, resource_type: str) -> None:
+        if resource_type in self._types and self.db.execute(
+            "SELECT 1 FROM overlay.resource WHERE rid = ?", (rid,)
+        ).fetchone():
+            for statement in _DELETE_INDEX.values():
+                self.db.execute(statement, (rid,))
+
+    def _log(self, row: Row) -> None:
+        self.db.execute(_INSERT_RESOURCE, row)
+        self.db.execute(_INSERT_VERSION, row)
+        self._types[row.type] += 1
+
+    # undoing
+
+    def mark(self) -> tuple[int, int, Counter[str]]:
+        """Open a savepoint that `back_to` can return to any number of times; give its handle."""
+        self._depth += 1
+        self.db.execute(f"SAVEPOINT s{self._depth}")
+        return self._depth, self._next_rid, self._types.copy()
+
+    def back_to(self, mark: tuple[int, int, Counter[str]]) -> None:
+        """Undo everything since the mark; marks made after it are gone, the mark itself stays."""
+        depth, self._next_rid, types = mark
+        self._types = types.copy()
+        self._depth = depth
+        self.db.execute(f"ROLLBACK TO s{depth}")
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """All writes inside, or, after an exception, none of them."""
+        mark = self.mark()
+        try:
+            yield
+        except BaseException:
+            self.back_to(mark)
+            raise
+        finally:
+            self.db.execute(f"RELEASE s{mark[0]}")
+            self._depth = mark[0] - 1
+
+    def seq(self) -> int:
+        """Number of the last write."""
+        return int(self._select_one("SELECT coalesce(max(seq), 0) FROM overlay.version", ()))
+
+    def written_since(self, seq: int) -> list[tuple[Row | None, Row]]:
+        """For each resource written after `seq`, in order of first write: its version before (None: none), and now."""
+        rids = [r for (r,) in self.db.execute(
+            "SELECT rid FROM overlay.version WHERE seq > ? GROUP BY rid ORDER BY min(seq)", (seq,)
+        )]
+        return [(self._before(rid, seq), self.row(rid)) for rid in rids]
+
+    def _before(self, rid: int, seq: int) -> Row | None:
+        rows = self._select(
+            f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (rid, seq)
+        ) or self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
+        return rows[0] if rows and not rows[0].deleted else None
+
+    # bounds
+
+    @contextmanager
+    def budget(self, steps: int) -> Iterator[None]:
+        """Interrupt a statement inside once all of them took this many virtual-machine steps.
+
+        Steps are the same on every machine; `sqlite3.OperationalError("interrupted")` is what the caller sees.
+        """
+        self._steps_left = steps // _PROGRESS_STEPS
+        self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
+        try:
+            yield
+        finally:
+            self.db.set_progress_handler(None, 0)
+
+    def _tick(self) -> int:
+        self._steps_left -= 1
+        return self._steps_left < 0
+
+    def close(self) -> None:
+        """Close the connection; the overlay is gone."""
+        self.db.close()
+
+    def _select(self, query: str, values: Sequence[Any]) -> list[Row]:
+        return [Row(*row) for row in self.db.execute(query, values)]
+
+    def _select_one(self, query: str, values: Sequence[Any]) -> Any:
+        return self.db.execute(query, values).fetchone()[0]
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a world file read-only; it may be used from any one thread at a time."""
+    db = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro&immutable=1",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
+    db.execute("PRAGMA cache_size=-256")
+    db.execute("PRAGMA temp_store=MEMORY")
+    return db

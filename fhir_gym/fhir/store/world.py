@@ -1,0 +1,156 @@
+"""A world: one immutable file of resources, shared by any number of sessions, threads and processes."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import ValidationError
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir.store.manifest import Manifest
+from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT
+from fhir_gym.fhir.store.store import connect
+from fhir_gym.types import Resource
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir.session import Session
+
+__all__ = ["World"]
+
+_MAGIC = b"SQLite format 3\0"
+
+
+class World:
+    """An opened world file.
+
+    Pickles as its path, so that worker processes open the same file. Reading through a world (`read`, `search`,
+    `ids`) never sees what any session wrote.
+
+    Args:
+        path: The file.
+        manifest: What it says of itself.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._local = threading.local()
+        self._readers: list[Session] = []
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open a world file.
+
+        Raises:
+            WorldError: The file is absent, unreadable, damaged, not a world, or of another format.
+        """
+        path = Path(path).resolve()
+        return cls(path, _read_manifest(path))
+
+    @property
+    def name(self) -> str:
+        """The name it was built under."""
+        return self.manifest.name
+
+    @property
+    def now(self) -> datetime:
+        """The world's present; the clock of every session starts here."""
+        return self.manifest.now
+
+    def session(self, **settings: Any) -> Session:
+        """A new session on this world; `settings` are those of `Session`."""
+        from fhir_gym.fhir.session import Session  # sessions are built on worlds; the import here closes the circle
+
+        return Session(self, **settings)
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """The resource as the world holds it, None if it holds none."""
+        return self._reader.read(resource_type, id)
+
+    def search(self, resource_type: str, **params: object) -> list[Resource]:
+        """All matches of a search; a list as value repeats the parameter."""
+        return self._reader.search(resource_type, **params)
+
+    def ids(self, resource_type: str) -> list[str]:
+        """Ids of a type in creation order."""
+        with self._failures():
+            rows = self._reader.store.db.execute("SELECT id FROM main.resource WHERE type = ? ORDER BY rid", (resource_type,))
+            return [id for (id,) in rows]
+
+    def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
+        """The stored JSON of all resources, or of one type's, in creation order."""
+        where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
+        with self._failures(), closing(connect(self.path)) as db:
+            for (body,) in db.execute(f"SELECT body FROM resource {where} ORDER BY rid", values):
+                yield body
+
+    def close(self) -> None:
+        """Close this world's own readers; sessions have their own connections."""
+        while self._readers:
+            self._readers.pop().close()
+        self._local = threading.local()
+
+    @property
+    def _reader(self) -> Session:
+        session: Session | None = getattr(self._local, "session", None)
+        if session is None:
+            session = self._local.session = self.session()
+            self._readers.append(session)
+        return session
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise WorldError(f"the world {self.path} cannot be read: {error}") from error
+
+    def __enter__(self) -> Self:
+        """For `with World.open(path) as world`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """Pickle by path."""
+        return World.open, (str(self.path),)
+
+    def __repr__(self) -> str:
+        """Name, size, path."""
+        return f"World({self.name!r}, {self.manifest.total} resources, {str(self.path)!r})"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+        size = path.stat().st_size
+    except OSError as error:
+        raise WorldError(f"cannot open the world {path}: {error.strerror or error}") from error
+    if not header.startswith(_MAGIC):
+        raise WorldError(f"{path} is not a world file (not an SQLite file); worlds are made by `fhir-gym worlds build` or `import`")
+    page = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    if size != pages * (65536 if page == 1 else page):
+        raise WorldError(f"the world {path} is damaged: {size} bytes where its header promises {pages * page}")
+    try:
+        with closing(connect(path)) as db:
+            if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+                raise WorldError(f"{path} is an SQLite file but not a world; worlds are made by `fhir-gym worlds build` or `import`")
+            layout = db.execute("PRAGMA user_version").fetchone()[0]
+            if layout != FORMAT:
+                raise WorldError(f"{path} is a world of format {layout}, this version reads {FORMAT}: build it again")
+            return Manifest.model_validate_json(db.execute("SELECT body FROM manifest").fetchone()[0])
+    except (sqlite3.DatabaseError, ValidationError, TypeError) as error:
+        raise WorldError(f"the world {path} is damaged: {error}") from error
