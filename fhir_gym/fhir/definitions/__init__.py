@@ -1,0 +1,26 @@
+"""FHIR R4 (4.0.1) as tables: resource types, elements, required codes, search parameters, the patient compartment.
+
+Derived from HL7's official package by `scripts/derive_definitions.py`. Only the list of types is read on import; every
+other table when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from fhir_gym.fhir.definitions._codes import codes, enum_name
+from fhir_gym.fhir.definitions._elements import Element, children
+from fhir_gym.fhir.definitions._files import DATA_TYPES, PRIMITIVES, RESOURCE_TYPES, patient_parameters
+from fhir_gym.fhir.definitions._search import SearchParameter, definition_ids, search_parameters
+
+__all__ = [
+    "DATA_TYPES",
+    "PRIMITIVES",
+    "RESOURCE_TYPES",
+    "Element",
+    "SearchParameter",
+    "children",
+    "codes",
+    "definition_ids",
+    "enum_name",
+    "patient_parameters",
+    "search_parameters",
+]

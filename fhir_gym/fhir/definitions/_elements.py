@@ -1,0 +1,96 @@
+"""Elements of resources, data types and their inner structures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from fhir_gym.errors import UnknownNameError
+from fhir_gym.fhir.definitions import _codes
+from fhir_gym.fhir.definitions._files import PRIMITIVES, read
+
+__all__ = ["Element", "children"]
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One JSON property of a resource or data type.
+
+    Attributes:
+        name: JSON name; one element for each type of a choice (``valueQuantity``).
+        type: FHIR type: ``Quantity``, ``string``, ``BackboneElement``, ``Resource`` …
+        path: Where it is defined (``Observation.value[x]``).
+        content: What `children` takes to describe the value: a type or a backbone path; empty for primitive values.
+        choice: Stem of the choice it belongs to (``value``), else None.
+        many: Whether it repeats (a JSON array).
+        required: Whether its minimum is above 0 (of the choice as a whole, for a choice).
+        summary: Whether it is in the summary.
+        binding: Name of the required binding whose codes are known, else None.
+        system: Code system of a bound ``code``, if it is one.
+        targets: Allowed types of a Reference; empty means any.
+    """
+
+    name: str
+    type: str
+    path: str
+    content: str = ""
+    choice: str | None = None
+    many: bool = False
+    required: bool = False
+    summary: bool = False
+    binding: str | None = None
+    system: str | None = None
+    targets: tuple[str, ...] = ()
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read("elements")
+
+
+@cache
+def children(path: str) -> Mapping[str, Element]:
+    """Elements below a path in the order of the definition.
+
+    Args:
+        path: A resource type, a data type, or a path of element names below one (``Patient.contact``); references to
+            another element's content are followed.
+    """
+    table = _table()
+    if path not in table:
+        return _below(path)
+    return MappingProxyType({e.name: e for row in table[path] for e in _expand(path, *row)})
+
+
+def _below(path: str) -> Mapping[str, Element]:
+    parent, _, name = path.rpartition(".")
+    content = children(parent)[name].content if parent and name in children(parent) else ""
+    if not content:
+        raise UnknownNameError("path", path, _table())
+    return children(content)
+
+
+def _expand(
+    parent: str, name: str, types: str, flags: str = "", binding: str = "", targets: str = "", reference: str = ""
+) -> Iterator[Element]:
+    path = f"{parent}.{name}"
+    stem = name.removesuffix("[x]")
+    for type_ in types.split() or ["BackboneElement"]:
+        inner = path if path in _table() else type_
+        is_code = type_ == "code" and binding
+        yield Element(
+            name=stem + type_[0].upper() + type_[1:] if stem != name else name,
+            type=type_,
+            path=path,
+            content=reference or ("" if type_ in PRIMITIVES else inner),
+            choice=stem if stem != name else None,
+            many="m" in flags,
+            required="r" in flags,
+            summary="s" in flags,
+            binding=binding or None,
+            system=_codes.system(binding) if is_code else None,
+            targets=tuple(targets.split()) if type_ == "Reference" else (),
+        )

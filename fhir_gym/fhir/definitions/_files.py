@@ -1,0 +1,34 @@
+"""The data files, and the lists of types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DATA_TYPES", "PRIMITIVES", "RESOURCE_TYPES", "patient_parameters", "read"]
+
+_DATA = Path(__file__).with_name("data")
+
+
+def read(name: str) -> dict[str, Any]:
+    """One data file."""
+    table: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_bytes())
+    return table
+
+
+_TYPES = read("types")
+
+RESOURCE_TYPES: tuple[str, ...] = tuple(_TYPES["resource"])
+"""The concrete resource types, sorted."""
+
+DATA_TYPES: tuple[str, ...] = tuple(_TYPES["complex-type"])
+"""The complex data types (`HumanName` …), sorted; those without elements of their own kind excluded."""
+
+PRIMITIVES: frozenset[str] = frozenset([*_TYPES["primitive-type"], "xhtml"])
+"""The primitive types (`string`, `dateTime` …)."""
+
+
+def patient_parameters(resource_type: str) -> tuple[str, ...]:
+    """Search parameters that put a resource of this type into a patient's compartment; ``()`` if none does."""
+    return tuple(_TYPES["patient"].get(resource_type, ()))

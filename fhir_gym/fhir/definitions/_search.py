@@ -1,0 +1,90 @@
+"""Search parameters of every resource type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from fhir_gym.errors import UnknownNameError
+from fhir_gym.fhir.definitions._files import RESOURCE_TYPES, read
+
+__all__ = ["SearchParameter", "definition_ids", "search_parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchParameter:
+    """One search parameter of one resource type.
+
+    Attributes:
+        id: Number unique to the pair of resource type and name; the same as long as the tables are.
+        name: Name in a query (``birthdate``).
+        type: ``token``, ``string``, ``date``, ``number``, ``quantity``, ``uri``, ``reference`` or ``composite``.
+        expression: FHIRPath of what is indexed, with the alternatives of this resource type only.
+        targets: Types a reference may point to.
+        components: Of a composite: name of each component's parameter, and its expression below `expression`.
+    """
+
+    id: int
+    name: str
+    type: str
+    expression: str
+    targets: tuple[str, ...] = ()
+    components: tuple[tuple[str, str], ...] = ()
+
+
+@cache
+def _table() -> dict[str, list[list[Any]]]:
+    return read("search")
+
+
+@cache
+def _all() -> Mapping[str, Mapping[str, SearchParameter]]:
+    found: dict[str, Mapping[str, SearchParameter]] = {}
+    number = 0
+    for resource_type in RESOURCE_TYPES:
+        rows = [*_table()["Resource"], *_table()["DomainResource"], *_table()[resource_type]]
+        own: dict[str, SearchParameter] = {}
+        for parameter in _searchable(resource_type, rows):
+            number += 1
+            own[parameter[0]] = SearchParameter(number, *parameter)
+        found[resource_type] = MappingProxyType(own)
+    return found
+
+
+def _searchable(resource_type: str, rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Rows a server can search by.
+
+    Left out, as HAPI leaves them out: the package's examples, parameters without an expression (`_text`, `_query`, …),
+    and those over extensions, whose expressions are not valid FHIRPath.
+    """
+    for name, identifier, type_, expression, targets, components in sorted(_filled(rows)):
+        if identifier.startswith("example") or not expression or "xtension(" in expression:
+            continue
+        for base in ("Resource.", "DomainResource."):
+            if expression.startswith(base):
+                expression = f"{resource_type}.{expression.removeprefix(base)}"
+        allowed = RESOURCE_TYPES if targets == "*" else tuple(targets.split())
+        yield name, type_, expression, allowed, tuple((part, inner) for part, inner in components)
+
+
+def _filled(rows: list[list[Any]]) -> Iterator[list[Any]]:
+    """Rows with the empty columns at their ends, which the file leaves out."""
+    missing: list[Any] = ["", "", []]
+    for row in rows:
+        yield row + missing[len(row) - 3 :]
+
+
+def search_parameters(resource_type: str) -> Mapping[str, SearchParameter]:
+    """Search parameters of a concrete resource type by name, those of every resource (`_id`, `_tag` …) included."""
+    try:
+        return _all()[resource_type]
+    except KeyError:
+        raise UnknownNameError("resource type", resource_type, RESOURCE_TYPES) from None
+
+
+def definition_ids() -> frozenset[str]:
+    """Ids of all SearchParameter definitions of the official package that the tables hold."""
+    return frozenset(row[1] for rows in _table().values() for row in rows)
