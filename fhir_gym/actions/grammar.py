@@ -1,0 +1,205 @@
+"""The grammar: one object that parses, explains itself, and speaks tool calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from fhir_gym.actions import tools
+from fhir_gym.actions.model import EXAMPLES, KINDS, Action, Finish, Invalid, Kind
+from fhir_gym.actions.request import CONTROL, url_problem
+
+__all__ = ["GRAMMAR", "MAX_ACTION_LENGTH", "Grammar", "parse"]
+
+MAX_ACTION_LENGTH = 262_144
+"""Longest action text, in characters."""
+_MAX_DEPTH = 64
+"""Deepest nesting of a body or an answer; FHIR resources stay far below."""
+
+_BY_NAME: Mapping[str, Kind] = {kind: kind for kind in KINDS}
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_HEADERS = ("Accept", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Exist", "If-None-Match", "Prefer")
+_HEADER_NAMES = {name.lower(): name for name in _HEADERS}
+
+_FENCE = re.compile(r"\A(```+|~~~+)[^\n`]*\n(.*?)\n?[ \t]*\1[ \t]*\Z", re.DOTALL)
+_VERB = re.compile(r"[A-Za-z]+")
+_HEADER_LINE = re.compile(r"\A([A-Za-z][A-Za-z-]*):[ \t]*(.*)\Z")
+_INLINE_BODY = re.compile(r"[ \t]+(?=[{\[])")
+_HTTP_VERSION = re.compile(r"[ \t]+HTTP/\d(?:\.\d)?\Z")
+
+
+class Grammar:
+    """The action grammar: ``VERB url``, optional header lines and a JSON body, or ``FINISH([...])``."""
+
+    def help(self) -> str:
+        """The action format, for a prompt."""
+        return (
+            "Reply with exactly one action and nothing else:\n"
+            "GET url            read or search\n"
+            "POST url           create; the JSON resource follows on the next lines\n"
+            "PUT url            replace a resource; the whole JSON resource follows on the next lines\n"
+            "PATCH url          change a resource; a JSON Patch list follows on the next lines\n"
+            "DELETE url         delete a resource\n"
+            "FINISH([...])      end the task; your answer is a JSON list\n"
+            "A url is relative to the FHIR base or absolute. Examples:\n"
+            f"{self.example('GET')}\n{self.example('POST')}\n{self.example('FINISH')}"
+        )
+
+    def example(self, kind: Kind = "GET") -> str:
+        """A valid action of `kind` as text."""
+        return EXAMPLES[kind]
+
+    def examples(self) -> tuple[str, ...]:
+        """A valid action of every kind."""
+        return tuple(EXAMPLES.values())
+
+    def parse(self, text: str) -> Action | Invalid:
+        """Read one action.
+
+        Tolerated because it cannot mean anything else: code fences, blank lines around, CRLF, a verb in lower case, a
+        body on the verb's line or in its own fence, spaces in a query, a trailing ``HTTP/1.1``. Words around the action
+        and a second action are not: what the agent meant would be a guess.
+        """
+        if len(text) > MAX_ACTION_LENGTH:
+            return Invalid(f"it is longer than {MAX_ACTION_LENGTH:,} characters", EXAMPLES["GET"])
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return Invalid("it holds characters that are not valid Unicode (lone surrogates)", EXAMPLES["GET"])
+        text = _unwrap(text)
+        verb = _VERB.match(text)
+        kind = _BY_NAME.get(verb.group().upper()) if verb else None
+        if verb is None or kind is None:
+            start = text.split("\n", 1)[0][:40]
+            known = ", ".join(KINDS)
+            reason = f"it must start with one of {known}, not with {start!r}" if text else "it is empty"
+            return Invalid(reason, EXAMPLES["GET"])
+        rest = text[verb.end() :]
+        return _parse_finish(rest) if kind == "FINISH" else _parse_request(kind, rest)
+
+    def tools(self) -> list[dict[str, Any]]:
+        """The five FHIR tools and ``finish`` as OpenAI function schemas."""
+        return tools.schemas()
+
+    def from_tool_call(self, name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
+        """The action a tool call stands for.
+
+        Args:
+            name: Tool name.
+            arguments: Its arguments, as an object or as JSON text.
+        """
+        return tools.to_action(name, arguments)
+
+    def to_tool_call(self, action: Action) -> tuple[str, dict[str, Any]] | None:
+        """Tool name and arguments that say `action`; None where no tool can (PATCH, a Bundle, an operation …)."""
+        return tools.from_action(action)
+
+
+GRAMMAR = Grammar()
+"""The grammar every env uses."""
+
+
+def parse(text: str) -> Action | Invalid:
+    """`GRAMMAR.parse`."""
+    return GRAMMAR.parse(text)
+
+
+def _unwrap(text: str) -> str:
+    """Normalise line ends and take off blank lines and code fences around."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").strip("\ufeff \t\n")
+    fenced = _FENCE.match(text)
+    if fenced:
+        return fenced.group(2).strip(" \t\n")
+    if len(text) > 2 and text[0] == text[-1] == "`" and "`" not in text[1:-1]:
+        return text[1:-1].strip(" \t\n")
+    return text
+
+
+def _parse_finish(rest: str) -> Action | Invalid:
+    example = EXAMPLES["FINISH"]
+    rest = rest.strip(" \t\n")
+    if not rest.startswith("("):
+        return Invalid("FINISH needs its answer in parentheses", example)
+    if not rest.endswith(")"):
+        return Invalid("FINISH has no closing parenthesis at the end, or text follows it", example)
+    inner = rest[1:-1].strip()
+    if not inner:
+        return Invalid("FINISH needs a JSON list, FINISH([]) if the answer is empty", example)
+    problem = _json_problem(inner)
+    if problem:
+        hint = "; strings need double quotes" if "'" in inner else ""
+        return Invalid(f"the answer of FINISH is not a JSON list: {problem}{hint}", example)
+    try:
+        answer = json.loads(inner)
+    except ValueError as error:  # integers of thousands of digits
+        return Invalid(f"the answer of FINISH is not a JSON list: {error}", example)
+    if not isinstance(answer, list):
+        kind = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}.get(type(answer), "a number")
+        short = f": write FINISH([{inner}])" if len(inner) <= 80 else ""
+        return Invalid(f"the answer of FINISH must be a JSON list, not {kind}{short}", example)
+    return Finish(answer)
+
+
+def _parse_request(kind: Kind, rest: str) -> Action | Invalid:
+    example = EXAMPLES[kind]
+    line, newline, tail = rest.partition("\n")
+    if line[:1] not in (" ", "\t") or not line.strip():
+        return Invalid(f"{kind} needs a url on the same line", example)
+    inline = _INLINE_BODY.search(line) if kind in _WITH_BODY else None
+    if inline:
+        line, tail = line[: inline.start()], line[inline.end() :] + newline + tail
+    url = _HTTP_VERSION.sub("", line.strip())
+    problem = url_problem(url)
+    if problem:
+        return Invalid(problem, example)
+    headers: list[tuple[str, str]] = []
+    while tail and (header := _HEADER_LINE.match(tail.partition("\n")[0])):
+        name = _HEADER_NAMES.get(header.group(1).lower())
+        if name is None:
+            return Invalid(f"header {header.group(1)[:40]!r} is not one of {', '.join(_HEADERS)}", example)
+        value = header.group(2).strip()
+        if CONTROL.search(value):
+            return Invalid(f"header {name} holds control characters", example)
+        headers.append((name, value))
+        tail = tail.partition("\n")[2]
+    body = _unwrap(tail)
+    if not body:
+        if kind in ("PUT", "PATCH"):
+            return Invalid(f"{kind} needs a JSON body on the lines after the url", example)
+        return Action(kind, url, headers=tuple(headers))
+    problem = _body_problem(kind, url, body)
+    return Invalid(problem, example) if problem else Action(kind, url, body, headers=tuple(headers))
+
+
+def _body_problem(kind: Kind, url: str, body: str) -> str | None:
+    if kind not in _WITH_BODY:
+        return f"nothing may follow the url of a {kind}; send one action at a time, without other text"
+    if url.partition("?")[0].rstrip("/").endswith("/_search"):
+        return None  # a form, as FHIR's POST search has it
+    if body[0] not in "{[":
+        return f"the body of {kind} must be JSON and nothing else; it starts with {body[:20]!r}"
+    problem = _json_problem(body)
+    return f"the body of {kind} is not valid JSON: {problem}" if problem else None
+
+
+def _json_problem(text: str) -> str | None:
+    """What is wrong with a JSON text, None if nothing is."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return str(error)
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return None
+    return f"it is nested more than {_MAX_DEPTH} levels deep"

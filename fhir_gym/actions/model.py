@@ -1,0 +1,126 @@
+"""What an action is, and the constructors reference solutions and agents build it with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from fhir_gym.types import Json
+
+__all__ = ["EXAMPLES", "KINDS", "Action", "Delete", "Finish", "Get", "Invalid", "Kind", "Patch", "Post", "Put"]
+
+Kind = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "FINISH"]
+KINDS: tuple[Kind, ...] = ("GET", "POST", "PUT", "PATCH", "DELETE", "FINISH")
+EXAMPLES: dict[Kind, str] = {
+    "GET": "GET /Patient?family=Lee&birthdate=1980-02-03",
+    "POST": 'POST /Patient\n{"resourceType": "Patient", "name": [{"family": "Lee"}]}',
+    "PUT": 'PUT /Patient/12\n{"resourceType": "Patient", "id": "12", "gender": "female"}',
+    "PATCH": 'PATCH /Patient/12\n[{"op": "replace", "path": "/gender", "value": "female"}]',
+    "DELETE": "DELETE /Appointment/12",
+    "FINISH": 'FINISH(["12"])',
+}
+"""A valid action of every kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action; build it with `Get`, `Post`, `Put`, `Patch`, `Delete` or `Finish`.
+
+    Attributes:
+        kind: The HTTP verb, or ``FINISH``.
+        url: As written: relative to the server's base (``/Patient/1``, ``Patient/1``) or absolute; ``FINISH`` has none.
+        body: JSON text of the body, or None.
+        answer: The list given to ``FINISH``; None for requests.
+        headers: Request headers, names in HTTP's usual capitals.
+    """
+
+    kind: Kind
+    url: str = ""
+    body: str | None = None
+    answer: list[Json] | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def text(self) -> str:
+        """The action as the agent would write it; `parse` gives it back."""
+        if self.kind == "FINISH":
+            return f"FINISH({json.dumps(self.answer or [], ensure_ascii=False)})"
+        lines = [f"{self.kind} {self.url}", *(f"{name}: {value}" for name, value in self.headers)]
+        if self.body is not None:
+            lines.append(self.body)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A text that is no action.
+
+    Attributes:
+        reason: What is wrong, one sentence.
+        example: A valid action of the kind that was probably meant.
+    """
+
+    reason: str
+    example: str
+
+    def text(self) -> str:
+        """The explanation an agent reads."""
+        return f"Invalid action: {self.reason}\nExample of a valid action:\n{self.example}"
+
+
+def _body_text(body: Json) -> str | None:
+    if body is None or isinstance(body, str):
+        return body
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((headers or {}).items())
+
+
+def Get(url: str, params: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> Action:
+    """A read or a search.
+
+    Args:
+        url: Relative or absolute url.
+        params: Search parameters, percent-encoded here; a list value repeats its parameter.
+    """
+    if params is not None:
+        url += ("&" if "?" in url else "?") + _query(params)
+    return Action("GET", url)
+
+
+def Post(url: str, body: Json = None, headers: Mapping[str, str] | None = None) -> Action:
+    """A create, a Bundle sent to ``/``, or an operation; `body` is JSON text or what becomes JSON."""
+    return Action("POST", url, _body_text(body), headers=_headers(headers))
+
+
+def Put(url: str, body: Json, headers: Mapping[str, str] | None = None) -> Action:
+    """An update: the whole resource replaces the stored one."""
+    return Action("PUT", url, _body_text(body), headers=_headers(headers))
+
+
+def Patch(url: str, body: Json, headers: Mapping[str, str] | None = None) -> Action:
+    """A JSON Patch (a list of operations) or a FHIRPath Patch (a Parameters resource)."""
+    return Action("PATCH", url, _body_text(body), headers=_headers(headers))
+
+
+def Delete(url: str) -> Action:
+    """A delete."""
+    return Action("DELETE", url)
+
+
+def Finish(answer: Iterable[Json] = ()) -> Action:
+    """The end of the episode, with the answer."""
+    return Action("FINISH", answer=list(answer))
+
+
+def _query(params: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
+    pairs = params.items() if isinstance(params, Mapping) else params
+    return urlencode([(k, _value(v)) for k, vs in pairs for v in (vs if isinstance(vs, list | tuple) else [vs])])
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
