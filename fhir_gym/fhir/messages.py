@@ -12,6 +12,7 @@ from fhir_gym.types import Json
 __all__ = ["Request", "Response"]
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+# By a factory: a mappingproxy is unhashable before Python 3.12, and dataclasses refuse unhashable defaults.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Request:
     method: str
     path: str
     query: str = ""
-    headers: Mapping[str, str] = field(default=_NO_HEADERS)
+    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     body: bytes = b""
 
 
@@ -44,7 +45,7 @@ class Response:
     """
 
     status: int
-    headers: Mapping[str, str] = field(default=_NO_HEADERS)
+    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     body: bytes = b""
 
     @property
