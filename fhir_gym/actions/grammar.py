@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from fhir_gym.actions import tools
+from fhir_gym.actions.jsontext import json_problem
 from fhir_gym.actions.model import EXAMPLES, KINDS, Action, Finish, Invalid, Kind
 from fhir_gym.actions.request import CONTROL, url_problem
 
@@ -17,8 +16,6 @@ __all__ = ["GRAMMAR", "MAX_ACTION_LENGTH", "Grammar", "parse"]
 
 MAX_ACTION_LENGTH = 262_144
 """Longest action text, in characters."""
-_MAX_DEPTH = 64
-"""Deepest nesting of a body or an answer; FHIR resources stay far below."""
 
 _BY_NAME: Mapping[str, Kind] = {kind: kind for kind in KINDS}
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -92,7 +89,11 @@ class Grammar:
             name: Tool name.
             arguments: Its arguments, as an object or as JSON text.
         """
-        return tools.to_action(name, arguments)
+        action = tools.to_action(name, arguments)
+        if isinstance(action, Invalid):
+            return action
+        problem = self.parse(action.text())  # the same limits as for text
+        return Invalid(problem.reason, tools.example(name)) if isinstance(problem, Invalid) else action
 
     def to_tool_call(self, action: Action) -> tuple[str, dict[str, Any]] | None:
         """Tool name and arguments that say `action`; None where no tool can (PATCH, a Bundle, an operation …)."""
@@ -129,7 +130,7 @@ def _parse_finish(rest: str) -> Action | Invalid:
     inner = rest[1:-1].strip()
     if not inner:
         return Invalid("FINISH needs a JSON list, FINISH([]) if the answer is empty", example)
-    problem = _json_problem(inner)
+    problem = json_problem(inner)
     if problem:
         hint = "; strings need double quotes" if "'" in inner else ""
         return Invalid(f"the answer of FINISH is not a JSON list: {problem}{hint}", example)
@@ -182,24 +183,5 @@ def _body_problem(kind: Kind, url: str, body: str) -> str | None:
         return None  # a form, as FHIR's POST search has it
     if body[0] not in "{[":
         return f"the body of {kind} must be JSON and nothing else; it starts with {body[:20]!r}"
-    problem = _json_problem(body)
+    problem = json_problem(body)
     return f"the body of {kind} is not valid JSON: {problem}" if problem else None
-
-
-def _json_problem(text: str) -> str | None:
-    """What is wrong with a JSON text, None if nothing is."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        return str(error)
-    level = [value]
-    for _ in range(_MAX_DEPTH + 1):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return None
-    return f"it is nested more than {_MAX_DEPTH} levels deep"

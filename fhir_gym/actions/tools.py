@@ -15,10 +15,11 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from fhir_gym.actions.jsontext import too_deep
 from fhir_gym.actions.model import EXAMPLES, Action, Delete, Finish, Get, Invalid, Post, Put
 from fhir_gym.types import Json
 
-__all__ = ["from_action", "schemas", "to_action"]
+__all__ = ["example", "from_action", "schemas", "to_action"]
 
 _TYPE = re.compile(r"\A[A-Z][A-Za-z]*\Z")
 _ID = re.compile(r"\A[A-Za-z0-9.-]{1,64}\Z")
@@ -118,13 +119,21 @@ def to_action(name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid
     try:
         return _BUILD[name](_checked(name, arguments))
     except _BadCallError as error:
-        return Invalid(f"{name}: {error}", f"{name}({_EXAMPLE_CALLS[name]})")
+        return Invalid(f"{name}: {error}", example(name))
+
+
+def example(name: str) -> str:
+    """A valid call of a tool, as text."""
+    return f"{name}({_EXAMPLE_CALLS[name]})"
 
 
 def _checked(name: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     args = _decoded("the arguments", arguments)
     if not isinstance(args, Mapping):
         raise _BadCallError("the arguments must be a JSON object")
+    deep = too_deep(args)
+    if deep:
+        raise _BadCallError(deep)
     _, properties, required = _TOOLS[name]
     unknown = [key for key in args if key not in properties]
     if unknown:
@@ -201,7 +210,9 @@ def _update(args: Mapping[str, Any]) -> Action:
 
 
 def _finish(args: Mapping[str, Any]) -> Action:
-    answer = _decoded("answer", args["answer"])
+    answer = args["answer"]
+    if isinstance(answer, str) and answer.lstrip().startswith("["):
+        answer = _decoded("answer", answer)
     if not isinstance(answer, list):
         raise _BadCallError("answer must be a JSON list")
     return Finish(answer)
