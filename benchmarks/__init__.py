@@ -1,0 +1,1 @@
+"""Figures, one JSON line each: `python -m benchmarks.server`, `python -m benchmarks.env`."""

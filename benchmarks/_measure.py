@@ -1,0 +1,66 @@
+"""Timing of one thing many times, reported as one JSON line."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Report", "measure", "percentile"]
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie (nearest rank)."""
+    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
+
+
+def measure(action: Callable[[int], object], n: int, *, prepare: Callable[[int], object] | None = None) -> list[float]:
+    """Times of `n` calls in microseconds, ascending, after a tenth as many calls to warm up.
+
+    Args:
+        action: What is measured; gets the number of the call, so that calls differ.
+        n: How many calls are measured.
+        prepare: Called before each call, outside the measured time.
+    """
+    warm = max(1, n // 10)
+    times = []
+    gc.collect()
+    gc.disable()
+    try:
+        for call in range(-warm, n):
+            if prepare is not None:
+                prepare(call)
+            start = time.perf_counter_ns()
+            action(call)
+            elapsed = (time.perf_counter_ns() - start) / 1_000
+            if call >= 0:
+                times.append(elapsed)
+    finally:
+        gc.enable()
+    return sorted(times)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Prints the figures of one world.
+
+    Attributes:
+        world: The world's name.
+        records: How many resources it holds.
+    """
+
+    world: str
+    records: int
+
+    def line(self, name: str, **figures: object) -> None:
+        """Print one figure."""
+        print(json.dumps({"name": name, "world": self.world, "records": self.records, **figures}))
+        sys.stdout.flush()
+
+    def times(self, name: str, times: list[float], **figures: object) -> None:
+        """Print the middle and the slow end of measured times (microseconds)."""
+        p50, p95 = round(percentile(times, 0.5), 1), round(percentile(times, 0.95), 1)
+        self.line(name, n=len(times), p50_us=p50, p95_us=p95, **figures)

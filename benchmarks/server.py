@@ -1,0 +1,125 @@
+"""How fast the FHIR server answers in process: `python -m benchmarks.server [--observations N] [--quick]`.
+
+Each line is one figure: name, world, records, n, p50_us, p95_us. The requests vary over patients, codes and ids, so no
+figure is that of one remembered answer. The large world is generated once and kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+from benchmarks._measure import Report, measure
+from benchmarks.large_world import large_world
+from fhir_gym import worlds
+from fhir_gym.fhir import Request, Session, World
+
+__all__ = ["main"]
+
+_IMPORT = "import time; t = time.perf_counter(); import fhir_gym; print((time.perf_counter() - t) * 1e6)"
+
+
+class Workload:
+    """Requests against one world, drawn from what it holds.
+
+    Args:
+        session: An open session on the world.
+        patients: How many patients the requests vary over.
+    """
+
+    def __init__(self, session: Session, patients: int = 50) -> None:
+        self.session = session
+        self.observations = session.world.ids("Observation")
+        self.pairs: list[tuple[str, str]] = []
+        for patient in session.world.ids("Patient")[:patients]:
+            page = session.get(f"/Observation?patient={patient}&_count=40")
+            codes = {entry["resource"]["code"]["coding"][0]["code"]: None for entry in page.get("entry", [])}
+            self.pairs.extend((patient, code) for code in codes)
+        self.pairs = self.pairs[::7] + self.pairs  # Neighbouring calls ask for different patients.
+
+    def read(self, call: int) -> None:
+        """Read one Observation."""
+        _ok(self.session, "GET", f"/Observation/{self.observations[call * 7919 % len(self.observations)]}")
+
+    def search(self, call: int) -> None:
+        """The first 20 of a patient's Observations with one code."""
+        patient, code = self.pairs[call % len(self.pairs)]
+        _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&_count=20")
+
+    def search_sorted(self, call: int) -> None:
+        """The same within dates, newest first."""
+        patient, code = self.pairs[call % len(self.pairs)]
+        query = f"patient={patient}&code={code}&date=ge2019-06-01&_sort=-date&_count=20"
+        _ok(self.session, "GET", "/Observation", query)
+
+    def search_5000(self, call: int) -> None:
+        """Everything about one patient, as an agent that asks for too much."""
+        patient, _ = self.pairs[call % len(self.pairs)]
+        _ok(self.session, "GET", "/Observation", f"patient={patient}&_count=5000")
+
+    def create(self, call: int) -> None:
+        """Write a vital sign."""
+        patient, code = self.pairs[call % len(self.pairs)]
+        body = {
+            "resourceType": "Observation",
+            "status": "final",
+            "code": {"coding": [{"system": "http://loinc.org", "code": code}]},
+            "subject": {"reference": f"Patient/{patient}"},
+            "effectiveDateTime": "2023-11-13T10:15:00+00:00",
+            "valueQuantity": {"value": 98.6, "unit": "degF"},
+        }
+        _ok(self.session, "POST", "/Observation", body=json.dumps(body).encode())
+
+
+def _ok(session: Session, method: str, path: str, query: str = "", body: bytes = b"") -> None:
+    headers = {"content-type": "application/fhir+json"} if body else {}
+    response = session.handle(Request(method, path, query, headers, body))
+    if response.status >= 300:
+        raise RuntimeError(f"{method} {path}?{query} was answered {response.status}: {response.text[:300]}")
+
+
+def run(world: World, *, quick: bool) -> None:
+    """Measure everything on one world."""
+    n = 50 if quick else 2_000
+    report = Report(world.manifest.name, sum(world.manifest.counts.values()))
+    session = world.session()
+    load = Workload(session)
+    report.times("read", measure(load.read, n))
+    report.times("search patient+code", measure(load.search, n))
+    report.times("search patient+code+date, sorted", measure(load.search_sorted, n))
+    report.times("search _count=5000", measure(load.search_5000, max(10, n // 40)))
+    report.times("create", measure(load.create, n))
+    session.rollback()
+    report.times("rollback of one create", measure(lambda _: session.rollback(), n, prepare=load.create))
+    start = session.checkpoint()
+    report.times("rollback to a checkpoint", measure(lambda _: session.rollback(start), n, prepare=load.create))
+    session.close()
+    report.times("open a session", measure(lambda _: world.session().close(), max(10, n // 20)))
+    report.times("open the world", measure(lambda _: World.open(world.path).close(), max(10, n // 20)))
+
+
+def import_time(runs: int) -> list[float]:
+    """Microseconds of `import fhir_gym` in fresh processes."""
+    command = [sys.executable, "-c", _IMPORT]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(runs)]
+    return sorted(float(output) for output in outputs)
+
+
+def main() -> None:
+    """Print all figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=__doc__)
+    parser.add_argument("--observations", type=int, default=200_000, help="size of the large world")
+    parser.add_argument("--quick", action="store_true", help="few calls and no large world: does it run?")
+    options = parser.parse_args()
+    Report("none", 0).times("import fhir_gym", import_time(3 if options.quick else 10))
+    with worlds.load("hospital-small") as small:
+        run(small, quick=options.quick)
+    if not options.quick:
+        with World.open(large_world(observations=options.observations)) as large:
+            run(large, quick=False)
+
+
+if __name__ == "__main__":
+    main()

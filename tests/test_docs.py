@@ -1,0 +1,94 @@
+"""The docs say what is true: their Python runs, their commands exist, and nothing public is missing from them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import fhir_gym
+from fhir_gym.cli._app import app
+from fhir_gym.tasks import packs
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def commands() -> dict[str, list[str]]:
+    """Every command with the names of its long options."""
+    from typer.main import get_command
+
+    found: dict[str, list[str]] = {}
+
+    def walk(command: object, name: str) -> None:
+        children = getattr(command, "commands", {})
+        for child, value in children.items():
+            walk(value, f"{name} {child}")
+        if not children:
+            options = [opt for param in getattr(command, "params", []) for opt in param.opts if opt.startswith("--")]
+            found[name] = [option for option in options if option != "--help"]
+
+    walk(get_command(app), "fhir-gym")
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text("utf-8"))], ids=page_id)
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    """A page's blocks, in order, as one program in a process of its own: names carry over as a reader expects."""
+    source = "\n\n".join(PYTHON.findall(page.read_text("utf-8")))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, f"{page_id(page)}:\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text("utf-8")):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page_id(page)} links to {target}"
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_is_documented(command: str) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    usage = re.search(rf"^    {re.escape(command)}\b.*(?:\n        .*)*", page, re.MULTILINE)
+    assert usage, f"docs/cli.md has no usage line of {command!r}"
+    documented = set(re.findall(r"--[a-z-]+", usage.group()))
+    known = set(commands()[command])
+    assert known <= documented, f"docs/cli.md: {command} lacks {sorted(known - documented)}"
+    assert documented <= known, f"docs/cli.md: {command} has no option {sorted(documented - known)}"
+
+
+def test_documented_commands_exist() -> None:
+    """Every `fhir-gym …` line in a page names a command that exists."""
+    known = {name.split()[1] for name in commands()}
+    for line in re.findall(r"^    fhir-gym (.+)$", TEXT, re.MULTILINE):
+        assert shlex.split(line.replace("'", ""))[0] in known, line
+
+
+def test_every_env_id_is_documented() -> None:
+    registered = [name for name in gymnasium.registry if name.startswith("FHIRAgent/")]
+    assert registered
+    for env_id in {*registered, *packs()}:
+        assert env_id in TEXT, f"no page mentions {env_id}"
+
+
+def test_every_task_is_documented() -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    for env_id in packs():
+        for key in fhir_gym.task_keys(env_id):
+            assert f"`{key}`" in page, f"docs/tasks.md does not mention {key} of {env_id}"
+            assert fhir_gym.get_task(env_id, key).title in page, f"docs/tasks.md lacks the title of {key}"
