@@ -3,7 +3,10 @@
 #   make test ARGS="-k search -x"   further arguments to pytest
 
 SHELL := /bin/sh
-PYTHON ?= python3
+IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+# The first that is new enough; python3 if none is, so that the message below names it.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+    if $$p $(IS_NEW); then echo $$p; exit; fi; done; echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
@@ -54,8 +57,8 @@ clean: ## remove caches and what runs wrote (not .venv)
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	    echo "fhir_gym needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
+	@$(PYTHON) $(IS_NEW) || { \
+	    echo "fhir_gym needs Python 3.11 or newer; '$(PYTHON) --version' says: $$($(PYTHON) --version 2>&1 | head -n 1)" >&2; \
 	    echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
 	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
