@@ -34,4 +34,3 @@ class Manifest(BaseModel):
     def total(self) -> int:
         """Number of resources."""
         return sum(self.counts.values())
-

@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from fhir_gym.fhir import index
 
-__all__ = ["APPLICATION_ID", "FORMAT", "MAIN", "OVERLAY", "Row", "index_statements", "overlay_script", "table_statements"]
+__all__ = [
+    "APPLICATION_ID",
+    "FORMAT",
+    "MAIN",
+    "OVERLAY",
+    "Row",
+    "index_statements",
+    "overlay_script",
+    "table_statements",
+]
 
 APPLICATION_ID = 0x46475931
 """SQLite's application id of a world file ("FGY1")."""

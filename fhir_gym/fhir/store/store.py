@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from fhir_gym.fhir import index
 from fhir_gym.fhir.store.schema import OVERLAY, Row, overlay_script
 from fhir_gym.types import Resource
 
-__all__ = ["Store"]
+__all__ = ["Mark", "Store", "connect"]
 
 _COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
@@ -32,6 +32,14 @@ _INSERT_VERSION = f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,
 _INSERT_INDEX = {table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES}
 _DELETE_INDEX = {table: f"DELETE FROM overlay.{table} WHERE rid = ?" for table in index.TABLES}
 _OVERLAY_SCRIPT = overlay_script()
+
+
+class Mark(NamedTuple):
+    """A place to go back to: the savepoint's number and what the connection does not restore by itself."""
+
+    serial: int
+    next_rid: int
+    types: Counter[str]
 
 
 class Store:
@@ -50,8 +58,10 @@ class Store:
         self.db.executescript(_OVERLAY_SCRIPT)
         self._next_rid = first_rid
         self._types: Counter[str] = Counter()
-        self._depth = 0
-        self._steps_left = 0
+        self._serial = 0
+        self._marks: list[int] = []
+        self._steps_left: int | None = None
+        self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
 
     # reading
 
@@ -96,13 +106,17 @@ class Store:
         return [row.body for row in self.rows(rids)]
 
     def versions(self, rid: int) -> list[Row]:
-        """All versions of one resource, newest first."""
+        """All versions of one resource, newest first; of an amended version its last form."""
         rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? ORDER BY seq DESC", (rid,))
-        return rows + self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
+        rows += self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
+        newest: dict[int, Row] = {}
+        for row in rows:
+            newest.setdefault(row.version, row)
+        return list(newest.values())
 
-    def history(self, resource_type: str | None, *, limit: int, offset: int = 0) -> list[Row]:
-        """Versions of a type, or of all types, newest first."""
-        where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
+    def history(self, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None) -> list[Row]:
+        """Versions of a type, or of all types, newest first; `since` in milliseconds since the epoch."""
+        where, values = _history_filter(resource_type, since)
         rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version {where} ORDER BY seq DESC", values)
         page = rows[offset : offset + limit]
         if len(page) < limit:
@@ -112,9 +126,17 @@ class Store:
 
     def history_total(self, resource_type: str | None) -> int:
         """Number of versions `history` goes through."""
-        where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
-        counts = [self._select_one(f"SELECT count(*) FROM {t} {where}", values) for t in ("overlay.version", "main.resource")]
-        return sum(int(n) for n in counts)
+        where, values = _history_filter(resource_type, None)
+        tables = ("overlay.version", "main.resource")
+        return sum(int(self._select_one(f"SELECT count(*) FROM {table} {where}", values)) for table in tables)
+
+    def tagged(self, resource_type: str | None) -> list[bytes]:
+        """Bodies of the current resources, of a type or of all, that carry a profile, a security label or a tag."""
+        where, values = _history_filter(resource_type, None)
+        test = f"{where or 'WHERE 1'} AND (body LIKE '%\"profile\":[%' OR body LIKE '%\"tag\":[%' OR body LIKE '%\"security\":[%')"
+        main = f"SELECT {_COLUMNS} FROM main.resource {test} AND rid NOT IN (SELECT rid FROM overlay.resource)"
+        rows = self._select(main, values) + self._select(f"SELECT {_COLUMNS} FROM overlay.resource {test}", values)
+        return [row.body for row in rows]
 
     # writing
 
@@ -145,6 +167,10 @@ class Store:
                 self.db.executemany(_INSERT_INDEX[table], rows)
         return rid
 
+    def amend(self, row: Row, body: bytes, resource: Resource) -> None:
+        """Replace the JSON of the current version without making a new one (`$meta-add` and its siblings)."""
+        self.put(row.type, row.id, body, resource, method=row.method, version=row.version, updated=row.updated)
+
     def delete(self, row: Row, *, version: int, updated: int) -> None:
         """Put a tombstone over a resource."""
         self._unindex(row.rid, row.type)
@@ -156,9 +182,10 @@ class Store:
         return rid
 
     def _unindex(self, rid: int, resource_type: str) -> None:
-        if resource_type in self._types and self.db.execute(
-            "SELECT 1 FROM overlay.resource WHERE rid = ?", (rid,)
-        ).fetchone():
+        if (
+            resource_type in self._types
+            and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (rid,)).fetchone()
+        ):
             for statement in _DELETE_INDEX.values():
                 self.db.execute(statement, (rid,))
 
@@ -169,18 +196,24 @@ class Store:
 
     # undoing
 
-    def mark(self) -> tuple[int, int, Counter[str]]:
-        """Open a savepoint that `back_to` can return to any number of times; give its handle."""
-        self._depth += 1
-        self.db.execute(f"SAVEPOINT s{self._depth}")
-        return self._depth, self._next_rid, self._types.copy()
+    def mark(self) -> Mark:
+        """Open a savepoint that `back_to` can return to any number of times."""
+        self._serial += 1
+        self._marks.append(self._serial)
+        self.db.execute(f"SAVEPOINT s{self._serial}")
+        return Mark(self._serial, self._next_rid, self._types.copy())
 
-    def back_to(self, mark: tuple[int, int, Counter[str]]) -> None:
-        """Undo everything since the mark; marks made after it are gone, the mark itself stays."""
-        depth, self._next_rid, types = mark
-        self._types = types.copy()
-        self._depth = depth
-        self.db.execute(f"ROLLBACK TO s{depth}")
+    def back_to(self, mark: Mark) -> None:
+        """Undo everything since the mark; marks made after it are gone, the mark itself stays.
+
+        Raises:
+            ValueError: The mark itself was undone before.
+        """
+        if mark.serial not in self._marks:
+            raise ValueError("this checkpoint is gone: the session was rolled back to an earlier one")
+        del self._marks[self._marks.index(mark.serial) + 1 :]
+        self._next_rid, self._types = mark.next_rid, mark.types.copy()
+        self.db.execute(f"ROLLBACK TO s{mark.serial}")
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -192,8 +225,8 @@ class Store:
             self.back_to(mark)
             raise
         finally:
-            self.db.execute(f"RELEASE s{mark[0]}")
-            self._depth = mark[0] - 1
+            self.db.execute(f"RELEASE s{mark.serial}")
+            self._marks.pop()
 
     def seq(self) -> int:
         """Number of the last write."""
@@ -201,9 +234,12 @@ class Store:
 
     def written_since(self, seq: int) -> list[tuple[Row | None, Row]]:
         """For each resource written after `seq`, in order of first write: its version before (None: none), and now."""
-        rids = [r for (r,) in self.db.execute(
-            "SELECT rid FROM overlay.version WHERE seq > ? GROUP BY rid ORDER BY min(seq)", (seq,)
-        )]
+        rids = [
+            r
+            for (r,) in self.db.execute(
+                "SELECT rid FROM overlay.version WHERE seq > ? GROUP BY rid ORDER BY min(seq)", (seq,)
+            )
+        ]
         return [(self._before(rid, seq), self.row(rid)) for rid in rids]
 
     def _before(self, rid: int, seq: int) -> Row | None:
@@ -220,14 +256,18 @@ class Store:
 
         Steps are the same on every machine; `sqlite3.OperationalError("interrupted")` is what the caller sees.
         """
+        if self._steps_left is not None:  # a bundle's entries spend from the bundle's budget
+            yield
+            return
         self._steps_left = steps // _PROGRESS_STEPS
-        self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
         try:
             yield
         finally:
-            self.db.set_progress_handler(None, 0)
+            self._steps_left = None
 
     def _tick(self) -> int:
+        if self._steps_left is None:
+            return False
         self._steps_left -= 1
         return self._steps_left < 0
 
@@ -240,6 +280,13 @@ class Store:
 
     def _select_one(self, query: str, values: Sequence[Any]) -> Any:
         return self.db.execute(query, values).fetchone()[0]
+
+
+def _history_filter(resource_type: str | None, since: int | None) -> tuple[str, tuple[str | int, ...]]:
+    tests = [("type = ?", resource_type), ("updated >= ?", since)]
+    asked = [(test, value) for test, value in tests if value is not None]
+    where = "WHERE " + " AND ".join(test for test, _ in asked) if asked else ""
+    return where, tuple(value for _, value in asked if value is not None)
 
 
 def connect(path: Path) -> sqlite3.Connection:

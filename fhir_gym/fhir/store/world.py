@@ -81,7 +81,9 @@ class World:
     def ids(self, resource_type: str) -> list[str]:
         """Ids of a type in creation order."""
         with self._failures():
-            rows = self._reader.store.db.execute("SELECT id FROM main.resource WHERE type = ? ORDER BY rid", (resource_type,))
+            rows = self._reader.store.db.execute(
+                "SELECT id FROM main.resource WHERE type = ? ORDER BY rid", (resource_type,)
+            )
             return [id for (id,) in rows]
 
     def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
@@ -139,7 +141,9 @@ def _read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise WorldError(f"cannot open the world {path}: {error.strerror or error}") from error
     if not header.startswith(_MAGIC):
-        raise WorldError(f"{path} is not a world file (not an SQLite file); worlds are made by `fhir-gym worlds build` or `import`")
+        raise WorldError(
+            f"{path} is not a world file (not an SQLite file); worlds are made by `fhir-gym worlds build` or `import`"
+        )
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
     if size != pages * (65536 if page == 1 else page):
@@ -147,7 +151,9 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         with closing(connect(path)) as db:
             if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-                raise WorldError(f"{path} is an SQLite file but not a world; worlds are made by `fhir-gym worlds build` or `import`")
+                raise WorldError(
+                    f"{path} is an SQLite file but not a world; worlds are made by `fhir-gym worlds build` or `import`"
+                )
             layout = db.execute("PRAGMA user_version").fetchone()[0]
             if layout != FORMAT:
                 raise WorldError(f"{path} is a world of format {layout}, this version reads {FORMAT}: build it again")

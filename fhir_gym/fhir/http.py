@@ -1,0 +1,106 @@
+"""The session over HTTP: a Starlette application, and `serve` behind `fhir-gym serve`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response as HttpResponse
+from starlette.routing import Mount, Route
+
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import parsing
+from fhir_gym.fhir.context import Validation
+from fhir_gym.fhir.headers import JSON
+from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.messages import Request
+from fhir_gym.fhir.outcome import operation_outcome
+from fhir_gym.fhir.session import Session
+from fhir_gym.fhir.store import World
+
+__all__ = ["create_app", "serve"]
+
+BASE_PATH = "/fhir"
+
+
+def create_app(world: World, *, validation: Validation = "hapi", limits: Limits | None = None) -> Starlette:
+    """An ASGI application that serves one session of a world under `/fhir`.
+
+    All clients share the session: a write stays until the process ends. Requests are answered one after another on
+    the event loop; each takes well under a millisecond of it, so a thread would only add cost.
+
+    Args:
+        world: What the server holds at first.
+        validation: As for `Session`.
+        limits: As for `Session`.
+    """
+    session = Session(world, validation=validation, limits=limits, pretty=True)
+
+    async def endpoint(http: HttpRequest) -> HttpResponse:
+        body = bytearray()
+        async for chunk in http.stream():
+            body += chunk
+            if len(body) > session.limits.body_bytes:
+                break  # the session refuses it; reading on would only fill memory
+        path = http.scope.get("raw_path") or http.url.path.encode()
+        request = Request(
+            method=http.method,
+            path=path.decode("latin-1").split("?", 1)[0].removeprefix(BASE_PATH),
+            query=http.scope.get("query_string", b"").decode("latin-1"),
+            headers={**dict(http.headers), "x-forwarded-proto": http.url.scheme},
+            body=bytes(body),
+        )
+        answer = session.handle(request)
+        return HttpResponse(answer.body, answer.status, dict(answer.headers))
+
+    async def elsewhere(http: HttpRequest) -> HttpResponse:
+        text = f"This server answers under {http.url.scheme}://{http.url.netloc}{BASE_PATH}"
+        return HttpResponse(parsing.dumps(operation_outcome(text, code="not-found")), 404, media_type=JSON)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        session.close()
+
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    routes = [
+        Route(BASE_PATH, endpoint, methods=methods),
+        Mount(BASE_PATH, routes=[Route("/{rest:path}", endpoint, methods=methods)]),
+        Route("/{rest:path}", elsewhere, methods=methods),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation: Validation = "hapi") -> None:
+    """Serve a world until interrupted.
+
+    Args:
+        world: What the server holds at first.
+        host: Address to bind.
+        port: Port to bind; 0 takes a free one.
+        validation: As for `Session`.
+
+    Raises:
+        FhirGymError: The address cannot be bound (a port in use).
+    """
+    listener = bind(host, port)
+    config = uvicorn.Config(create_app(world, validation=validation), log_level="warning", access_log=False)
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, so that a port in use is one clear error before anything starts."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise FhirGymError(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
+    return listener

@@ -1,0 +1,174 @@
+"""Operations: `$meta` and its siblings, `$validate`; others are answered as HAPI answers what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fhir_gym.fhir import parsing
+from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.reads import unroutable
+from fhir_gym.fhir.store import Row
+from fhir_gym.fhir.urls import Pairs
+from fhir_gym.types import Resource
+
+__all__ = ["operate"]
+
+_TYPES = frozenset(RESOURCE_TYPES)
+_TAGS = ("profile", "security", "tag")
+
+
+def operate(
+    ctx: Context,
+    resource_type: str | None,
+    id: str | None,
+    segments: list[str],
+    request: Request,
+    pairs: Pairs,
+) -> Response:
+    """Run the operation named by the last of `segments`, at system, type or instance level."""
+    name, path = segments[-1], "/".join(segments)
+    if request.method not in ("GET", "HEAD", "POST"):
+        raise unroutable(request, path, pairs)
+    if name == "$meta":
+        return _meta(ctx, resource_type, id)
+    if name in ("$meta-add", "$meta-delete") and resource_type and id:
+        if request.method != "POST":
+            raise FhirError(
+                405, "HAPI-0426: HTTP Method GET is not allowed for this operation. Allowed method(s): POST"
+            )
+        return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
+    if name == "$validate" and resource_type:
+        return _validate(resource_type, request)
+    raise unroutable(request, path, pairs)
+
+
+def _find(ctx: Context, resource_type: str, id: str) -> Row:
+    row = ctx.store.find(resource_type, id)
+    if row is None:
+        raise FhirError(404, f"HAPI-2001: Resource {resource_type}/{id} is not known")
+    if row.deleted:  # the version before the deletion still has its meta
+        versions = ctx.store.versions(row.rid)
+        last = next((version for version in versions if version.body), row)
+        return row._replace(body=last.body)
+    return row
+
+
+def _meta(ctx: Context, resource_type: str | None, id: str | None) -> Response:
+    if resource_type is None or id is None:
+        return _returned(_all_tags(ctx, resource_type))
+    return _returned(parsing.loads(_find(ctx, resource_type, id).body).get("meta", {}))
+
+
+def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
+    """Every profile, security label and tag in use, each once."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in _TAGS}
+    for body in ctx.store.tagged(resource_type):
+        meta = parsing.loads(body).get("meta", {})
+        for name in _TAGS:
+            for value in meta.get(name, []):
+                found[name].setdefault(_key(value), value)
+    return {name: [values[key] for key in sorted(values)] for name, values in found.items() if values}
+
+
+def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
+    parameters = parsing.loads(request.body) if request.body else {}
+    given = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
+    if not isinstance(given, dict):
+        raise FhirError(400, "HAPI-0554: Input contains no parameter with name 'meta'")
+    row = _find(ctx, resource_type, id)
+    resource = parsing.loads(row.body)
+    meta = dict(resource.get("meta", {}))
+    for name in _TAGS:
+        values = {_key(value): value for value in meta.pop(name, [])}
+        for value in given.get(name, []) if isinstance(given.get(name), list) else []:
+            if add:
+                values.setdefault(_key(value), value)
+            else:
+                values.pop(_key(value), None)
+        if values:
+            meta[name] = list(values.values())
+    if row.deleted:
+        meta |= {"versionId": str(row.version)}
+    else:
+        resource["meta"] = meta
+        ctx.store.amend(row, parsing.dumps(resource), resource)
+    return _returned(meta)
+
+
+def _key(value: object) -> str:
+    """What makes two tags the same: system and code; two profiles: the url."""
+    if isinstance(value, dict):
+        return f"{value.get('system', '')}|{value.get('code', '')}"
+    return str(value)
+
+
+def _parameters(resource: object) -> Iterable[Resource]:
+    listed = resource.get("parameter") if isinstance(resource, dict) else None
+    return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+
+
+def _returned(meta: Resource) -> Response:
+    answer = {"resourceType": "Parameters", "parameter": [{"name": "return", "valueMeta": meta}]}
+    return Response(200, {}, parsing.dumps(answer))
+
+
+def _validate(resource_type: str, request: Request) -> Response:
+    """Mandatory elements, after what the parser itself refuses; not the whole of a profile validator."""
+    if request.method != "POST":
+        raise FhirError(400, _NOTHING_TO_VALIDATE)
+    resource = parsing.parse_resource(request.body, None)
+    if resource["resourceType"] == "Parameters":
+        given = {p.get("name"): p for p in _parameters(resource)}
+        mode = str(given.get("mode", {}).get("valueCode", given.get("mode", {}).get("valueString", "create")))
+        if mode not in ("create", "update", "delete", "profile"):
+            raise FhirError(400, f'HAPI-0364: Invalid mode value: "{mode}"')
+        inner = given.get("resource", {}).get("resource")
+        if inner is None and mode != "delete":
+            raise FhirError(400, _NOTHING_TO_VALIDATE)
+        if mode == "update" and not (inner or {}).get("id"):
+            raise FhirError(422, "HAPI-0998: Resource has no ID - ID must be populated for a FHIR update")
+        resource = inner or {"resourceType": resource_type}
+    kind = resource["resourceType"]
+    issues = [_issue("error", kind, text) for text in _missing(kind, kind, resource)]
+    if "text" not in resource and "text" in children(kind):
+        issues.append(_issue("warning", kind, _NO_NARRATIVE))
+    if not issues:
+        issues.append(_issue("information", kind, "No issues detected during validation"))
+    return Response(200, {}, parsing.dumps({"resourceType": "OperationOutcome", "issue": issues}))
+
+
+_NOTHING_TO_VALIDATE = (
+    'HAPI-0992: No resource supplied for $validate operation (resource is required unless mode is "delete")'
+)
+_NO_NARRATIVE = (
+    "Constraint failed: dom-6: 'A resource should have narrative for robust management' "
+    "(defined in http://hl7.org/fhir/StructureDefinition/DomainResource) (Best Practice Recommendation)"
+)
+
+
+def _missing(kind: str, path: str, value: Resource) -> list[str]:
+    """A sentence for each mandatory element of this object, and of its backbone objects, that is absent."""
+    present = {element.choice or name for name, element in children(path).items() if name in value}
+    texts: dict[str, str] = {}
+    for name, element in children(path).items():
+        stem = element.choice or name
+        if element.required and stem not in present:
+            label = f"{path}.{stem}[x]" if element.choice else f"{path}.{stem}"
+            texts[stem] = (
+                f"{label}: minimum required = 1, but only found 0 "
+                f"(from http://hl7.org/fhir/StructureDefinition/{kind}|4.0.1)"
+            )
+    for name, element in children(path).items():
+        if element.type == "BackboneElement" and name in value:
+            inner = value[name] if isinstance(value[name], list) else [value[name]]
+            for item in inner:
+                texts |= {f"{name}.{i}": t for i, t in enumerate(_missing(kind, f"{path}.{name}", item))}
+    return list(texts.values())
+
+
+def _issue(severity: str, expression: str, text: str) -> Resource:
+    return {"severity": severity, "code": "processing", "diagnostics": text, "expression": [expression]}

@@ -1,0 +1,124 @@
+"""Which interaction a request asks for."""
+
+from __future__ import annotations
+
+from fhir_gym.fhir import capability, parsing, search, transaction, writes
+from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.history import history
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.operations import operate
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.reads import read, shape, unroutable, vread
+from fhir_gym.fhir.urls import Pairs, decode, decode_query
+
+__all__ = ["dispatch"]
+
+_TYPES = frozenset(RESOURCE_TYPES)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+
+
+def dispatch(ctx: Context, request: Request) -> Response:
+    """Answer one request.
+
+    Raises:
+        FhirError: For everything that is answered with an error.
+    """
+    if len(request.path) + len(request.query) > ctx.limits.url_chars:
+        raise FhirError(414, f"The URL is longer than the {ctx.limits.url_chars} characters this server reads")
+    if len(request.body) > ctx.limits.body_bytes:
+        raise FhirError(413, f"The body is larger than the {ctx.limits.body_bytes} bytes this server reads")
+    rest = request.path.removeprefix("/")
+    segments = [decode(part) for part in rest.split("/") if part]
+    pairs = decode_query(request.query)
+    if not segments:
+        return _base(ctx, request, rest, pairs)
+    if request.method not in _METHODS:
+        raise unroutable(request, "/".join(segments), pairs)
+    if segments[0] == "metadata":
+        if request.method not in ("GET", "HEAD"):
+            raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
+        statement = capability.capability_statement(ctx.base_url, ctx.now_text)
+        return shape(parsing.dumps(statement), pairs)
+    if segments == ["_history"]:
+        return history(ctx, None, None, pairs)
+    if segments[0].startswith("$"):
+        return operate(ctx, None, None, segments, request, pairs)
+    if segments == ["_search"]:
+        raise unroutable(request, "_search", pairs)
+    if segments[0] not in _TYPES:
+        raise unknown_type(segments[0])
+    return _on_type(ctx, request, segments, pairs)
+
+
+def unknown_type(name: str) -> FhirError:
+    """The answer for a type that R4 does not have."""
+    known = ", ".join(RESOURCE_TYPES)
+    return FhirError(404, f"HAPI-0302: Unknown resource type '{name}' - Server knows how to handle: [{known}]")
+
+
+def _base(ctx: Context, request: Request, rest: str, pairs: Pairs) -> Response:
+    if rest:  # nothing but slashes
+        raise unroutable(request, rest, pairs)
+    if request.method == "POST":
+        return transaction.bundle(ctx, request)
+    if request.method == "GET" and any(name == "_getpages" for name, _ in pairs):
+        return search.page(ctx, pairs)
+    if request.method == "OPTIONS":
+        return Response(200, {}, parsing.dumps(capability.capability_statement(ctx.base_url, ctx.now_text)))
+    raise FhirError(
+        400,
+        "HAPI-0287: This is the base URL of FHIR server. Unable to handle this request, "
+        "as it does not contain a resource type or operation name.",
+    )
+
+
+def _on_type(ctx: Context, request: Request, segments: list[str], pairs: Pairs) -> Response:
+    method, kind, second = request.method, segments[0], segments[1] if len(segments) > 1 else None
+    if second is None:
+        return _type_level(ctx, request, kind, pairs)
+    if second == "_history" and len(segments) == 2 and method in ("GET", "HEAD"):
+        return history(ctx, kind, None, pairs)
+    if second == "_search" and len(segments) == 2 and method in ("GET", "POST"):
+        return search.search(ctx, kind, pairs, f"{kind}/_search", request)
+    if second.startswith("$") and len(segments) == 2:
+        return operate(ctx, kind, None, segments, request, pairs)
+    if second.startswith("_") and method in ("GET", "HEAD", "POST"):
+        raise unroutable(request, "/".join(segments), pairs)
+    return _instance_level(ctx, request, kind, second, segments[2:], pairs)
+
+
+def _type_level(ctx: Context, request: Request, kind: str, pairs: Pairs) -> Response:
+    match request.method:
+        case "GET":
+            return search.search(ctx, kind, pairs, kind, request)
+        case "POST":
+            return writes.create(ctx, kind, request)
+        case "PUT":
+            return writes.update_where(ctx, kind, request.query, request)
+        case "PATCH":
+            return writes.patch_where(ctx, kind, request.query, request)
+        case "DELETE":
+            return writes.delete_where(ctx, kind, request.query, request)
+    raise FhirError(400, f"HEAD is not answered for a search of {kind}; use GET", code="not-supported")
+
+
+def _instance_level(ctx: Context, request: Request, kind: str, id: str, rest: list[str], pairs: Pairs) -> Response:
+    method = request.method
+    if method == "PUT":
+        return writes.update(ctx, kind, id, request)
+    if method == "PATCH":
+        return writes.patch(ctx, kind, id, request)
+    if method == "DELETE":
+        return writes.delete(ctx, kind, id, request)
+    if rest and rest[0].startswith("$") and len(rest) == 1:
+        return operate(ctx, kind, id, [kind, id, *rest], request, pairs)
+    if rest == ["_history"]:
+        return history(ctx, kind, id, pairs)
+    if method == "POST" and not rest:
+        return writes.create(ctx, kind, request)
+    if method in ("GET", "HEAD") and not rest:
+        return read(ctx, kind, id, request, pairs)
+    if method in ("GET", "HEAD") and len(rest) == 2 and rest[0] == "_history":
+        return vread(ctx, kind, id, rest[1], request, pairs)
+    raise unroutable(request, "/".join([kind, id, *rest]), pairs)

@@ -1,0 +1,290 @@
+"""A session: one agent's server. `handle` is the whole surface; the rest is for those who set up and grade."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir import parsing
+from fhir_gym.fhir.context import Context, Sequence, Validation, instant
+from fhir_gym.fhir.headers import JSON
+from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.outcome import FhirError, operation_outcome
+from fhir_gym.fhir.routing import dispatch
+from fhir_gym.fhir.store import Row, Store, World
+from fhir_gym.fhir.store.store import Mark
+from fhir_gym.fhir.urls import decode_query
+from fhir_gym.types import Json, Resource
+
+__all__ = ["DEFAULT_BASE_URL", "Change", "Checkpoint", "Session"]
+
+DEFAULT_BASE_URL = "http://localhost:8080/fhir"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One resource that differs from what a checkpoint held.
+
+    Attributes:
+        kind: What happened to it.
+        resource_type: Its type.
+        id: Its id.
+        before: As it was; None if created.
+        after: As it is; None if deleted.
+    """
+
+    kind: Literal["created", "updated", "deleted"]
+    resource_type: str
+    id: str
+    before: Resource | None
+    after: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A state of a session to go back to; made by `Session.checkpoint`."""
+
+    mark: Mark
+    seq: int
+    sequence: Sequence
+    searches: OrderedDict[str, Any]
+
+
+class Session:
+    """One client's view of a world: reads see the world and this session's writes, nobody else sees them.
+
+    Not for use by two threads at once. The same requests give the same answers, byte for byte, on any machine: ids,
+    page tokens and the clock are counted from the world's manifest.
+
+    Args:
+        world: What the server holds at first.
+        base_url: Where the server says it is, for requests without a Host header.
+        now: Start of the virtual clock; the world's present if None. Each write moves it on by a second.
+        validation: `"hapi"` accepts and drops what HAPI accepts and drops; `"strict"` refuses what is not valid R4.
+        limits: Bounds of one request.
+        pretty: Indent answers by default, as HAPI does over HTTP.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        base_url: str = DEFAULT_BASE_URL,
+        now: datetime | None = None,
+        validation: Validation = "hapi",
+        limits: Limits | None = None,
+        pretty: bool = False,
+    ) -> None:
+        self.world = world
+        self.base_url = base_url.rstrip("/")
+        self.validation: Validation = validation
+        self.limits = limits or Limits()
+        self.pretty = pretty
+        manifest = world.manifest
+        try:
+            self.store = Store(world.path, first_rid=manifest.total + 1)
+        except sqlite3.Error as error:
+            raise WorldError(f"the world {world.path} cannot be opened: {error}") from error
+        self._sequence = Sequence(manifest.next_id, now or manifest.now, seed=manifest.content_hash)
+        self._searches: OrderedDict[str, Any] = OrderedDict()
+        self._bare = self.checkpoint()
+
+    @property
+    def now(self) -> datetime:
+        """The virtual clock."""
+        return self._sequence.now
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request.
+
+        Never raises for anything a request may hold: what is wrong with it is said in an OperationOutcome.
+        """
+        ctx = self._context(request)
+        try:
+            with self.store.budget(self.limits.sql_steps):
+                response = dispatch(ctx, request)
+        except FhirError as error:
+            response = _failure(error)
+        except RecursionError:
+            response = _failure(FhirError(400, "The request is nested too deeply for this server"))
+        except sqlite3.OperationalError as error:
+            if "interrupted" not in str(error):
+                raise
+            response = _failure(
+                FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
+            )
+        return self._finish(request, response)
+
+    # for those who set up and grade
+
+    def load(self, resources: Iterable[Resource]) -> None:
+        """Store resources at their own ids, digits or not, without checks of references.
+
+        Args:
+            resources: Each with `resourceType` and `id`.
+
+        Raises:
+            FhirError: A resource is unusable.
+        """
+        updated, text = round(self.now.timestamp() * 1000), instant(self.now)
+        with self.store.savepoint():
+            for given in resources:
+                resource = parsing.normalise(given)
+                kind, id = resource["resourceType"], resource.get("id")
+                if not isinstance(id, str) or not id:
+                    raise FhirError(400, f"a {kind} without an id cannot be loaded")
+                if self.validation == "strict":
+                    from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
+
+                    validate_strict(resource)
+                old = self.store.find(kind, id)
+                version = old.version + 1 if old else 1
+                meta = {"versionId": str(version), "lastUpdated": text}
+                rest = {k: v for k, v in resource.get("meta", {}).items() if k not in meta}
+                stored = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
+                stored |= {k: v for k, v in resource.items() if k not in stored}
+                body = parsing.dumps(stored)
+                self.store.put(kind, id, body, stored, method="PUT", version=version, updated=updated)
+                if old is None:
+                    self._sequence.new_id()
+                if id.isascii() and id.isdigit() and len(id) <= 15:
+                    self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
+
+    def checkpoint(self) -> Checkpoint:
+        """Remember this state; `rollback` returns to it any number of times."""
+        return Checkpoint(self.store.mark(), self.store.seq(), self._sequence.copy(), self._searches.copy())
+
+    def rollback(self, to: Checkpoint | None = None) -> None:
+        """Return to a checkpoint, or, without one, to the bare world; costs what was written since.
+
+        Raises:
+            ValueError: The session was rolled back beyond that checkpoint before.
+        """
+        to = to or self._bare
+        self.store.back_to(to.mark)
+        self._sequence = to.sequence.copy()
+        self._searches = to.searches.copy()
+
+    def changes(self, since: Checkpoint | None = None) -> list[Change]:
+        """What differs from a checkpoint (the bare world without one), in order of first write."""
+        changes = []
+        for before, now in self.store.written_since((since or self._bare).seq):
+            if before is None and now.deleted:
+                continue
+            kind: Literal["created", "updated", "deleted"] = (
+                "created" if before is None else "deleted" if now.deleted else "updated"
+            )
+            changes.append(Change(kind, now.type, now.id, _parsed(before), None if now.deleted else _parsed(now)))
+        return changes
+
+    def get(self, url: str) -> Json:
+        """The parsed body of a GET; `url` relative to the base or absolute."""
+        parts = urlsplit(url.removeprefix(self.base_url))
+        return self.handle(Request("GET", parts.path, parts.query)).json()
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """The current resource; None if unknown or deleted."""
+        row = self.store.find(resource_type, id)
+        return None if row is None or row.deleted else _parsed(row)
+
+    def search(self, resource_type: str, **params: object) -> list[Resource]:
+        """All matches of a search, included resources not among them.
+
+        Args:
+            resource_type: Type to search.
+            params: Search parameters; a list repeats one, and an underscore inside a name stands for a hyphen if it
+                does not lead it (``address_city="Boston"``).
+
+        Raises:
+            FhirError: The server refuses the search.
+        """
+        pairs = [
+            (name[0] + name[1:].replace("_", "-"), str(value))
+            for name, values in params.items()
+            for value in (values if isinstance(values, (list, tuple)) else [values])
+        ]
+        request = Request("GET", f"/{quote(resource_type)}", urlencode([*pairs, ("_count", self.limits.page_entries)]))
+        found: list[Resource] = []
+        while True:
+            response = self.handle(request)
+            bundle = response.json()
+            if response.status != 200:
+                raise FhirError(response.status, bundle["issue"][0]["diagnostics"])
+            entries = bundle.get("entry", [])
+            found += [e["resource"] for e in entries if e.get("search", {}).get("mode") == "match"]
+            following = next((link["url"] for link in bundle.get("link", []) if link["relation"] == "next"), None)
+            if following is None:
+                return found
+            request = Request("GET", "", urlsplit(following).query)
+
+    def close(self) -> None:
+        """Close the session; what it wrote is gone. May be called twice."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        """For `with world.session() as session`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _context(self, request: Request) -> Context:
+        host = request.headers.get("host")
+        if host:
+            base = f"{request.headers.get('x-forwarded-proto', 'http')}://{host}{urlsplit(self.base_url).path}"
+        else:
+            base = self.base_url
+        return Context(
+            store=self.store,
+            base_url=base,
+            sequence=self._sequence,
+            handle=self.handle,
+            limits=self.limits,
+            searches=self._searches,
+            validation=self.validation,
+            pretty_default=self.pretty,
+        )
+
+    def _finish(self, request: Request, response: Response) -> Response:
+        """Indentation, Content-Type, size limit and HEAD: the same for every answer."""
+        headers, body = dict(response.headers), response.body
+        if len(body) > self.limits.answer_bytes:
+            too_large = FhirError(413, f"The answer has {len(body)} bytes, more than this server sends: ask for less")
+            return self._finish(request, _failure(too_large))
+        if body:
+            headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
+            if headers["Content-Type"] == JSON and self._wants_indentation(request):
+                body = parsing.pretty(body)
+        return Response(response.status, headers, b"" if request.method == "HEAD" else body)
+
+    def _wants_indentation(self, request: Request) -> bool:
+        if "_pretty" not in request.query:
+            return self.pretty
+        try:
+            given = next((value for name, value in decode_query(request.query) if name == "_pretty"), None)
+        except FhirError:
+            return self.pretty
+        return self.pretty if given is None else given == "true"
+
+
+def _failure(error: FhirError) -> Response:
+    outcome = operation_outcome(error.diagnostics, code=error.code)
+    return Response(error.status, error.headers, parsing.dumps(outcome))
+
+
+def _parsed(row: Row | None) -> Resource | None:
+    if row is None:
+        return None
+    resource: Resource = parsing.loads(row.body)
+    return resource

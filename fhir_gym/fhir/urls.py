@@ -1,0 +1,55 @@
+"""Query strings as HAPI reads and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import quote, unquote_to_bytes
+
+from fhir_gym.fhir.outcome import FhirError
+
+__all__ = ["Pairs", "decode", "decode_query", "encode", "encode_pairs"]
+
+Pairs = list[tuple[str, str]]
+"""Decoded parameters in the order sent."""
+
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def decode(text: str, *, plus: bool = False) -> str:
+    """Undo percent-encoding; bytes that are not UTF-8 become U+FFFD.
+
+    Args:
+        text: A path segment, or one side of a query parameter.
+        plus: Whether `+` stands for a space (in queries).
+
+    Raises:
+        FhirError: A `%` without two hex digits behind it.
+    """
+    if plus:
+        text = text.replace("+", " ")
+    if "%" not in text:
+        return text
+    for piece in text.split("%")[1:]:
+        if len(piece) < 2 or piece[0] not in _HEX or piece[1] not in _HEX:
+            raise FhirError(400, f"Incomplete or invalid percent-encoding: %{piece[:2]}")
+    return unquote_to_bytes(text).decode("utf-8", "replace")
+
+
+def decode_query(query: str) -> Pairs:
+    """The parameters of a raw query string or form body; pieces without a name are dropped."""
+    pairs = []
+    for piece in query.split("&"):
+        name, _, value = piece.partition("=")
+        if name:
+            pairs.append((decode(name, plus=True), decode(value, plus=True)))
+    return pairs
+
+
+def encode(text: str) -> str:
+    """Percent-encode a name or value as HAPI does in links: all but letters, digits and ``-_.*``."""
+    return quote(text, safe="*").replace("~", "%7E")
+
+
+def encode_pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    """A query string, parameters sorted by name (repeats keep their order), as in a self link."""
+    return "&".join(f"{encode(name)}={encode(value)}" for name, value in sorted(pairs, key=lambda pair: pair[0]))
