@@ -109,7 +109,8 @@ def _instant(value: str) -> int:
         if precision:
             raise FhirError(
                 400,
-                f"HAPI-1885: Invalid date/time string (datatype InstantDt does not support {precision} precision): {value}",
+                "HAPI-1885: Invalid date/time string "
+                f"(datatype InstantDt does not support {precision} precision): {value}",
             )
     try:
         moment = datetime.fromisoformat(value)

@@ -133,7 +133,8 @@ class Store:
     def tagged(self, resource_type: str | None) -> list[bytes]:
         """Bodies of the current resources, of a type or of all, that carry a profile, a security label or a tag."""
         where, values = _history_filter(resource_type, None)
-        test = f"{where or 'WHERE 1'} AND (body LIKE '%\"profile\":[%' OR body LIKE '%\"tag\":[%' OR body LIKE '%\"security\":[%')"
+        marks = " OR ".join(f"body LIKE '%\"{name}\":[%'" for name in ("profile", "security", "tag"))
+        test = f"{where or 'WHERE 1'} AND ({marks})"
         main = f"SELECT {_COLUMNS} FROM main.resource {test} AND rid NOT IN (SELECT rid FROM overlay.resource)"
         rows = self._select(main, values) + self._select(f"SELECT {_COLUMNS} FROM overlay.resource {test}", values)
         return [row.body for row in rows]
