@@ -1,0 +1,95 @@
+"""FHIR dates as intervals: the two instants a value spans, and the same as calendar days.
+
+HAPI keeps both: searches by day, month or year compare days as they were written, all others compare instants.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from datetime import UTC, date, datetime
+from typing import NamedTuple
+
+__all__ = ["FAR_FUTURE", "FAR_PAST", "Interval", "day_number", "interval", "period", "start_of_day"]
+
+_DAY_MS = 86_400_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+_DATE = re.compile(
+    r"\s*(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d:\d\d)?)?)?)?\s*", re.ASCII
+)
+
+
+class Interval(NamedTuple):
+    """What a date value spans; the ends are included.
+
+    Attributes:
+        low: First millisecond since the epoch.
+        high: Last millisecond.
+        low_day: First calendar day as a number yyyymmdd.
+        high_day: Last calendar day.
+    """
+
+    low: int
+    high: int
+    low_day: int
+    high_day: int
+
+
+FAR_PAST = -62_135_596_800_000
+"""0001-01-01: where a period without a start begins."""
+
+FAR_FUTURE = 253_402_300_799_999
+"""9999-12-31: where a period without an end ends."""
+
+
+def start_of_day(year: int, month: int, day: int) -> int:
+    """Midnight UTC in milliseconds; `ValueError` if there is no such day."""
+    return (date(year, month, day).toordinal() - _EPOCH) * _DAY_MS
+
+
+def day_number(ms: int) -> int:
+    """The calendar day in UTC of an instant, as a number yyyymmdd."""
+    moment = datetime.fromtimestamp(ms // 1000, UTC)
+    return moment.year * 10000 + moment.month * 100 + moment.day
+
+
+def interval(text: str) -> Interval | None:
+    """What a FHIR date, dateTime or instant spans; None if it is none."""
+    match = _DATE.fullmatch(text)
+    if not match:
+        return None
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    try:
+        y, m, d = int(year), int(month or 1), int(day or 1)
+        low = start_of_day(y, m, d)
+    except ValueError:
+        return None
+    low_day = y * 10000 + m * 100 + d
+    if hour:
+        low += int(hour) * 3_600_000 + int(minute) * 60_000 + int(second or 0) * 1000
+        if fraction:
+            low += int(f"{fraction:0<3.3}")
+        if zone and zone != "Z":
+            offset = (int(zone[1:3]) * 60 + int(zone[4:6])) * 60_000
+            low += -offset if zone[0] == "+" else offset
+        return Interval(low, low, low_day, low_day)
+    if day:
+        return Interval(low, low + _DAY_MS - 1, low_day, low_day)
+    m = m if month else 12
+    d = monthrange(y, m)[1]
+    return Interval(low, start_of_day(y, m, d) + _DAY_MS - 1, low_day, y * 10000 + m * 100 + d)
+
+
+def period(start: str | None, end: str | None) -> Interval | None:
+    """What a Period spans; open at a missing end, None if both are missing or unreadable."""
+    first = interval(start) if start else None
+    last = interval(end) if end else None
+    if first is None and last is None:
+        return None
+    return Interval(
+        first.low if first else FAR_PAST,
+        last.high if last else FAR_FUTURE,
+        first.low_day if first else 10101,
+        last.high_day if last else 99991231,
+    )

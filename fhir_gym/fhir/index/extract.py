@@ -1,0 +1,183 @@
+"""From a resource to its index rows.
+
+The paths of a resource type are merged into one tree, so a resource is walked once, and only where it has content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from fhir_gym.fhir.index.paths import Path, Step
+from fhir_gym.fhir.index.plans import plan
+from fhir_gym.fhir.index.values import WRITERS, Rows, Writer, owner_key, relative_reference, truth
+from fhir_gym.types import Json, Resource
+
+__all__ = ["index_rows", "references"]
+
+
+@dataclass(slots=True)
+class _Node:
+    """One place in the tree of paths: what to do with a value found there, and where to go on."""
+
+    writers: list[tuple[Writer, int]] = field(default_factory=list)
+    steps: dict[Step, _Node] = field(default_factory=dict)
+    edges: tuple[tuple[Step, _Node], ...] = ()
+
+    def reach(self, steps: tuple[Step, ...]) -> _Node:
+        node = self
+        for step in steps:
+            node = node.steps.setdefault(step, _Node())
+        return node
+
+    def freeze(self) -> None:
+        self.edges = tuple(self.steps.items())
+        for node in self.steps.values():
+            node.freeze()
+
+
+@dataclass(frozen=True, slots=True)
+class _Extractor:
+    root: dict[str, list[tuple[Step, _Node]]]
+    owner: Path | None
+    absent: tuple[tuple[Path, int], ...]
+
+
+@cache
+def _extractor(resource_type: str) -> _Extractor:
+    found = plan(resource_type)
+    top = _Node()
+    absent = []
+    for kind, path, pid in found.indexed:
+        writer = truth if path.truth else _writer(kind, path)
+        top.reach(path.steps).writers.append((writer, pid))
+        if path.truth:
+            absent.append((path, pid))
+    top.freeze()
+    root: dict[str, list[tuple[Step, _Node]]] = {}
+    for step, node in top.edges:
+        root.setdefault(step.key, []).append((step, node))
+    return _Extractor(root, found.owner, tuple(absent))
+
+
+def _writer(kind: str, path: Path) -> Writer:
+    writer = WRITERS[kind, path.type]
+    return _bound_code(path.system) if kind == "token" and path.system else writer
+
+
+def _bound_code(system: str) -> Writer:
+    def write(value: Json, pid: int, rows: Rows) -> None:
+        if isinstance(value, str) and value:
+            rows.token[pid, value, system] = None
+
+    return write
+
+
+def index_rows(resource: Resource, rid: int) -> dict[str, list[tuple[Any, ...]]]:
+    """All index rows of a resource, by table, ready for `INSERT`.
+
+    Args:
+        resource: As stored: with `resourceType`.
+        rid: Its number.
+    """
+    extractor = _extractor(resource["resourceType"])
+    rows = Rows(rid)
+    if extractor.owner:
+        rows.owner = _owner(resource, extractor.owner)
+    root = extractor.root
+    for key, value in resource.items():
+        for step, node in root.get(key, ()):
+            _visit(value, step, node, rows)
+    if extractor.absent:
+        _absent(extractor.absent, rows)
+    return {
+        "token": _token_rows(rows),
+        "string": list(rows.string),
+        "date": list(rows.date),
+        "quantity": list(rows.quantity),
+        "reference": list(rows.reference),
+        "uri": list(rows.uri),
+    }
+
+
+def _visit(value: Json, step: Step, node: _Node, rows: Rows) -> None:
+    if isinstance(value, list):
+        for item in value[:1] if step.first else value:
+            _visit(item, step, node, rows)
+        return
+    if value is None or (step.where and not (isinstance(value, dict) and value.get(step.where[0]) == step.where[1])):
+        return
+    for writer, pid in node.writers:
+        writer(value, pid, rows)
+    if node.edges and isinstance(value, dict):
+        for inner, below in node.edges:
+            found = value.get(inner.key)
+            if found is not None:
+                _visit(found, inner, below, rows)
+
+
+def _absent(truths: tuple[tuple[Path, int], ...], rows: Rows) -> None:
+    """What is indexed as true or false is false where nothing is said."""
+    written = {key[0] for key in rows.token}
+    for pid in dict.fromkeys(pid for _, pid in truths):
+        if pid not in written:
+            rows.token[pid, "false", ""] = None
+
+
+def _owner(resource: Resource, path: Path) -> int:
+    value: Json = resource
+    for step in path.steps:
+        value = value.get(step.key) if isinstance(value, dict) else None
+    text = value.get("reference") if isinstance(value, dict) else None
+    target = relative_reference(text) if isinstance(text, str) else None
+    return owner_key(*target) if target else 0
+
+
+def _token_rows(rows: Rows) -> list[tuple[Any, ...]]:
+    """Token rows with a running number where one value stands under several systems."""
+    seen: dict[tuple[int, str], int] = {}
+    found = []
+    rid, owner = rows.rid, rows.owner
+    for pid, value, system in rows.token:
+        n = seen.get((pid, value), 0)
+        seen[pid, value] = n + 1
+        found.append((pid, value, owner, rid, n, system))
+    return found
+
+
+def references(resource: Resource) -> list[tuple[str, str]]:
+    """The references a server follows: those in elements that a search parameter indexes.
+
+    Args:
+        resource: With `resourceType`.
+
+    Returns:
+        The path in the parameter's own words (``Patient.managingOrganization``) and the reference as written, in the
+        order of the paths; references of other forms than a relative one included.
+    """
+    found: dict[tuple[str, str], None] = {}
+    for kind, path, _ in plan(resource["resourceType"]).indexed:
+        if kind == "reference" and path.type == "Reference":
+            for value in _values(resource, path.steps):
+                if isinstance(value, dict) and isinstance(text := value.get("reference"), str):
+                    found[path.source, text] = None
+    return list(found)
+
+
+def _values(value: Json, steps: tuple[Step, ...]) -> Iterator[Json]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _values(item, steps)
+    elif not steps:
+        yield value
+    elif isinstance(value, dict):
+        step, below = steps[0], value.get(steps[0].key)
+        for item in (below[:1] if step.first else below) if isinstance(below, list) else (below,):
+            if item is not None and _holds(item, step):
+                yield from _values(item, steps[1:])
+
+
+def _holds(value: Json, step: Step) -> bool:
+    return not step.where or (isinstance(value, dict) and value.get(step.where[0]) == step.where[1])

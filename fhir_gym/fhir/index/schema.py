@@ -1,0 +1,67 @@
+"""The index tables: what each holds, its keys, and how rows are written.
+
+All tables are clustered by what a search looks for, and each has an index by `rid`, which answers "has this resource
+such a row?" and serves deletes. `pid` says what was indexed: see `fhir_gym.fhir.index.plans`. `owner` is the hash of
+the one patient (group, device …) a resource is about, so that the rows of one patient under one code are neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["INSERT", "SCHEMA", "TABLES"]
+
+SCHEMA = """
+CREATE TABLE {db}.token(
+    pid INTEGER NOT NULL, value TEXT NOT NULL, owner INTEGER NOT NULL, rid INTEGER NOT NULL, n INTEGER NOT NULL,
+    system TEXT NOT NULL, PRIMARY KEY (pid, value, owner, rid, n)
+) WITHOUT ROWID;
+CREATE INDEX {db}.token_rid ON token(rid, pid, value);
+
+CREATE TABLE {db}.string(
+    pid INTEGER NOT NULL, norm TEXT NOT NULL, rid INTEGER NOT NULL, exact TEXT NOT NULL,
+    PRIMARY KEY (pid, norm, rid, exact)
+) WITHOUT ROWID;
+CREATE INDEX {db}.string_rid ON string(rid, pid, norm);
+
+CREATE TABLE {db}.date(
+    pid INTEGER NOT NULL, owner INTEGER NOT NULL, low INTEGER NOT NULL, rid INTEGER NOT NULL, high INTEGER NOT NULL,
+    low_day INTEGER NOT NULL, high_day INTEGER NOT NULL, PRIMARY KEY (pid, owner, low, rid, high, low_day, high_day)
+) WITHOUT ROWID;
+CREATE INDEX {db}.date_rid ON date(rid, pid, low, high);
+
+CREATE TABLE {db}.quantity(
+    pid INTEGER NOT NULL, value REAL NOT NULL, rid INTEGER NOT NULL, code TEXT NOT NULL, system TEXT NOT NULL,
+    PRIMARY KEY (pid, value, rid, code, system)
+) WITHOUT ROWID;
+CREATE INDEX {db}.quantity_rid ON quantity(rid, pid, value);
+
+CREATE TABLE {db}.reference(
+    pid INTEGER NOT NULL, target_id TEXT NOT NULL, target_type TEXT NOT NULL, rid INTEGER NOT NULL,
+    PRIMARY KEY (pid, target_id, target_type, rid)
+) WITHOUT ROWID;
+CREATE INDEX {db}.reference_rid ON reference(rid, pid);
+
+CREATE TABLE {db}.uri(
+    pid INTEGER NOT NULL, value TEXT NOT NULL, rid INTEGER NOT NULL, PRIMARY KEY (pid, value, rid)
+) WITHOUT ROWID;
+CREATE INDEX {db}.uri_rid ON uri(rid, pid, value);
+"""
+"""DDL of all index tables and their indexes; ``{db}`` stands for the schema's name.
+
+Columns of interest: `token.system` and `quantity.system` are ``""`` for none; `token.n` tells apart one value under
+several systems; `string.norm` is what searches compare, `string.exact` what was written (``""`` for the display texts
+of tokens, which only `:text` finds); dates are milliseconds since the epoch, days are numbers yyyymmdd of the calendar
+date as written.
+"""
+
+_COLUMNS = {"token": 6, "string": 4, "date": 7, "quantity": 5, "reference": 4, "uri": 3}
+
+TABLES: tuple[str, ...] = tuple(_COLUMNS)
+"""Names of the index tables."""
+
+INSERT: Mapping[str, str] = MappingProxyType(
+    {table: f"INSERT INTO {{db}}.{table} VALUES ({','.join('?' * n)})" for table, n in _COLUMNS.items()}
+)
+"""INSERT statement of each table, with ``{db}`` for the schema."""

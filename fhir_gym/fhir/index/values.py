@@ -1,0 +1,259 @@
+"""Index rows of one FHIR value: a function for each kind of parameter and each type it may find.
+
+A writer gets the value, the number of its path and the `Rows` of the resource. Values of a wrong shape (a lenient
+server stores them) give no rows.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any
+
+from fhir_gym.fhir.index.dates import FAR_FUTURE, Interval, interval, period
+from fhir_gym.types import Json
+
+__all__ = ["WRITERS", "Rows", "Writer", "normalise", "owner_key", "relative_reference", "truth"]
+
+_MAX_STRING = 768
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one resource under way to the tables, without repeats and in the order found.
+
+    The dictionaries serve as ordered sets.
+    """
+
+    rid: int
+    owner: int = 0
+    token: dict[tuple[int, str, str], None] = field(default_factory=dict)
+    string: dict[tuple[int, str, int, str], None] = field(default_factory=dict)
+    date: dict[tuple[int, int, int, int, int, int, int], None] = field(default_factory=dict)
+    quantity: dict[tuple[int, float, int, str, str], None] = field(default_factory=dict)
+    reference: dict[tuple[int, str, str, int], None] = field(default_factory=dict)
+    uri: dict[tuple[int, str, int], None] = field(default_factory=dict)
+
+
+Writer = Callable[[Json, int, Rows], None]
+
+
+@lru_cache(maxsize=4096)
+def normalise(text: str) -> str:
+    """What string searches compare: upper case, decomposed, without combining marks.
+
+    Letters that are no base letter plus mark stay (``Ł``, ``ß``), as do apostrophes and hyphens.
+    """
+    if text.isascii():
+        return text.upper()
+    # Character by character, because Python's own upper() would make "SS" of "ß".
+    upper = "".join(c.upper() if len(c.upper()) == 1 else c for c in unicodedata.normalize("NFD", text))
+    return "".join(c for c in unicodedata.normalize("NFD", upper) if not unicodedata.combining(c))
+
+
+@lru_cache(maxsize=65536)
+def owner_key(resource_type: str, id: str) -> int:
+    """The 63-bit hash that rows carry of the one resource theirs is about; 0 stands for none."""
+    return int.from_bytes(blake2b(f"{resource_type}/{id}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def relative_reference(text: str) -> tuple[str, str] | None:
+    """Type and id of a relative reference (``Patient/1``, ``Patient/1/_history/2``); None for every other kind."""
+    parts = text.split("/")
+    if len(parts) == 2 or (len(parts) == 4 and parts[2] == "_history"):
+        kind, ident = parts[0], parts[1]
+        if ident and kind[:1].isupper() and kind.isalpha():
+            return kind, ident
+    return None
+
+
+def _text(value: Json) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+# tokens
+
+
+def _display(text: Json, pid: int, rows: Rows) -> None:
+    if isinstance(text, str) and text:
+        rows.string[pid, normalise(text[:_MAX_STRING]), rows.rid, ""] = None
+
+
+def _coding(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        code, system = _text(value.get("code")), _text(value.get("system"))
+        if code or system:
+            rows.token[pid, code, system] = None
+        _display(value.get("display"), pid, rows)
+
+
+def _concept(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        for coding in value.get("coding") or ():
+            _coding(coding, pid, rows)
+        _display(value.get("text"), pid, rows)
+
+
+def _identifier(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        found, system = _text(value.get("value")), _text(value.get("system"))
+        if found or system:
+            rows.token[pid, found, system] = None
+        kind = value.get("type")
+        if isinstance(kind, dict):
+            _display(kind.get("text"), pid, rows)
+
+
+def _contact_point(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict) and (found := _text(value.get("value"))):
+        rows.token[pid, found, _text(value.get("system"))] = None
+
+
+def _boolean(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, bool):
+        rows.token[pid, "true" if value else "false", ""] = None
+
+
+def _plain_token(value: Json, pid: int, rows: Rows) -> None:
+    if found := _text(value):
+        rows.token[pid, found, ""] = None
+
+
+# strings
+
+
+def _string(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, str) and value.strip():
+        text = value.strip()[:_MAX_STRING]
+        rows.string[pid, normalise(text), rows.rid, text] = None
+
+
+def _parts_of(*names: str) -> Writer:
+    def write(value: Json, pid: int, rows: Rows) -> None:
+        if isinstance(value, dict):
+            for name in names:
+                part = value.get(name)
+                for text in part if isinstance(part, list) else (part,):
+                    _string(text, pid, rows)
+
+    return write
+
+
+# dates
+
+
+def _span(found: Interval | None, pid: int, rows: Rows) -> None:
+    if found:
+        rows.date[pid, rows.owner, found.low, rows.rid, found.high, found.low_day, found.high_day] = None
+
+
+def _date(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, str):
+        _span(interval(value), pid, rows)
+
+
+def _period(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        _span(period(_text(value.get("start")), _text(value.get("end"))), pid, rows)
+
+
+def _timing(value: Json, pid: int, rows: Rows) -> None:
+    """One row from the first event to the last; the bounds of a repeat count as events."""
+    if not isinstance(value, dict):
+        return
+    spans = [interval(e) for e in value.get("event") or () if isinstance(e, str)]
+    repeat = value.get("repeat")
+    bounds = repeat.get("boundsPeriod") if isinstance(repeat, dict) else None
+    if isinstance(bounds, dict):
+        spans.append(period(_text(bounds.get("start")), _text(bounds.get("end"))))
+    found = [s for s in spans if s]
+    if found:
+        first, last = min(found, key=lambda s: s.low), max(found, key=lambda s: s.high)
+        _span(Interval(first.low, min(last.high, FAR_FUTURE), first.low_day, last.high_day), pid, rows)
+
+
+# numbers and quantities
+
+
+def _number(value: Json, pid: int, rows: Rows, code: str = "", system: str = "") -> None:
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+        rows.quantity[pid, float(value), rows.rid, code, system] = None
+
+
+def _quantity(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        _number(value.get("value"), pid, rows, _text(value.get("code")), _text(value.get("system")))
+
+
+def _money(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        _number(value.get("value"), pid, rows, _text(value.get("currency")), "urn:iso:std:iso:4217")
+
+
+def _range(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, dict):
+        for end in ("low", "high"):
+            _quantity(value.get(end), pid, rows)
+
+
+# references and uris
+
+
+def _reference(value: Json, pid: int, rows: Rows) -> None:
+    if (
+        isinstance(value, dict)
+        and isinstance(text := value.get("reference"), str)
+        and (target := relative_reference(text))
+    ):
+        rows.reference[pid, target[1], target[0], rows.rid] = None
+
+
+def _canonical(value: Json, pid: int, rows: Rows) -> None:
+    """A canonical url points to no type: kept as an id without a type."""
+    if isinstance(value, str) and value:
+        target = relative_reference(value)
+        rows.reference[pid, target[1] if target else value, target[0] if target else "", rows.rid] = None
+
+
+def _uri(value: Json, pid: int, rows: Rows) -> None:
+    if isinstance(value, str) and value:
+        rows.uri[pid, value, rows.rid] = None
+
+
+def _table(*groups: tuple[str, str, Writer]) -> Mapping[tuple[str, str], Writer]:
+    return MappingProxyType({(kind, t): writer for kind, types, writer in groups for t in types.split()})
+
+
+WRITERS: Mapping[tuple[str, str], Writer] = _table(
+    ("token", "Coding", _coding),
+    ("token", "CodeableConcept", _concept),
+    ("token", "Identifier", _identifier),
+    ("token", "ContactPoint", _contact_point),
+    ("token", "boolean", _boolean),
+    ("token", "code id string markdown uri url canonical oid uuid", _plain_token),
+    ("string", "string markdown code uri url id", _string),
+    ("string", "HumanName", _parts_of("family", "given", "prefix", "suffix", "text")),
+    ("string", "Address", _parts_of("line", "city", "district", "state", "country", "postalCode", "text")),
+    ("date", "date dateTime instant", _date),
+    ("date", "Period", _period),
+    ("date", "Timing", _timing),
+    ("number", "decimal integer positiveInt unsignedInt", _number),
+    ("number", "Range", _range),
+    ("quantity", "Quantity Age Duration Count Distance SimpleQuantity", _quantity),
+    ("quantity", "Money", _money),
+    ("quantity", "Range", _range),
+    ("reference", "Reference", _reference),
+    ("reference", "canonical uri", _canonical),
+    ("uri", "uri url canonical oid uuid", _uri),
+)
+"""Writer by kind of parameter and FHIR type; other combinations are not indexed."""
+
+
+def truth(value: Any, pid: int, rows: Rows) -> None:
+    """A value that counts as true unless it is false (whether a patient is deceased)."""
+    rows.token[pid, "true" if value is not False else "false", ""] = None
