@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from fhir_gym.cli._console import fields, print_json, print_text, progress, table
+from fhir_gym.cli._options import JsonOption, WorldOption
 
 __all__ = ["app"]
 
 app = typer.Typer(help="What a server holds: list, build, import and inspect worlds.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: JsonOption = False) -> None:
     """List the worlds that can be loaded by name."""
     from fhir_gym import worlds
 
@@ -61,7 +60,7 @@ def import_(
 @app.command()
 def info(
     world: Annotated[str, typer.Argument(help="Name of a world or path of a world file.")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a world's manifest: name, seed, sizes, its clock, content hash."""
     from fhir_gym import worlds
