@@ -1,0 +1,52 @@
+"""The agent that knows how: it follows the task's reference solution."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, cast
+
+from fhir_gym import tasks
+from fhir_gym.actions import Action, Finish
+from fhir_gym.agents.protocol import Context
+from fhir_gym.episode import read_response
+from fhir_gym.tasks.task import Fhir
+from fhir_gym.types import Json
+
+__all__ = ["GoldAgent"]
+
+
+class GoldAgent:
+    """Does what the reference solution says, which sees only what the server answers."""
+
+    name = "gold"
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, Json] = {}
+        self._fhir = Fhir()
+        self._solution: Generator[Action, Json, None] | None = None
+        self._started = False
+
+    def reset(self, observation: str, context: Context) -> None:
+        """Look the solution up."""
+        task = tasks.get_task(context.env_id, context.task)
+        params = task.variation(context.variation, context.world).params
+        self._fhir = Fhir()
+        self._solution = cast("Generator[Action, Json, None]", task.gold(params, self._fhir))
+        self._started = False
+
+    def act(self, observation: str) -> str:
+        """The solution's next action; ``FINISH([])`` after its end."""
+        if self._solution is None:
+            raise RuntimeError("act() before reset()")
+        try:
+            if self._started:
+                self._fhir.last = read_response(observation)
+                return self._solution.send(self._fhir.json()).text()
+            self._started = True
+            return next(self._solution).text()
+        except StopIteration:
+            return Finish().text()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Between episodes there is nothing to carry to another process."""
+        return {"settings": self.settings, "_fhir": Fhir(), "_solution": None, "_started": False}

@@ -1,0 +1,27 @@
+"""The agent that does nothing: what it earns is what a task gives away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fhir_gym.actions import Finish
+from fhir_gym.agents.protocol import Context
+from fhir_gym.types import Json
+
+__all__ = ["IdleAgent"]
+
+
+class IdleAgent:
+    """Finishes at once with an empty answer."""
+
+    name = "idle"
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, Json] = {}
+
+    def reset(self, observation: str, context: Context) -> None:
+        """Nothing to prepare."""
+
+    def act(self, observation: str) -> str:
+        """``FINISH([])``."""
+        return Finish().text()

@@ -1,0 +1,42 @@
+"""The agent that was told: fixed texts, or a function of what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fhir_gym.actions import Finish
+from fhir_gym.agents.protocol import Context
+from fhir_gym.types import Json
+
+__all__ = ["ScriptedAgent"]
+
+
+class ScriptedAgent:
+    """Says its texts in order, then finishes with an empty answer.
+
+    Args:
+        script: The texts of every episode; or a function from observation and step (from 0) to text.
+        name: Name in records.
+    """
+
+    def __init__(self, script: Sequence[str] | Callable[[str, int], str], *, name: str = "scripted") -> None:
+        self.name = name
+        if callable(script):
+            self._script: tuple[str, ...] | Callable[[str, int], str] = script
+            self.settings: Mapping[str, Json] = {"function": getattr(script, "__qualname__", type(script).__name__)}
+        else:
+            self._script = (script,) if isinstance(script, str) else tuple(script)
+            self.settings = {"script": list(self._script)}
+        self._step = 0
+
+    def reset(self, observation: str, context: Context) -> None:
+        """Back to the first text."""
+        self._step = 0
+
+    def act(self, observation: str) -> str:
+        """The next text."""
+        step = self._step
+        self._step += 1
+        if not isinstance(self._script, tuple):
+            return self._script(observation, step)
+        return self._script[step] if step < len(self._script) else Finish().text()

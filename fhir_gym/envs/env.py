@@ -1,0 +1,204 @@
+"""The Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, ClassVar
+
+import gymnasium
+from gymnasium.error import ResetNeeded
+
+from fhir_gym import tasks
+from fhir_gym.actions import MAX_ACTION_LENGTH
+from fhir_gym.envs.spaces import TextSpace
+from fhir_gym.episode import Episode, Rules, open_world
+from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.fhir import World
+from fhir_gym.tasks.grading import Grading
+from fhir_gym.tasks.task import split_numbers
+from fhir_gym.tasks.verdict import RewardRule
+
+__all__ = ["ARGUMENTS", "FHIREnv", "check_arguments"]
+
+ARGUMENTS = ("tasks", "split", "world", "fhir_server", "max_steps", "reward", "grading", "render_mode")
+_OPTIONS = ("task", "variation")
+_MAX_OBSERVATION_LENGTH = 100_000_000
+"""Above what a session answers at most (64 MiB)."""
+_KEPT = 16
+"""Prepared start states kept: training repeats few pairs of task and variation, and each holds a small database."""
+
+
+def check_arguments(unknown: Mapping[str, object]) -> None:
+    """Refuse arguments an env does not have, naming the nearest one it has."""
+    for name in unknown:
+        raise UnknownNameError("env argument", name, ARGUMENTS)
+
+
+class FHIREnv(gymnasium.Env[str, str]):
+    """An agent does one task on an embedded FHIR R4 server.
+
+    ## Action
+    A text of at most 262,144 characters that says one action: `GET url`, `POST url` with a JSON body on the next
+    lines, `PUT`, `PATCH`, `DELETE`, or `FINISH([...])` with the answer as a JSON list. Urls are relative to the
+    server's base or absolute. Any other text is an invalid action: it is answered with what is wrong and an
+    example, and counts as a step.
+
+    ## Observation
+    A text. The first is the task's prompt and the action format, each later one the server's answer: `HTTP 200 OK`,
+    and the FHIR JSON on the next line.
+
+    ## Starting state
+    The world and what the task's variation adds to it. `reset(options={"task": key, "variation": k})` chooses; what
+    is not chosen is drawn from `np_random`, among `tasks` and the variations of `split`. Writes of earlier episodes
+    are gone.
+
+    ## Rewards
+    0 until the last step. Then, with `reward="sparse"`, 1 for success and 0 otherwise; with `"dense"`, the share of
+    checks passed beyond those that an idle agent passes, 1 for success only.
+
+    ## Episode end
+    Terminated by `FINISH`; truncated after `max_steps` actions, and graded all the same.
+
+    ## Info
+    `task`, `variation`, `step`, `status` (HTTP status of the answer; 0 where no request was made), `invalid`
+    (whether the text was no action); at the end also `success` and `verdict`, the whole judgement as plain data.
+
+    ## Arguments
+    - `tasks`: keys of the tasks to draw from, or one key; None for all of the pack
+    - `split`: `"train"` (variations 0 to 999), `"test"` (1000 to 1999), or None for both
+    - `world`: name or path of a world, or a `World`
+    - `fhir_server`: base url of a running FHIR server that holds the world; None for the embedded one
+    - `max_steps`: actions until truncation; None for the pack's limit
+    - `reward`: `"sparse"` or `"dense"`
+    - `grading`: `"state"`, or `"evidence"` to count only answers whose records were retrieved
+    - `render_mode`: None, or `"ansi"`: `render()` gives the latest action and what it led to
+
+    ## Version history
+    - v0: first version
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        tasks: str | Sequence[str] | None = None,
+        split: str | None = None,
+        world: World | str | PathLike[str] = "hospital-small",
+        fhir_server: str | None = None,
+        max_steps: int | None = None,
+        reward: RewardRule = "sparse",
+        grading: Grading = "state",
+        render_mode: str | None = None,
+        **unknown: object,
+    ) -> None:
+        check_arguments(unknown)
+        if render_mode not in (None, "ansi"):
+            raise UnknownNameError("render mode", render_mode, ["ansi"])
+        self.env_id = env_id
+        self.render_mode = render_mode
+        self.tasks = _task_keys(env_id, tasks)
+        self.variations = split_numbers(split)
+        self.rules = Rules.of(env_id, grading, reward, max_steps)
+        self.world, self._owns_world = open_world(world)
+        self.action_space = TextSpace(MAX_ACTION_LENGTH)
+        self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
+        self._fhir_server = fhir_server
+        # On a server elsewhere the start states of two episodes would meet, so only one is prepared at a time.
+        self._kept = _KEPT if fhir_server is None else 1
+        self._episodes: OrderedDict[tuple[str, int], Episode] = OrderedDict()
+        self._episode: Episode | None = None
+        self._shown = ""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Seeds `np_random`, from which task and variation are drawn.
+            options: ``task`` and ``variation``, to choose them.
+
+        Raises:
+            UnknownNameError: No such option or task.
+            TaskError: No such variation.
+        """
+        super().reset(seed=seed)
+        self._episode = self._prepared(*self._choose(options or {}))
+        observation = self._episode.start()
+        self._shown = observation
+        return observation, self._episode.info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Do one action.
+
+        Raises:
+            ResetNeeded: The episode is over, or none was started.
+        """
+        if self._episode is None:
+            raise ResetNeeded("call reset() before step()")
+        step = self._episode.step(action)
+        self._shown = f"> {action}\n{step.observation}"
+        if step.done:
+            self._episode = None
+        return step.observation, step.reward, step.terminated, step.truncated, step.info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The latest action and observation; None without render mode."""
+        return self._shown if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Free all servers. May be called twice."""
+        self._episode = None
+        while self._episodes:
+            self._episodes.popitem()[1].close()
+        if self._owns_world:
+            self.world.close()
+        super().close()
+
+    def _choose(self, options: Mapping[str, Any]) -> tuple[str, int]:
+        for name in options:
+            if name not in _OPTIONS:
+                raise UnknownNameError("reset option", name, _OPTIONS)
+        task, variation = options.get("task"), options.get("variation")
+        if task is None:
+            task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        else:
+            tasks.get_task(self.env_id, task)
+        if variation is None:
+            variation = self.variations[int(self.np_random.integers(len(self.variations)))]
+        elif isinstance(variation, bool) or not hasattr(variation, "__index__"):
+            raise FhirGymError(f"option variation must be a whole number, not {variation!r}")
+        return task, int(variation)
+
+    def _prepared(self, task: str, variation: int) -> Episode:
+        key = task, variation
+        if key in self._episodes:
+            self._episodes.move_to_end(key)
+            return self._episodes[key]
+        if len(self._episodes) >= self._kept:
+            self._episodes.popitem(last=False)[1].close()
+        rules = self.rules
+        episode = Episode(
+            self.env_id,
+            task=task,
+            variation=variation,
+            world=self.world,
+            fhir_server=self._fhir_server,
+            grading=rules.grading,
+            max_steps=rules.max_steps,
+            reward=rules.reward,
+        )
+        self._episodes[key] = episode
+        return episode
+
+
+def _task_keys(env_id: str, chosen: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The chosen tasks' keys, in the order given; all of the pack for None."""
+    if chosen is None:
+        return tasks.task_keys(env_id)
+    keys = (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    if not keys:
+        raise FhirGymError("an env needs at least one task: tasks is empty")
+    return tuple(tasks.get_task(env_id, key).key for key in keys)
