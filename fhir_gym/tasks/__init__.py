@@ -1,1 +1,46 @@
-"""To be filled."""
+"""Tasks: what an agent is asked, how the server is prepared for it, and how the outcome is judged.
+
+Importing this package registers the packs that ship with it.
+"""
+
+from fhir_gym.tasks import appointment
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
+from fhir_gym.tasks.evidence import Evidence
+from fhir_gym.tasks.grading import GRADINGS, Grading, grade
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.process import Process
+from fhir_gym.tasks.registry import get_task, packs, register, task_keys
+from fhir_gym.tasks.task import SPLITS, Fhir, Gold, Split, Task, Touch, Variation, split_numbers, split_of
+from fhir_gym.tasks.verdict import REWARD_RULES, RewardRule, Verdict
+
+__all__ = [
+    "GRADINGS",
+    "REWARD_RULES",
+    "SPLITS",
+    "BeforeView",
+    "Check",
+    "EndState",
+    "Evidence",
+    "Fhir",
+    "Gold",
+    "Grading",
+    "LoggedRequest",
+    "Params",
+    "Process",
+    "RewardRule",
+    "Split",
+    "Task",
+    "Touch",
+    "Variation",
+    "Verdict",
+    "View",
+    "appointment",
+    "get_task",
+    "grade",
+    "packs",
+    "register",
+    "split_numbers",
+    "split_of",
+    "task_keys",
+]

@@ -1,0 +1,167 @@
+"""Resources a clinic keeps, as tasks seed them, and small readers of Bundles for reference solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.clock import instant, parse_instant
+from fhir_gym.tasks.compare import differences, named
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person
+from fhir_gym.types import Json, Resource
+
+__all__ = [
+    "PACK",
+    "Opening",
+    "appointment",
+    "entries",
+    "find_person",
+    "has_name",
+    "location",
+    "moved_opening",
+    "participants",
+    "reference",
+    "schedule",
+    "slot",
+    "slot_checks",
+]
+
+PACK = "FHIRAgent/Appointment-v0"
+
+
+class Opening(Params):
+    """One slot.
+
+    Attributes:
+        id: Its id.
+        schedule: Id of the schedule it belongs to.
+        start: First moment, an instant.
+        minutes: How long it lasts.
+        status: Slot status.
+    """
+
+    id: str
+    schedule: str
+    start: str
+    minutes: int
+    status: str
+
+    @property
+    def end(self) -> str:
+        """The moment it ends."""
+        return instant(parse_instant(self.start) + timedelta(minutes=self.minutes))
+
+
+def moved_opening(
+    opening: Opening, id: str, *, schedule: str = "", start: datetime | None = None, status: str = ""
+) -> Opening:
+    """Another slot like `opening` but for what is given."""
+    return Opening(
+        id=id,
+        schedule=schedule or opening.schedule,
+        start=instant(start) if start else opening.start,
+        minutes=opening.minutes,
+        status=status or opening.status,
+    )
+
+
+def reference(resource_type: str, id: str) -> dict[str, str]:
+    """A Reference."""
+    return {"reference": f"{resource_type}/{id}"}
+
+
+def location(id: str, name: str, city: str, state: str) -> Resource:
+    """A Location."""
+    return {
+        "resourceType": "Location",
+        "id": id,
+        "status": "active",
+        "name": name,
+        "address": {"city": city, "state": state},
+    }
+
+
+def schedule(id: str, world: World, *actors: dict[str, str]) -> Resource:
+    """A Schedule of general medicine that covers half a year before the present and one after it."""
+    horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
+    medicine = {"system": "http://snomed.info/sct", "code": "394814009", "display": "General practice"}
+    return {
+        "resourceType": "Schedule",
+        "id": id,
+        "active": True,
+        "specialty": [{"coding": [medicine]}],
+        "actor": list(actors),
+        "planningHorizon": horizon,
+    }
+
+
+def slot(opening: Opening) -> Resource:
+    """A Slot."""
+    return {
+        "resourceType": "Slot",
+        "id": opening.id,
+        "schedule": reference("Schedule", opening.schedule),
+        "status": opening.status,
+        "start": opening.start,
+        "end": opening.end,
+        "comment": f"{opening.minutes} minutes",
+    }
+
+
+def appointment(
+    id: str, opening: Opening, patient_id: str, practitioner_id: str, *, status: str = "booked", description: str = ""
+) -> Resource:
+    """An Appointment in a slot, accepted by both sides."""
+    return {
+        "resourceType": "Appointment",
+        "id": id,
+        "status": status,
+        **({"description": description} if description else {}),
+        "start": opening.start,
+        "end": opening.end,
+        "slot": [reference("Slot", opening.id)],
+        "participant": [
+            {"actor": reference("Patient", patient_id), "status": "accepted"},
+            {"actor": reference("Practitioner", practitioner_id), "status": "accepted"},
+        ],
+    }
+
+
+def entries(bundle: Json) -> Iterator[Resource]:
+    """The resources of a search answer; none if it is an error."""
+    if isinstance(bundle, dict):
+        for entry in bundle.get("entry", []):
+            yield entry["resource"]
+
+
+def has_name(resource: Resource, given: str, family: str) -> bool:
+    """Whether a person bears exactly this name."""
+    return any(named(name, given, family) for name in resource.get("name", []))
+
+
+def find_person(bundle: Json, person: Person) -> str:
+    """Id of the one in a search answer who bears exactly a person's name."""
+    return next(str(one["id"]) for one in entries(bundle) if has_name(one, person.given, person.family))
+
+
+def participants(appointment: Resource, end: EndState) -> list[list[str | None]]:
+    """Who takes part in an appointment (``Patient/1``), with their status, in one order."""
+    listed = [one for one in appointment.get("participant", []) if isinstance(one, dict)]
+    return sorted([[end.refers(one.get("actor")), one.get("status")] for one in listed], key=str)
+
+
+def slot_checks(end: EndState, opening: Opening, status: str) -> Iterator[Check]:
+    """Checks that one slot has got a status and is else as it was."""
+    changed = end.updated("Slot", opening.id)
+    before, after = changed or ({}, {})
+    name = f"Slot/{opening.id}"
+    yield Check(
+        name="the slot was updated", passed=changed is not None, expected=name, actual=changed and name, level="exists"
+    )
+    yield equal("slot status", after.get("status"), status)
+    rest = differences(before, after, changing=("status",), base_url=end.base_url)
+    yield Check(name="rest of the slot unchanged", passed=changed is not None and not rest, expected={}, actual=rest)

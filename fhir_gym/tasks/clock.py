@@ -1,0 +1,36 @@
+"""Times of a task, relative to the world's present, and how a prompt says them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+
+__all__ = ["WEEKDAYS", "at", "instant", "moment_in_words", "next_weekday", "parse_instant"]
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def instant(moment: datetime) -> str:
+    """A moment as FHIR says it, in UTC: ``2023-11-14T09:00:00Z``."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+
+
+def parse_instant(text: str) -> datetime:
+    """The moment of a FHIR instant; `ValueError` if it is none."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def moment_in_words(moment: datetime) -> str:
+    """Instant and weekday: ``2023-11-13T10:15:00Z, a Monday; all times are UTC``."""
+    return f"{instant(moment)}, a {WEEKDAYS[moment.astimezone(UTC).weekday()]}; all times are UTC"
+
+
+def at(day: date, hour: int, minute: int = 0) -> datetime:
+    """A moment of a day in UTC."""
+    return datetime.combine(day, time(hour, minute), UTC)
+
+
+def next_weekday(now: datetime, weekday: int) -> date:
+    """The first day strictly after today (UTC) that is the given weekday, Monday being 0."""
+    today = now.astimezone(UTC).date()
+    return today + timedelta(days=(weekday - today.weekday() - 1) % 7 + 1)

@@ -1,0 +1,132 @@
+"""How an episode ended: all that checks may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fhir_gym.actions import Action
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import answer_id
+from fhir_gym.tasks.compare import parse_reference
+from fhir_gym.types import Json, Resource
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir.session import Change, Session
+
+__all__ = ["BeforeView", "EndState", "LoggedRequest", "View"]
+
+
+class View(Protocol):
+    """The server's content at one moment."""
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """One resource; None if it is not there."""
+        ...
+
+    def search(self, resource_type: str, **params: Any) -> list[Resource]:
+        """All matches."""
+        ...
+
+
+class BeforeView:
+    """The server as it was when the episode started, seen from its end.
+
+    Reads undo the episode's changes; a search asks a scratch session that is prepared when first needed.
+
+    Args:
+        world: The world.
+        setup: What the episode added to it before it started.
+        after: The server at the end.
+        changes: What happened in between.
+    """
+
+    def __init__(self, world: World, setup: tuple[Resource, ...], after: View, changes: tuple[Change, ...]) -> None:
+        self._world = world
+        self._setup = setup
+        self._after = after
+        self._changed = {(change.resource_type, change.id): change.before for change in changes}
+        self._scratch: Session | None = None
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """One resource; None if it was not there."""
+        if (resource_type, id) in self._changed:
+            return self._changed[resource_type, id]
+        return self._after.read(resource_type, id)
+
+    def search(self, resource_type: str, **params: Any) -> list[Resource]:
+        """All matches."""
+        if self._scratch is None:
+            self._scratch = self._world.session()
+            self._scratch.load(self._setup)
+        return self._scratch.search(resource_type, **params)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """One request of the agent and its answer.
+
+    Attributes:
+        action: What the agent wrote, parsed.
+        request: What the server was asked.
+        response: What it answered.
+    """
+
+    action: Action
+    request: Request
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class EndState:
+    """How an episode ended.
+
+    Attributes:
+        answer: The list given to ``FINISH``; None if the episode ended without.
+        requests: The agent's requests in order.
+        before: The server when the episode started, the task's setup included.
+        after: The server now.
+        changes: The difference between the two.
+        world: The world below.
+        base_url: Where the server answers.
+    """
+
+    answer: list[Json] | None
+    requests: tuple[LoggedRequest, ...]
+    before: View
+    after: View
+    changes: tuple[Change, ...]
+    world: World
+    base_url: str = field(default="http://localhost:8080/fhir")
+
+    def created(self, resource_type: str) -> list[Resource]:
+        """New resources of a type, as they are now, in the order of `changes`."""
+        return [dict(c.after) for c in self._of("created", resource_type) if c.after is not None]
+
+    def updated(self, resource_type: str, id: str) -> tuple[Resource, Resource] | None:
+        """One resource as it was and as it is, None if it was not updated."""
+        for change in self._of("updated", resource_type):
+            if change.id == id and change.before is not None and change.after is not None:
+                return change.before, change.after
+        return None
+
+    def answer_ids(self, *types: str) -> list[str | None]:
+        """The ids the answer names, read as ids of these types; None for an item that is not there or names none."""
+        items = self.answer or []
+        return [
+            answer_id(items[n], wanted, self.base_url) if n < len(items) else None for n, wanted in enumerate(types)
+        ]
+
+    def refers(self, value: Json) -> str | None:
+        """A Reference as ``Type/id``; None if it does not point into this server."""
+        found = parse_reference(value, self.base_url)
+        return "/".join(found) if found else None
+
+    def idle(self) -> EndState:
+        """How the episode would have ended if the agent had answered ``FINISH([])`` at once."""
+        return replace(self, answer=[], requests=(), after=self.before, changes=())
+
+    def _of(self, kind: str, resource_type: str) -> Iterator[Change]:
+        return (c for c in self.changes if c.kind == kind and c.resource_type == resource_type)

@@ -1,0 +1,184 @@
+"""Did the agent look before it answered?
+
+A record counts as retrieved if one of the agent's reads or searches returned it. That something is *absent* cannot be
+retrieved, so there the task names phantoms, records that would have been there if it were present: on a scratch server
+that holds them, the agent's own requests must show them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.tasks.endstate import LoggedRequest
+from fhir_gym.types import Json, Resource
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir.session import Session
+
+__all__ = ["Evidence", "retrieved", "would_have_seen"]
+
+_MAX_PAGES = 200
+_PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
+
+
+class Evidence(BaseModel):
+    """Whether the agent saw what its answer rests on.
+
+    Attributes:
+        sufficient: Whether it did.
+        missing: Records it never retrieved.
+        looked: For an answer that something is absent, whether the look-up would have found it; None elsewhere.
+        note: The same in words.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sufficient: bool
+    missing: tuple[str, ...] = ()
+    looked: bool | None = None
+    note: str
+
+    @classmethod
+    def of(cls, missing: Iterable[str], looked: bool | None) -> Evidence:
+        """The finding in words, from its parts."""
+        missing = tuple(missing)
+        lines = []
+        if missing:
+            lines.append(f"never retrieved {', '.join(missing)}")
+        if looked is False:
+            lines.append("no request would have shown the record, had there been one")
+        sufficient = not missing and looked is not False
+        note = "; ".join(lines) if lines else "every record the answer rests on was looked up"
+        return cls(sufficient=sufficient, missing=missing, looked=looked, note=note + ".")
+
+
+def retrieved(logged: Iterable[LoggedRequest]) -> set[str]:
+    """References (``Patient/1``) of all resources that the agent's reads and searches returned."""
+    return {found for one in logged for found in _shown(one.request, one.response)}
+
+
+def would_have_seen(logged: Sequence[LoggedRequest], phantoms: Sequence[Resource], scratch: Session) -> bool:
+    """Whether the agent's requests, sent again to a server that holds the phantoms, show one of them.
+
+    A search whose answer had no further page is followed to its end, for the phantom may start a page the agent
+    could not
+    have known of. A search that matched nothing and now matches shows the phantom too, even if it only asks for the
+    count.
+
+    Args:
+        logged: The agent's requests with the answers it got.
+        phantoms: The records.
+        scratch: A session that holds the episode's start and the phantoms; it is written to.
+    """
+    wanted = {f"{phantom['resourceType']}/{phantom['id']}" for phantom in phantoms}
+    tokens: dict[str, str] = {}
+    for one in logged:
+        request = _with_token(one.request, tokens)
+        response = scratch.handle(request)
+        tokens.update(_paired_tokens(one.response, response))
+        if wanted & _shown(request, response) or (_is_look(request) and _count_shows(one.response, response)):
+            return True
+        if _is_look(request) and not _next_link(one.response) and wanted & _on_further_pages(response, scratch):
+            return True
+    return False
+
+
+def _is_look(request: Request) -> bool:
+    return request.method == "GET" or (request.method == "POST" and request.path.rstrip("/").endswith("/_search"))
+
+
+def _shown(request: Request, response: Response) -> set[str]:
+    """What a look-up returned; for a batch, what its GET entries returned."""
+    if response.status >= 300:
+        return set()
+    body = _parsed(response)
+    if _is_look(request):
+        return set(_references(body))
+    if request.method == "POST" and not request.path.strip("/"):
+        return {found for resource in _answers_of_gets(request, body) for found in _references(resource)}
+    return set()
+
+
+def _answers_of_gets(request: Request, answer: Json) -> Iterator[Json]:
+    try:
+        asked = _entries(orjson.loads(request.body))
+    except orjson.JSONDecodeError:
+        return
+    for entry, result in zip(asked, _entries(answer), strict=False):
+        inner = entry.get("request") if isinstance(entry, dict) else None
+        if isinstance(inner, dict) and inner.get("method") == "GET" and isinstance(result, dict):
+            yield result.get("resource")
+
+
+def _references(body: Json) -> Iterator[str]:
+    if not isinstance(body, dict):
+        return
+    if body.get("resourceType") == "Bundle":
+        for entry in _entries(body):
+            yield from _references(entry.get("resource") if isinstance(entry, dict) else None)
+    elif isinstance(body.get("id"), str):
+        yield f"{body.get('resourceType')}/{body['id']}"
+
+
+def _entries(bundle: Json) -> list[Json]:
+    entries = bundle.get("entry") if isinstance(bundle, dict) else None
+    return entries if isinstance(entries, list) else []
+
+
+def _parsed(response: Response) -> Json:
+    try:
+        return orjson.loads(response.body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _count_shows(seen: Response, now: Response) -> bool:
+    first, second = _parsed(seen), _parsed(now)
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return False
+    return first.get("total") == 0 and isinstance(second.get("total"), int) and second["total"] > 0
+
+
+def _next_link(response: Response) -> str | None:
+    body = _parsed(response)
+    links = body.get("link") if isinstance(body, dict) else None
+    for link in links if isinstance(links, list) else []:
+        if isinstance(link, dict) and link.get("relation") == "next":
+            return str(link.get("url"))
+    return None
+
+
+def _on_further_pages(response: Response, scratch: Session) -> set[str]:
+    found: set[str] = set()
+    for _ in range(_MAX_PAGES):
+        link = _next_link(response)
+        if link is None:
+            break
+        request = Request("GET", "/", urlsplit(link).query)
+        response = scratch.handle(request)
+        found |= _shown(request, response)
+    return found
+
+
+def _paired_tokens(seen: Response, now: Response) -> dict[str, str]:
+    """The page token the agent was given, and the one the scratch server gives for the same page."""
+    old, new = _next_link(seen), _next_link(now)
+    if old is None or new is None:
+        return {}
+    old_tokens, new_tokens = (parse_qs(urlsplit(link).query).get("_getpages", []) for link in (old, new))
+    return dict(zip(old_tokens, new_tokens, strict=False))
+
+
+def _with_token(request: Request, tokens: dict[str, str]) -> Request:
+    match = _PAGE_TOKEN.search(request.query)
+    if match is None or match[1] not in tokens:
+        return request
+    query = request.query.replace(match[0], f"_getpages={tokens[match[1]]}")
+    return Request(request.method, request.path, query, request.headers, request.body)

@@ -1,0 +1,236 @@
+"""Random people for tasks: names as real registers have them, and the resources that describe them."""
+
+from __future__ import annotations
+
+import random
+from datetime import date, timedelta
+
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.params import Params
+from fhir_gym.types import Resource
+
+__all__ = [
+    "Person",
+    "longer_family",
+    "namesake",
+    "new_person",
+    "other_given",
+    "patient",
+    "practitioner",
+    "relative_with",
+    "swapped",
+]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_GIVEN = {
+    "female": _words(
+        "Abigail Aïcha Amélie Ana Anneke Beatriz Camille Chloé Danielle Dörte Eleanor Elżbieta Farah Fatima Frances "
+        "Grace Hannah Hélène Imani Ingrid Irène Jasmine Jo-Ann Josephine Katarzyna Keiko Lakshmi Leila Lucía "
+        "Marguerite "
+        "Mary-Kate María Meera Mei-Ling Nadia Ngozi Noémie Olga Patricia Priya Renée Rosalind Ruth Saoirse Siobhán "
+        "Sofía "
+        "Solveig Theresa Ursula Valentina Wanda Xiomara Yara Zoë Zuzanna"
+    ),
+    "male": _words(
+        "Aaron Abdul Adrián Ángel Anders Andrés Benedikt Björn Brendan Carlos Cédric Chidi Cormac Dmitri Eamon Émile "
+        "Enrique Ethan Felix François Gustav Hassan Hiroshi Ibrahim István Jamal Jean-Luc Jesús João Jonas Joseph "
+        "Jürgen "
+        "Karl-Heinz Kwame Lars Lukas Malik Marek Mateo Min-Jun Nikolai Óscar Patrick Pedro Rajesh Rémi Ricardo Samuel "
+        "Sebastián Stephen Tadeusz Thomas Vikram Walter Xavier Yusuf Zoltán"
+    ),
+}
+_FAMILY = _words(
+    "Abernathy Adeyemi Ahlström Al-Masri Álvarez Bergström Bianchi Björkman Brânză Calloway Carvalho Chaudhry Chen "
+    "Çelik "
+    "Contreras Costa D'Amico D'Angelo D'Souza Delacroix Dvořák Eriksson Espinoza Fairchild Fernández Fitzgerald "
+    "Fournier "
+    "García Gómez Grünwald Gutiérrez Hakimi Hallström Hernández Holloway Huang Ibáñez Iversen Jankowski Jiménez "
+    "Kaminski "
+    "Kowalczyk Kröger Laurent Lefèvre Lindqvist López M'Bala MacKenzie Martínez McAllister Mensah Moreau Müller "
+    "N'Diaye "
+    "Nakamura Nguyễn Nuñez O'Brien O'Connell O'Hara O'Neill O'Sullivan Okafor Oyelaran Patel Peña Petrović Pham "
+    "Quiñones "
+    "Ramírez Reyes Rodríguez Rousseau Sánchez Santos Sjöberg Sørensen Strand Takahashi Thorne Tremblay Ueda Vásquez "
+    "Vandenberg Villaseñor Wójcik Whitfield Yamamoto Yücel Zhang Zieliński"
+)
+_STREETS = _words(
+    "Alder Birch Chestnut Dogwood Elm Foxglove Hawthorn Juniper Linden Maple O'Hare Poplar Quarry St-Denis Willow"
+)
+_STREET_KINDS = ("Avenue", "Court", "Lane", "Road", "Street", "Terrace")
+_CITIES = (
+    ("Albany", "NY"),
+    ("Ann Arbor", "MI"),
+    ("Boston", "MA"),
+    ("Cañon City", "CO"),
+    ("Coeur d'Alene", "ID"),
+    ("Duluth", "MN"),
+    ("El Paso", "TX"),
+    ("Española", "NM"),
+    ("Fayetteville", "AR"),
+    ("Grand Rapids", "MI"),
+    ("La Cañada", "CA"),
+    ("Madison", "WI"),
+    ("New Haven", "CT"),
+    ("O'Fallon", "MO"),
+    ("Portland", "OR"),
+    ("San José", "CA"),
+    ("Savannah", "GA"),
+    ("St. Louis", "MO"),
+    ("Wilkes-Barre", "PA"),
+    ("Winston-Salem", "NC"),
+)
+_TRIES = 1_000
+_YOUNGEST, _OLDEST = 1, 95
+
+
+class Person(Params):
+    """One person.
+
+    Attributes:
+        id: Id of the resource that describes them.
+        given: Given name, one text.
+        family: Family name.
+        gender: ``female`` or ``male``.
+        birth_date: Date, ``1985-03-20``.
+        phone: Telephone number.
+        line: Street line of the address.
+        city: City.
+        state: State, two letters.
+    """
+
+    id: str
+    given: str
+    family: str
+    gender: str
+    birth_date: str
+    phone: str
+    line: str
+    city: str
+    state: str
+
+    @property
+    def name(self) -> str:
+        """Given and family name."""
+        return f"{self.given} {self.family}"
+
+
+def new_person(rng: random.Random, world: World, id: str, *, resource_type: str = "Patient") -> Person:
+    """A person whose name nobody of that type in the world bears or has a name starting with it, in either order.
+
+    Args:
+        rng: Source of chance.
+        world: Where the name must be new.
+        id: Their id.
+        resource_type: ``Patient`` or ``Practitioner``.
+    """
+    for _ in range(_TRIES):
+        person = _draw(rng, world.now.date(), id)
+        if _is_new(world, resource_type, person.given, person.family):
+            return person
+    raise LookupError(f"no free name in {_TRIES} tries")
+
+
+def namesake(rng: random.Random, person: Person, id: str) -> Person:
+    """Someone of the same name, with another date of birth that is easily mistaken for theirs."""
+    born = date.fromisoformat(person.birth_date)
+    other = rng.choice([day for day in _confusable(born) if day != born])
+    stranger = _draw(rng, born, id)
+    return person.model_copy(
+        update={**_contact(stranger), "id": id, "birth_date": other.isoformat()},
+    )
+
+
+def relative_with(rng: random.Random, person: Person, id: str, **same_but: str) -> Person:
+    """Another person who shares all but `same_but` (``given="Ana"``) and the means of contact."""
+    stranger = _draw(rng, date.fromisoformat(person.birth_date), id)
+    return person.model_copy(update={**_contact(stranger), "id": id, **same_but})
+
+
+def swapped(rng: random.Random, person: Person, id: str) -> Person:
+    """Someone whose family name is the other's given name and the other way round."""
+    return relative_with(rng, person, id, given=person.family, family=person.given)
+
+
+def other_given(rng: random.Random, person: Person) -> str:
+    """A given name that neither starts the person's nor is started by it."""
+    names = [n for n in _GIVEN[person.gender] if not n.startswith(person.given) and not person.given.startswith(n)]
+    return rng.choice(names)
+
+
+def longer_family(rng: random.Random, person: Person) -> str:
+    """A double name that starts with the person's family name, as a search by family also finds."""
+    return f"{person.family}-{rng.choice([name for name in _FAMILY if name != person.family])}"
+
+
+def patient(person: Person) -> Resource:
+    """The Patient."""
+    return {
+        "resourceType": "Patient",
+        "id": person.id,
+        "active": True,
+        "name": [{"use": "official", "family": person.family, "given": [person.given]}],
+        "telecom": [{"system": "phone", "value": person.phone, "use": "home"}],
+        "gender": person.gender,
+        "birthDate": person.birth_date,
+        "address": [{"use": "home", "line": [person.line], "city": person.city, "state": person.state}],
+    }
+
+
+def practitioner(person: Person) -> Resource:
+    """The Practitioner, working at the person's address."""
+    language = {"coding": [{"system": "urn:ietf:bcp:47", "code": "en", "display": "English"}]}
+    return {
+        "resourceType": "Practitioner",
+        "id": person.id,
+        "active": True,
+        "name": [{"use": "official", "family": person.family, "given": [person.given], "prefix": ["Dr."]}],
+        "telecom": [{"system": "phone", "value": person.phone, "use": "work"}],
+        "address": [{"use": "work", "line": [person.line], "city": person.city, "state": person.state}],
+        "gender": person.gender,
+        "communication": [language],
+    }
+
+
+def _draw(rng: random.Random, today: date, id: str) -> Person:
+    gender = rng.choice(("female", "male"))
+    family = rng.choice(_FAMILY)
+    if "-" not in family and rng.random() < 0.1:
+        family = f"{family}-{rng.choice([name for name in _FAMILY if name != family and '-' not in name])}"
+    city, state = rng.choice(_CITIES)
+    area, number = rng.randrange(201, 990), rng.randrange(100, 200)
+    flat = rng.choice(("", "", f" Apt {rng.randrange(1, 40)}"))
+    return Person(
+        id=id,
+        given=rng.choice(_GIVEN[gender]),
+        family=family,
+        gender=gender,
+        birth_date=(today - timedelta(days=rng.randrange(_YOUNGEST * 365, _OLDEST * 365))).isoformat(),
+        phone=rng.choice((f"{area}-555-0{number}", f"({area}) 555-0{number}", f"+1 {area} 555 0{number}")),
+        line=f"{rng.randrange(1, 9_999)} {rng.choice(_STREETS)} {rng.choice(_STREET_KINDS)}{flat}",
+        city=city,
+        state=state,
+    )
+
+
+def _contact(person: Person) -> dict[str, str]:
+    return {"phone": person.phone, "line": person.line, "city": person.city, "state": person.state}
+
+
+def _is_new(world: World, resource_type: str, given: str, family: str) -> bool:
+    return not any(
+        world.search(resource_type, family=last, given=first) for first, last in ((given, family), (family, given))
+    )
+
+
+def _confusable(born: date) -> list[date]:
+    """Dates that a hasty reader takes for `born`: day and month swapped, a year or a decade off, a day off."""
+    days = [born - timedelta(days=1), born + timedelta(days=1)]
+    if born.day <= 12:
+        days.append(born.replace(month=born.day, day=born.month))
+    if born.day <= 28:
+        days += [born.replace(year=born.year - 1), born.replace(year=born.year - 10)]
+    return days

@@ -1,0 +1,63 @@
+"""Which tasks exist: packs by env id, tasks by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.tasks.task import Task
+
+__all__ = ["get_task", "packs", "register", "task_keys"]
+
+_PACKS: dict[str, dict[str, Task[Any]]] = {}
+
+
+def register(pack_id: str, task: Task[Any]) -> None:
+    """Add a task to a pack; the pack comes into being with its first task.
+
+    Args:
+        pack_id: Env id of the pack (``"FHIRAgent/Appointment-v0"``).
+        task: The task; it belongs to one pack only.
+
+    Raises:
+        TaskError: The key is taken, or the task belongs to another pack.
+    """
+    if task.pack and task.pack != pack_id:
+        raise TaskError(f"task {task.key} belongs to {task.pack}, not to {pack_id}")
+    pack = _PACKS.setdefault(pack_id, {})
+    if task.key in pack and type(pack[task.key]) is not type(task):
+        raise TaskError(f"{pack_id} has a task {task.key!r} already")
+    task.pack = pack_id
+    pack[task.key] = task
+
+
+def packs() -> tuple[str, ...]:
+    """The env ids, in the order of registration."""
+    return tuple(_PACKS)
+
+
+def task_keys(env_id: str) -> tuple[str, ...]:
+    """The keys of a pack's tasks, in the pack's order.
+
+    Raises:
+        UnknownNameError: There is no such pack.
+    """
+    return tuple(_pack(env_id))
+
+
+def get_task(env_id: str, key: str) -> Task[Any]:
+    """A task by its key.
+
+    Raises:
+        UnknownNameError: There is no such pack or task.
+    """
+    pack = _pack(env_id)
+    if key not in pack:
+        raise UnknownNameError("task", key, pack)
+    return pack[key]
+
+
+def _pack(env_id: str) -> dict[str, Task[Any]]:
+    if env_id not in _PACKS:
+        raise UnknownNameError("environment", env_id, _PACKS)
+    return _PACKS[env_id]

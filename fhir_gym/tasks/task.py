@@ -1,0 +1,226 @@
+"""What a task is, and how its numbered variations are made."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from fhir_gym.actions import Action
+from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.fhir.messages import Response
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import AnswerForm
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.clock import moment_in_words
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.params import Params
+from fhir_gym.types import Json, Resource
+
+__all__ = ["SPLITS", "TEST_START", "Fhir", "Gold", "Split", "Task", "Touch", "Variation", "split_numbers", "split_of"]
+
+Split = Literal["train", "test"]
+TEST_START = 1_000
+"""Variations below this number are for training, this one and those above for testing."""
+SPLITS: Mapping[str, range] = {"train": range(TEST_START), "test": range(TEST_START, 2 * TEST_START)}
+
+P = TypeVar("P", bound=Params)
+
+Gold = Generator[Action, Json, None]
+"""What `Task.gold` gives: a generator of actions that is sent the parsed JSON answer of each (None if not JSON)."""
+
+
+def split_of(number: int) -> Split:
+    """The split a variation number belongs to."""
+    return "train" if number < TEST_START else "test"
+
+
+def split_numbers(split: str | None) -> range:
+    """The variation numbers of a split; of both for None.
+
+    Raises:
+        UnknownNameError: There is no such split.
+    """
+    if split is None:
+        return range(SPLITS["train"].start, SPLITS["test"].stop)
+    if split not in SPLITS:
+        raise UnknownNameError("split", split, SPLITS)
+    return SPLITS[split]
+
+
+class Fhir:
+    """What a reference solution sees of the server: the latest answer, nothing else.
+
+    Attributes:
+        last: The latest response; None before the first request.
+    """
+
+    def __init__(self) -> None:
+        self.last: Response | None = None
+
+    def json(self) -> Json:
+        """The latest answer parsed; None if there is none or it is not JSON."""
+        if self.last is None or not self.last.body:
+            return None
+        try:
+            return self.last.json()
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A change a task asks for; every other change is one too many.
+
+    Attributes:
+        kind: ``created``, ``updated`` or ``deleted``.
+        resource_type: Type of the resource.
+        id: Its id; None where the server or the agent chooses it.
+    """
+
+    kind: Literal["created", "updated", "deleted"]
+    resource_type: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """One variation of a task on one world.
+
+    Attributes:
+        task_key: Key of the task in its pack.
+        number: Number of the variation.
+        split: ``train`` or ``test``.
+        phrasing: Which of the task's prompts it uses.
+        params: The values it is made of.
+        prompt: The only context the agent gets.
+        setup: Resources the episode starts with, beyond the world, in the order of their creation.
+    """
+
+    task_key: str
+    number: int
+    split: Split
+    phrasing: int
+    params: Params
+    prompt: str
+    setup: tuple[Resource, ...]
+
+
+class Task(ABC, Generic[P]):
+    """One kind of work, with everything that is known about it.
+
+    Attributes:
+        key: Short key, unique in the pack (``"02a"``).
+        title: A few words.
+        category: Group in reports.
+        difficulty: 1 (one step) to 3.
+        kind: ``query`` (the answer counts) or ``action`` (the end state counts too).
+        required_tools: Sequences of tools that solve it, for metrics only.
+        required_resources: Resource types it needs.
+        prohibited_tools: Tools whose use is a failure.
+        prompts: Phrasings of the ask, with the placeholders that `words` fills.
+        ending: How the answer is to be given, appended to each phrasing.
+        answer: Form of the answer.
+        gold_steps: Most actions of the reference solution, ``FINISH`` included.
+        unasked: Elements the reference solution writes though nobody asked (``"Patient.name.use"``): no check looks
+            at them.
+        harmless: Elements that may be added to what is written, by type, with a value each.
+        pack: Env id it is registered under; empty until then.
+    """
+
+    key: ClassVar[str]
+    title: ClassVar[str]
+    category: ClassVar[str]
+    difficulty: ClassVar[int]
+    kind: ClassVar[Literal["query", "action"]]
+    required_tools: ClassVar[tuple[tuple[str, ...], ...]]
+    required_resources: ClassVar[tuple[str, ...]]
+    prohibited_tools: ClassVar[tuple[str, ...]]
+    prompts: ClassVar[tuple[str, ...]]
+    ending: ClassVar[str]
+    answer: ClassVar[AnswerForm]
+    gold_steps: ClassVar[int]
+    unasked: ClassVar[frozenset[str]] = frozenset()
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+    pack: str = ""
+
+    @abstractmethod
+    def sample(self, rng: random.Random, world: World) -> P:
+        """Draw one variation's values."""
+
+    @abstractmethod
+    def setup(self, p: P, world: World) -> list[Resource]:
+        """What the episode starts with: prerequisites, and a decoy for every lazy way."""
+
+    @abstractmethod
+    def words(self, p: P, world: World) -> Mapping[str, str]:
+        """Values of the prompts' placeholders."""
+
+    @abstractmethod
+    def gold(self, p: P, fhir: Fhir) -> Gold:
+        """The reference solution; it knows what the prompt says and what `fhir` answers, nothing else."""
+
+    @abstractmethod
+    def checks(self, p: P, end: EndState) -> Iterator[Check]:
+        """The task's own checks: the same names however the episode went."""
+
+    def touches(self, p: P) -> tuple[Touch, ...]:
+        """The changes the task asks for."""
+        return ()
+
+    def rests_on(self, p: P) -> tuple[str, ...]:
+        """The records (``Patient/1``) an honest answer rests on."""
+        return ()
+
+    def must_look(self, p: P) -> bool:
+        """Whether the right answer is that there is nothing, or the right action none: success then needs evidence."""
+        return False
+
+    def phantom(self, p: P, world: World) -> list[Resource]:
+        """The records that would have been there if the answer were another one; for `must_look`."""
+        return []
+
+    def near_misses(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
+        """Further ways to get it wrong, by name, beyond those made from `gold` automatically."""
+        return ()
+
+    def equivalents(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
+        """Further ways to get it right, by name, beyond those made from `gold` automatically."""
+        return ()
+
+    def variation(self, k: int, world: World) -> Variation:
+        """The variation numbered `k`: a pure function of pack, key, `k` and the world's content.
+
+        Args:
+            k: From 0; see `SPLITS`.
+            world: The world it will be asked on.
+
+        Raises:
+            TaskError: `k` is negative.
+        """
+        if k < 0:
+            raise TaskError(f"variations are numbered from 0, not {k}")
+        rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
+        params = self.sample(rng, world)
+        phrasing = rng.randrange(len(self.prompts))
+        setup = sorted(self.setup(params, world), key=_creation_order)
+        return Variation(self.key, k, split_of(k), phrasing, params, self.prompt(params, world, phrasing), tuple(setup))
+
+    def prompt(self, p: P, world: World, phrasing: int) -> str:
+        """The whole prompt: the present, the ask in one of its phrasings, the form of the answer."""
+        ask = self.prompts[phrasing].format_map(self.words(p, world))
+        return f"Present: {moment_in_words(world.now)}.\n\n{ask}\n\n{self.ending}"
+
+
+def _rng(*parts: Any) -> random.Random:
+    digest = blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
+
+def _creation_order(resource: Resource) -> tuple[int, str]:
+    """Ids come from one counter on a server, so the lower id was created first."""
+    id = str(resource["id"])
+    return (int(id) if id.isdecimal() else 0, id)
