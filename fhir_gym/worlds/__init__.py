@@ -1,1 +1,19 @@
-"""To be filled."""
+"""What a server holds: the synthetic hospital, users' own data, and where their files are kept."""
+
+from fhir_gym.worlds.cache import cache_dir
+from fhir_gym.worlds.catalogue import WorldInfo, available
+from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjson
+from fhir_gym.worlds.loading import Progress, build, load, write
+
+__all__ = [
+    "ImportReport",
+    "Progress",
+    "WorldInfo",
+    "available",
+    "build",
+    "cache_dir",
+    "import_bundles",
+    "import_ndjson",
+    "load",
+    "write",
+]

@@ -1,0 +1,110 @@
+"""Resources out of Bundles, their references rewritten to the ids the resources have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fhir_gym.types import Json, Resource
+from fhir_gym.worlds.files import Record, document
+
+__all__ = ["bundle_records"]
+
+_UUID = "urn:uuid:"
+_READABLE = ("collection", "transaction", "batch", "searchset", "history", "document", "message")
+
+
+def bundle_records(files: Sequence[tuple[Path, str]]) -> Iterator[Record]:
+    """A record an entry of the Bundles.
+
+    Args:
+        files: Path of each file and how it is called in places.
+    """
+    by_identifier: dict[str, str] = {}
+    for path, shown in files:
+        for record in _entries(document(path, shown)):
+            by_identifier |= _identifiers(record.value) if record.value else {}
+    for path, shown in files:
+        read = document(path, shown)
+        addresses = _addresses(read.value)
+        for record in _entries(read):
+            if record.value is not None:
+                _rewrite(record.value, addresses, by_identifier)
+            yield record
+
+
+def _entries(read: Record) -> Iterator[Record]:
+    """The resources of a Bundle, each with an id; a problem where there is none to be had."""
+    if read.problem:
+        yield read
+        return
+    bundle = read.value
+    if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle":
+        yield Record(read.place, problem="not a Bundle")
+        return
+    if bundle.get("type") not in _READABLE or not isinstance(bundle.get("entry", []), list):
+        yield Record(read.place, problem=f"not a Bundle of resources: type {bundle.get('type')!r}")
+        return
+    for number, entry in enumerate(bundle.get("entry", [])):
+        place = f"{read.place} entry[{number}]"
+        method = _method(entry)
+        if method not in ("POST", "PUT"):
+            yield Record(place, problem=f"only POST and PUT can be imported, not {method}")
+        elif not isinstance(entry, dict) or not isinstance(entry.get("resource"), dict):
+            yield Record(place, problem="no resource")
+        else:
+            yield Record(place, _identified(entry))
+
+
+def _method(entry: Json) -> Json:
+    request = entry.get("request") if isinstance(entry, dict) else None
+    return request.get("method", "POST") if isinstance(request, dict) else "POST"
+
+
+def _identified(entry: dict[str, Any]) -> Resource:
+    resource: Resource = entry["resource"]
+    url = entry.get("fullUrl")
+    if "id" not in resource and isinstance(url, str) and url.startswith(_UUID):
+        resource["id"] = url.removeprefix(_UUID)
+    return resource
+
+
+def _addresses(bundle: Json) -> dict[str, str]:
+    """Full url of each entry -> `Type/id`."""
+    found = {}
+    for entry in bundle.get("entry", []) if isinstance(bundle, dict) else []:
+        if (
+            isinstance(entry, dict)
+            and isinstance(entry.get("resource"), dict)
+            and isinstance(entry.get("fullUrl"), str)
+        ):
+            resource = _identified(entry)
+            found[entry["fullUrl"]] = f"{resource.get('resourceType')}/{resource.get('id')}"
+    return found
+
+
+def _identifiers(resource: Resource) -> dict[str, str]:
+    """What a conditional reference may say (`Type?identifier=system|value`) -> `Type/id`."""
+    kind, found = resource.get("resourceType"), {}
+    identifiers = resource.get("identifier")
+    for identifier in identifiers if isinstance(identifiers, list) else []:
+        if isinstance(identifier, dict) and isinstance(identifier.get("value"), str):
+            found[f"{kind}?identifier={identifier.get('system', '')}|{identifier['value']}"] = (
+                f"{kind}/{resource.get('id')}"
+            )
+    return found
+
+
+def _rewrite(value: Json, addresses: Mapping[str, str], by_identifier: Mapping[str, str]) -> None:
+    """Replace every Reference in place, as deep as the resource goes."""
+    todo = [value]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo.extend(node)
+        elif isinstance(node, dict):
+            target = node.get("reference")
+            if isinstance(target, str):
+                node["reference"] = addresses.get(target) or by_identifier.get(target) or target
+            todo.extend(node.values())

@@ -1,0 +1,116 @@
+"""The worlds that have a name: generated ones, and those a user imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir.store.schema import FORMAT
+from fhir_gym.types import Resource
+from fhir_gym.worlds import hospital
+from fhir_gym.worlds.cache import cache_dir
+
+__all__ = ["RECIPES", "Recipe", "WorldInfo", "available", "cached_path", "imported_path", "imported_worlds"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named world is generated.
+
+    Attributes:
+        name: Its name.
+        description: What it holds, in one line.
+        version: Version of the generator; another one makes cached files stale.
+        now: The world's present.
+        generate: Gives the resources of a seed.
+    """
+
+    name: str
+    description: str
+    version: int
+    now: datetime
+    generate: Callable[[int], Iterable[Resource]]
+
+
+@dataclass(frozen=True)
+class WorldInfo:
+    """A world that can be loaded by name.
+
+    Attributes:
+        name: Its name.
+        description: What it holds, in one line.
+        path: Where its file is, or will be once it is built.
+        built: Is the file there?
+    """
+
+    name: str
+    description: str
+    path: Path
+    built: bool
+
+
+def _nothing(seed: int) -> Iterable[Resource]:
+    return ()
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            Recipe(
+                "hospital-small",
+                f"a synthetic hospital: {hospital.PATIENTS} patients with five years of records, a clinic with slots; "
+                "about 5,000 resources",
+                hospital.VERSION,
+                hospital.NOW,
+                hospital.generate,
+            ),
+            Recipe("empty", "no resources at all", 1, hospital.NOW, _nothing),
+        )
+    }
+)
+
+
+def cached_path(recipe: Recipe, seed: int = 0) -> Path:
+    """Where a generated world is kept.
+
+    The name holds all that decides the file's bytes: generator, layout of the file, and the package, whose parser and
+    index rows are in it.
+    """
+    key = f"{recipe.name}-{seed}-g{recipe.version}-f{FORMAT}-{version('fhir-gym')}"
+    return cache_dir() / "worlds" / f"{key}.sqlite"
+
+
+def imported_path(name: str) -> Path:
+    """Where an imported world of that name is kept.
+
+    Raises:
+        WorldError: The name is no file name, or that of a generated world.
+    """
+    if name in RECIPES:
+        raise WorldError(f"{name!r} is the name of a generated world; choose another one")
+    if not _NAME.fullmatch(name):
+        raise WorldError(f"{name!r} cannot be a world's name: letters, digits, '.', '_' and '-' only")
+    return cache_dir() / "imported" / f"{name}.sqlite"
+
+
+def imported_worlds() -> dict[str, Path]:
+    """The imported worlds in the cache, by name."""
+    return {path.stem: path for path in sorted((cache_dir() / "imported").glob("[!.]*.sqlite"))}
+
+
+def available() -> list[WorldInfo]:
+    """The worlds that can be loaded by name: generated ones first, then imported ones."""
+    found = []
+    for recipe in RECIPES.values():
+        path = cached_path(recipe)
+        found.append(WorldInfo(recipe.name, recipe.description, path, path.exists()))
+    return found + [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]

@@ -1,0 +1,142 @@
+"""The synthetic hospital: a clinic, its patients and their records, from a seed.
+
+The same seed gives the same resources on every machine. Everything is valid FHIR R4, every reference resolves, and what
+is referred to is created first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import (
+    background,
+    billing,
+    calendar,
+    clinic,
+    labs,
+    orders,
+    people,
+    problems,
+    treatments,
+    visits,
+    vitals,
+)
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.times import DAY, NOW, minutes
+
+__all__ = ["NOW", "PATIENTS", "VERSION", "generate"]
+
+VERSION = 1
+"""Counts up whenever other resources come out of the same seed: cached worlds of older versions are built anew."""
+
+PATIENTS = 80
+
+
+def generate(seed: int = 0, count: int = PATIENTS) -> Iterator[Resource]:
+    """All resources of the hospital in an order in which they can be created.
+
+    Args:
+        seed: Any integer.
+        count: Number of patients.
+    """
+    ids = Ids()
+    staff = clinic.clinicians(seed)
+    cohort = people.cohort(seed, count)
+    doctors = [doctor for doctor in staff if doctor.specialty is clinic.GENERAL]
+    yield from clinic.organizations_and_places(seed)
+    yield from clinic.staff_resources(seed, staff)
+    for number, person in enumerate(cohort):
+        doctor = doctors[number % len(doctors)]
+        yield people.patient_resource(person, hospital=clinic.HOSPITAL, doctor=doctor.id)
+    for number, person in enumerate(cohort):
+        yield from _record(seed, ids, person, staff, doctors[number % len(doctors)])
+    yield from calendar.calendar_resources(seed, ids, staff, cohort)
+
+
+def _record(
+    seed: int, ids: Ids, person: people.Person, staff: Sequence[clinic.Clinician], doctor: clinic.Clinician
+) -> Iterator[Resource]:
+    """Everything that belongs to one patient."""
+
+    def chance(noun: str) -> Chance:
+        return Chance(seed, noun, person.mrn)
+
+    family = billing.relatives(chance("relatives"), ids, person)
+    yield from (billing.relative_resource(relative, person) for relative in family)
+    coverages = list(billing.coverage_resources(chance("coverage"), ids, person, family))
+    yield from coverages
+    policy = coverages[0]["id"] if coverages else None
+    yield from billing.account_resources(chance("account"), ids, person, family, policy)
+    yield from background.allergy_resources(chance("allergies"), ids, person)
+    yield from background.family_history_resources(chance("family history"), ids, person)
+    seen = visits.plan(chance("visits"), ids, person, staff)
+    yield from (visits.encounter_resource(visit) for visit in seen)
+    found = problems.draw(chance("problems"), person, seen)
+    yield from problems.condition_resources(ids, person, found)
+    yield from treatments.medication_resources(chance("medications"), ids, person, found, doctor)
+    yield from treatments.procedure_resources(chance("procedures"), ids, person, seen, found)
+    for number, visit in enumerate(seen):
+        ailing = [problem.disease.key for problem in found if problem.recorded <= visit.until]
+        yield from _measurements(Chance(seed, "measurements", person.mrn, number), ids, visit, ailing)
+    yield from orders.plan_resources(chance("plans"), ids, person, seen)
+
+
+def _measurements(chance: Chance, ids: Ids, visit: visits.Visit, diseases: Sequence[str]) -> Iterator[Resource]:
+    """Vital signs, laboratory and reports of one visit; on the ward again and again."""
+    person = visit.person
+    for moment in _moments(chance, visit):
+        bases = ["BP", "HR", *chance.some(["TEMP", "RR", "SPO2", "WT"], 1 if visit.kind == "AMB" else 2)]
+        bases += ["FIO2"] if visit.kind == "IMP" and chance.percent(20) else []
+        for vital in vitals.vital_resources(chance, ids.new, person, bases, moment, diseases):
+            yield vital | {"encounter": {"reference": f"Encounter/{visit.id}"}}
+        if visit.kind != "AMB" or chance.percent(55):
+            yield from _laboratory(chance, ids, visit, moment + minutes(10), diseases)
+    if chance.percent(8) and visit.end:
+        yield orders.chest_report(chance, ids.new("RPT"), visit)
+    if visit.doctor.specialty.display == "Clinical genetics" and visit.end:
+        yield orders.genetic_report(chance, ids.new("RPT"), visit)
+
+
+def _moments(chance: Chance, visit: visits.Visit) -> list[datetime]:
+    """When the patient was measured, not in the order of time."""
+    moments = [visit.start + minutes(5)]
+    if visit.kind == "IMP":
+        step = minutes(chance.between(6 * 60, DAY // 2))
+        while moments[-1] + step < visit.until - minutes(2 * 60) and len(moments) < 4:
+            moments.append(moments[-1] + step)
+    return chance.shuffled(moments)
+
+
+def _laboratory(
+    chance: Chance, ids: Ids, visit: visits.Visit, taken: datetime, diseases: Sequence[str]
+) -> Iterator[Resource]:
+    """A panel with its report, and what was ordered besides."""
+    singles = [
+        base for base, share in _SINGLES if chance.percent(share + 25 * (base == "A1C" and "diabetes" in diseases))
+    ]
+    if chance.percent(60):
+        panel = chance.weighted([("BMP", 55), ("CBC", 25), ("ELEC", 20)])
+        order = ids.new("SRQ") if chance.percent(50) else None
+        if order:
+            yield orders.lab_order(order, visit, panel, taken - minutes(5))
+        results = list(_results(chance, ids, visit, labs.PANELS[panel][1], taken, diseases))
+        if order:
+            results = [result | {"basedOn": [{"reference": f"ServiceRequest/{order}"}]} for result in results]
+        yield from results
+        yield orders.lab_report(ids.new("RPT"), visit, panel, order, results)
+        singles = [base for base in singles if base not in labs.PANELS[panel][1]]
+    yield from _results(chance, ids, visit, singles, taken, diseases)
+
+
+_SINGLES = (("GLU", 30), ("A1C", 15), ("MG", 25), ("K", 20), ("TP", 10), ("PT", 10), ("CR", 10), ("HGB", 10))
+
+
+def _results(
+    chance: Chance, ids: Ids, visit: visits.Visit, bases: Sequence[str], taken: datetime, diseases: Sequence[str]
+) -> Iterator[Resource]:
+    """Results that came before the present; what is still in the machine is not there yet."""
+    for result in labs.lab_resources(chance, ids.new, visit.person, bases, taken, diseases):
+        if datetime.fromisoformat(result["issued"]) <= NOW:
+            yield result | {"encounter": {"reference": f"Encounter/{visit.id}"}}

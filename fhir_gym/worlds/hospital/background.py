@@ -1,0 +1,107 @@
+"""What is asked on a first visit: allergies and the family's history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import NOW, START, at_hour, iso
+
+__all__ = ["allergy_resources", "family_history_resources"]
+
+# system, code, name, category, reactions (SNOMED CT)
+_ALLERGENS = (
+    (terms.RXNORM, "7980", "Penicillin G", "medication", ("126485001", "271807003", "39579001")),
+    (terms.RXNORM, "10180", "Sulfamethoxazole", "medication", ("271807003", "126485001")),
+    (terms.RXNORM, "1191", "Aspirin", "medication", ("56018004", "126485001")),
+    (terms.RXNORM, "2670", "Codeine", "medication", ("422587007",)),
+    (terms.SNOMED, "762952008", "Peanut", "food", ("39579001", "126485001")),
+    (terms.SNOMED, "735029006", "Shellfish", "food", ("126485001", "422587007")),
+    (terms.SNOMED, "111088007", "Latex", "environment", ("271807003",)),
+    (terms.SNOMED, "288328004", "Bee venom", "environment", ("126485001", "39579001")),
+)
+_REACTIONS = {
+    "126485001": ("Urticaria", "moderate"),
+    "271807003": ("Eruption of skin", "mild"),
+    "39579001": ("Anaphylaxis", "severe"),
+    "56018004": ("Wheezing", "moderate"),
+    "422587007": ("Nausea", "mild"),
+}
+
+_RELATIVES = (
+    (("MTH", "mother"), "female", 27),
+    (("FTH", "father"), "male", 30),
+    (("SIS", "sister"), "female", 0),
+    (("BRO", "brother"), "male", 0),
+    (("MGRMTH", "maternal grandmother"), "female", 54),
+    (("PGRFTH", "paternal grandfather"), "male", 60),
+)
+# SNOMED CT code and term, earliest age of onset, latest, the only sex
+_HEREDITARY = (
+    (("363406005", "Malignant tumor of colon"), 38, 75, None),
+    (("254837009", "Malignant neoplasm of breast"), 35, 75, "female"),
+    (("44054006", "Type 2 diabetes mellitus"), 35, 70, None),
+    (("38341003", "Hypertension"), 32, 70, None),
+    (("22298006", "Myocardial infarction"), 42, 80, None),
+    (("26929004", "Alzheimer's disease"), 62, 82, None),
+    (("399068003", "Malignant tumor of prostate"), 50, 78, "male"),
+)
+
+
+def allergy_resources(chance: Chance, ids: Ids, person: Person) -> Iterator[Resource]:
+    """None to three AllergyIntolerances."""
+    for system, code, name, category, reactions in chance.some(
+        _ALLERGENS, chance.weighted([(0, 50), (1, 32), (2, 13), (3, 5)])
+    ):
+        manifestation = chance.one(reactions)
+        term, severity = _REACTIONS[manifestation]
+        yield {
+            "resourceType": "AllergyIntolerance",
+            "id": ids.new("ALG"),
+            "clinicalStatus": terms.concept(terms.coding(terms.hl7("allergyintolerance-clinical"), "active", "Active")),
+            "verificationStatus": terms.concept(
+                terms.coding(terms.hl7("allergyintolerance-verification"), "confirmed", "Confirmed")
+            ),
+            "type": "allergy",
+            "category": [category],
+            "criticality": "high" if severity == "severe" else "low",
+            "code": terms.coded(system, code, name),
+            "patient": terms.ref("Patient", person.mrn),
+            "recordedDate": _asked(chance, person),
+            "reaction": [{"manifestation": [terms.coded(terms.SNOMED, manifestation, term)], "severity": severity}],
+        }
+
+
+def _asked(chance: Chance, person: Person) -> str:
+    first = max(START.date(), person.born + timedelta(days=14))
+    day = first + timedelta(days=chance.between(0, max(0, (NOW.date() - first).days - 1)))
+    return iso(at_hour(day, chance.between(8, 16), chance.between(0, 59))) if day < NOW.date() else iso(NOW)
+
+
+def family_history_resources(chance: Chance, ids: Ids, person: Person) -> Iterator[Resource]:
+    """The FamilyMemberHistories: relatives old enough to have fallen ill at the age that is told."""
+    for (code, relation), sex, older in chance.some(_RELATIVES, chance.weighted([(0, 40), (1, 35), (2, 20), (3, 5)])):
+        born = person.born.year - older + chance.between(-4, 4)
+        age = NOW.year - born
+        fitting = [item for item in _HEREDITARY if item[1] < age and item[3] in (None, sex)]
+        if not fitting:
+            continue
+        illness, earliest, latest, _ = chance.one(fitting)
+        onset = chance.between(earliest, min(latest, age))
+        yield {
+            "resourceType": "FamilyMemberHistory",
+            "id": ids.new("FMH"),
+            "status": "completed",
+            "patient": terms.ref("Patient", person.mrn),
+            "date": _asked(chance, person)[:10],
+            "relationship": terms.coded(terms.hl7("v3-RoleCode"), code, relation),
+            "sex": terms.concept(terms.coding("http://hl7.org/fhir/administrative-gender", sex, sex.title())),
+            "bornString": str(born),
+            "condition": [
+                {"code": terms.coded(terms.SNOMED, *illness), "onsetAge": terms.quantity(onset, "years", "a")}
+            ],
+        }

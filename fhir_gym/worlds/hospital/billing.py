@@ -1,0 +1,161 @@
+"""Who is there for a patient and who pays: RelatedPersons, Coverages, Accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.clinic import HOSPITAL, INSURERS
+from fhir_gym.worlds.hospital.names import FAMILY
+from fhir_gym.worlds.hospital.people import Person, given_name
+from fhir_gym.worlds.hospital.times import NOW, START, age, years_before
+
+__all__ = ["Relative", "account_resources", "coverage_resources", "relative_resource", "relatives"]
+
+_PLANS = ("BRONZE100", "SILVER250", "GOLD123", "PLATINUM500")
+_MEDICARE_AGE = 65
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A relative of a patient: id of the RelatedPerson, v3-RoleCode and its word, name, sex, birth."""
+
+    id: str
+    code: str
+    word: str
+    family: str
+    given: str
+    sex: str
+    born: date
+
+    @property
+    def name(self) -> str:
+        """Given name and family name."""
+        return f"{self.given} {self.family}"
+
+
+def relatives(chance: Chance, ids: Ids, person: Person) -> list[Relative]:
+    """Children have their parents; three of five adults someone: parent, spouse, sibling or child."""
+    if person.age() < 18:
+        kinds = ["MTH", "FTH"] if chance.percent(60) else [chance.one(("MTH", "FTH"))]
+    elif chance.percent(60):
+        kinds = [chance.weighted([("SPS", 50 if person.age() > 24 else 0), ("CHILD", 25 if person.age() > 45 else 0),
+                                  ("SIB", 15), ("MTH", 10 if person.age() < 60 else 0)])]  # fmt: skip
+    else:
+        kinds = []
+    return [_relative(chance, ids.new("REL"), kind, person) for kind in kinds]
+
+
+def _relative(chance: Chance, ident: str, kind: str, person: Person) -> Relative:
+    sex = {"MTH": "female", "FTH": "male"}.get(kind) or chance.one(("female", "male"))
+    code, word = {
+        "MTH": ("MTH", "mother"),
+        "FTH": ("FTH", "father"),
+        "SPS": ("SPS", "spouse"),
+        "CHILD": ("DAU", "natural daughter") if sex == "female" else ("SON", "natural son"),
+        "SIB": ("SIS", "sister") if sex == "female" else ("BRO", "brother"),
+    }[kind]
+    older = {"MTH": (20, 38), "FTH": (20, 42), "SPS": (-5, 5), "CHILD": (-38, -22), "SIB": (-9, 9)}[kind]
+    shift = chance.between(*older)
+    born = years_before(person.born, shift) - timedelta(days=chance.between(0, 364))
+    family = person.family if chance.percent(75) else chance.one(FAMILY)
+    return Relative(ident, code, word, family, given_name(chance, sex), sex, born)
+
+
+def relative_resource(relative: Relative, person: Person) -> Resource:
+    """The RelatedPerson."""
+    return {
+        "resourceType": "RelatedPerson",
+        "id": relative.id,
+        "active": True,
+        "patient": terms.ref("Patient", person.mrn, person.name),
+        "relationship": [terms.coded(terms.hl7("v3-RoleCode"), relative.code, relative.word)],
+        "name": [{"use": "official", "family": relative.family, "given": [relative.given]}],
+        "telecom": [{"system": "phone", "value": person.phone, "use": "home"}],
+        "gender": relative.sex,
+        "birthDate": relative.born.isoformat(),
+        "address": [person.home],
+    }
+
+
+def coverage_resources(chance: Chance, ids: Ids, person: Person, family: list[Relative]) -> Iterator[Resource]:
+    """None (one patient in ten) to two Coverages: the present one and perhaps one that was cancelled."""
+    if chance.percent(10):
+        return
+    private = [insurer for insurer in INSURERS if insurer[1] != "Medicare"]
+    insurer = INSURERS[-1] if person.age() >= _MEDICARE_AGE else chance.one(private)
+    start = date(NOW.year - chance.between(0, 2), 1, 1)
+    if person.age() >= _MEDICARE_AGE:
+        start = max(START.date(), years_before(person.born, -_MEDICARE_AGE).replace(day=1))
+    yield _coverage(chance, ids.new("COV"), person, family, insurer, "active", max(start, person.born))
+    if chance.percent(25) and start - timedelta(days=400) > max(person.born, START.date()):
+        before = chance.one([other for other in private if other != insurer])
+        earlier = start - timedelta(days=chance.between(366, 399))
+        yield _coverage(chance, ids.new("COV"), person, family, before, "cancelled", earlier, start - timedelta(days=1))
+
+
+def _coverage(
+    chance: Chance, ident: str, person: Person, family: list[Relative], insurer: tuple[str, str], status: str,
+    start: date, end: date | None = None,
+) -> Resource:  # fmt: skip
+    holders = [relative for relative in family if age(relative.born, NOW.date()) >= 18]
+    holder = holders[0] if holders and person.age() < 26 else None
+    subscriber = terms.ref("RelatedPerson", holder.id, holder.name) if holder else terms.ref("Patient", person.mrn)
+    relation = ("child", "Child") if holder and holder.code in ("MTH", "FTH") else ("self", "Self")
+    if holder and relation[0] == "self":
+        relation = ("other", "Other")
+    public = insurer[1] == "Medicare"
+    kind = ("PUBLICPOL", "public healthcare") if public else ("EHCPOL", "extended healthcare")
+    return {
+        "resourceType": "Coverage",
+        "id": ident,
+        "status": status,
+        "type": terms.concept(terms.coding(terms.hl7("v3-ActCode"), *kind)),
+        "policyHolder": subscriber,
+        "subscriber": subscriber,
+        "subscriberId": f"M{chance.between(10_000_000, 99_999_999)}",
+        "beneficiary": terms.ref("Patient", person.mrn, person.name),
+        "relationship": terms.concept(terms.coding(terms.hl7("subscriber-relationship"), *relation)),
+        "period": {
+            "start": start.isoformat(),
+            "end": (end or date(NOW.year + chance.between(0, 2), 12, 31)).isoformat(),
+        },
+        "payor": [terms.ref("Organization", *insurer)],
+        "class": [
+            _class("group", "Group", f"Group-{chance.between(10_000, 99_999)}"),
+            _class("plan", "Plan", chance.one(_PLANS)),
+        ],
+    }
+
+
+def _class(code: str, display: str, value: str) -> Resource:
+    return {"type": terms.concept(terms.coding(terms.hl7("coverage-class"), code, display)), "value": value}
+
+
+def account_resources(
+    chance: Chance, ids: Ids, person: Person, family: list[Relative], coverage: str | None
+) -> Iterator[Resource]:
+    """An Account for most patients; a parent or, now and then, a spouse stands guarantor."""
+    if chance.percent(15):
+        return
+    adults = [relative for relative in family if age(relative.born, NOW.date()) >= 18]
+    opened = max(START.date(), person.born) + timedelta(days=chance.between(0, 30))
+    account: Resource = {
+        "resourceType": "Account",
+        "id": ids.new("ACC"),
+        "status": chance.weighted([("active", 90), ("inactive", 10)]),
+        "type": terms.concept(terms.coding(terms.hl7("v3-ActCode"), "PBILLACCT", "patient billing account")),
+        "name": f"Billing account of {person.name}",
+        "subject": [terms.ref("Patient", person.mrn, person.name)],
+        "servicePeriod": {"start": min(opened, NOW.date()).isoformat()},
+        "owner": terms.ref("Organization", HOSPITAL),
+    }
+    if coverage:
+        account["coverage"] = [{"coverage": terms.ref("Coverage", coverage), "priority": 1}]
+    if adults and (person.age() < 18 or chance.percent(40)):
+        account["guarantor"] = [{"party": terms.ref("RelatedPerson", adults[0].id, adults[0].name), "onHold": False}]
+    yield account

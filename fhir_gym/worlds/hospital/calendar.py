@@ -1,0 +1,144 @@
+"""Slots of the doctors' schedules and the Appointments that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.clinic import Clinician
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import NOW, at_hour, iso, minutes
+
+__all__ = ["calendar_resources"]
+
+_PAST_WEEKS, _COMING_WEEKS = 2, 5
+_HOURS = (8, 9, 10, 11, 13, 14, 15, 16)
+_LENGTH = 30  # minutes
+_BUSY_PAST, _BUSY_COMING = 75, 40  # per cent
+_WAITLISTED = 8
+
+
+def calendar_resources(seed: int, ids: Ids, staff: Sequence[Clinician], people: Sequence[Person]) -> Iterator[Resource]:
+    """All Slots, then all Appointments: nobody is at two places at once, a busy slot has an appointment or a reason."""
+    slots: list[Resource] = []
+    appointments: list[Resource] = []
+    taken: set[tuple[str, str]] = set()
+    for doctor in staff:
+        chance = Chance(seed, "calendar", doctor.id)
+        patients = [person for person in people if doctor.specialty.sees(person)]
+        for start in _starts(chance):
+            slot = _slot(ids.new("SLOT"), doctor, start)
+            slots.append(slot)
+            if not chance.percent(_BUSY_PAST if start < NOW else _BUSY_COMING):
+                if chance.percent(8):
+                    appointments.append(_cancelled(chance, ids, doctor, chance.one(patients), slot, start))
+                continue
+            slot["status"] = "busy"
+            person = chance.one(patients)
+            if chance.percent(6) or (person.mrn, slot["start"]) in taken:
+                slot["status"] = "busy-unavailable"
+                slot["comment"] = "Department meeting"
+                continue
+            taken.add((person.mrn, slot["start"]))
+            appointments.append(_booked(chance, ids, doctor, person, slot, start))
+    yield from slots
+    yield from appointments
+    yield from _waitlist(Chance(seed, "waitlist"), ids, staff, people)
+
+
+def _starts(chance: Chance) -> Iterator[datetime]:
+    """When a doctor's slots begin: three weekdays a week, three or four hours a day, the same every week."""
+    weekdays = sorted(chance.some(range(5), 3))
+    hours = sorted(chance.some(_HOURS, chance.between(3, 4)))
+    monday = NOW.date() - timedelta(days=NOW.weekday())
+    for week in range(-_PAST_WEEKS, _COMING_WEEKS):
+        for weekday in weekdays:
+            for hour in hours:
+                yield at_hour(monday + timedelta(weeks=week, days=weekday), hour)
+
+
+def _slot(ident: str, doctor: Clinician, start: datetime) -> Resource:
+    return {
+        "resourceType": "Slot",
+        "id": ident,
+        "specialty": [terms.coded(terms.SNOMED, doctor.specialty.code, doctor.specialty.display)],
+        "schedule": terms.ref("Schedule", doctor.schedule),
+        "status": "free",
+        "start": iso(start),
+        "end": iso(start + minutes(_LENGTH)),
+    }
+
+
+def _appointment(
+    chance: Chance,
+    ident: str,
+    doctor: Clinician,
+    person: Person,
+    status: str,
+    created: datetime,
+    attends: str = "accepted",
+) -> Resource:
+    kind = chance.one(
+        (("ROUTINE", "Routine appointment"), ("CHECKUP", "A routine check-up"), ("FOLLOWUP", "A follow up visit"))
+    )
+    return {
+        "resourceType": "Appointment",
+        "id": ident,
+        "status": status,
+        "specialty": [terms.coded(terms.SNOMED, doctor.specialty.code, doctor.specialty.display)],
+        "appointmentType": terms.concept(terms.coding(terms.hl7("v2-0276"), *kind)),
+        "created": iso(created),
+        "participant": [
+            {"actor": terms.ref("Patient", person.mrn, person.name), "status": attends},
+            {"actor": terms.ref("Practitioner", doctor.id, doctor.name), "status": "accepted"},
+            {"actor": terms.ref("Location", doctor.location), "status": "accepted"},
+        ],
+    }
+
+
+def _created(chance: Chance, start: datetime, person: Person) -> datetime:
+    """Some weeks before the appointment, not in the future, not before the patient was born."""
+    day = min(start, NOW).date() - timedelta(days=chance.between(3, 40))
+    return min(at_hour(max(day, person.born), chance.between(8, 16), chance.between(0, 59)), NOW)
+
+
+def _at(slot: Resource) -> Resource:
+    return {
+        "start": slot["start"],
+        "end": slot["end"],
+        "minutesDuration": _LENGTH,
+        "slot": [terms.ref("Slot", slot["id"])],
+    }
+
+
+def _booked(chance: Chance, ids: Ids, doctor: Clinician, person: Person, slot: Resource, start: datetime) -> Resource:
+    past = chance.weighted([("fulfilled", 90), ("noshow", 10)])
+    coming = chance.weighted([("booked", 92), ("pending", 8)])
+    status = past if start + minutes(_LENGTH) < NOW else coming
+    attends = "needs-action" if status == "pending" else "accepted"
+    appointment = _appointment(chance, ids.new("APT"), doctor, person, status, _created(chance, start, person), attends)
+    return appointment | _at(slot)
+
+
+def _cancelled(
+    chance: Chance, ids: Ids, doctor: Clinician, person: Person, slot: Resource, start: datetime
+) -> Resource:
+    """An appointment that was called off, so that its slot is free again."""
+    created = _created(chance, start, person)
+    reason = terms.concept(terms.coding(terms.hl7("appointment-cancellation-reason"), "pat", "Patient"))
+    appointment = _appointment(chance, ids.new("APT"), doctor, person, "cancelled", created)
+    return appointment | {"cancelationReason": reason} | _at(slot)
+
+
+def _waitlist(chance: Chance, ids: Ids, staff: Sequence[Clinician], people: Sequence[Person]) -> Iterator[Resource]:
+    """Patients who wait for an earlier time within a window."""
+    for person in chance.some(people, _WAITLISTED):
+        doctor = chance.one([doctor for doctor in staff if doctor.specialty.sees(person)])
+        first = at_hour(NOW.date() + timedelta(days=chance.between(1, 10)), 8)
+        created = _created(chance, NOW, person)
+        yield _appointment(chance, ids.new("APT"), doctor, person, "waitlist", created) | {
+            "requestedPeriod": [{"start": iso(first), "end": iso(first + timedelta(days=chance.between(3, 14)))}]
+        }

@@ -1,0 +1,81 @@
+"""Seeded choices that come out the same on every machine and Python version.
+
+Only integers are drawn and added: no libm, no floating sums (their rounding changed with Python 3.12), no hash order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+__all__ = ["Chance", "Ids", "decimal"]
+
+T = TypeVar("T")
+
+
+class Chance:
+    """A stream of random choices, named by a seed and what it is for.
+
+    Streams of different names are independent, so that a change in how medications are drawn leaves every patient's
+    name as it was.
+
+    Args:
+        parts: Seed and purpose, e.g. ``0, "labs", "S1234567"``.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        self._random = random.Random("/".join(str(part) for part in parts))  # seeds by SHA-512 of the text
+
+    def between(self, low: int, high: int) -> int:
+        """An integer from low to high, both included."""
+        return self._random.randrange(low, high + 1)
+
+    def percent(self, share: int) -> bool:
+        """True in `share` of 100 cases."""
+        return self._random.randrange(100) < share
+
+    def one(self, options: Sequence[T]) -> T:
+        """One of the options, all equally likely."""
+        return options[self._random.randrange(len(options))]
+
+    def some(self, options: Sequence[T], count: int) -> list[T]:
+        """Up to `count` different options, in drawn order."""
+        return self.shuffled(options)[:count]
+
+    def shuffled(self, options: Sequence[T]) -> list[T]:
+        """The options in another order."""
+        mixed = list(options)
+        self._random.shuffle(mixed)
+        return mixed
+
+    def weighted(self, options: Sequence[tuple[T, int]]) -> T:
+        """One of the (option, weight) pairs' options, as often as its integer weight says."""
+        left = self._random.randrange(sum(weight for _, weight in options))
+        for option, weight in options:
+            left -= weight
+            if left < 0:
+                return option
+        raise ValueError("weights must be positive")
+
+    def bell(self, mean: int, deviation: int) -> int:
+        """An integer, normally distributed as far as twelve added bytes are (mean 1530, deviation 256)."""
+        return mean + (sum(self._random.randbytes(12)) - 1530) * deviation // 256
+
+
+class Ids:
+    """Counts up ids of a prefix: `OBS00001`, `OBS00002`, … With letters: any FHIR server takes them in a PUT."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def new(self, prefix: str) -> str:
+        """The next id of that prefix."""
+        number = self._next.get(prefix, 1)
+        self._next[prefix] = number + 1
+        return f"{prefix}{number:05d}"
+
+
+def decimal(scaled: int, digits: int) -> float | int:
+    """The number `scaled / 10**digits`: 41, 1 -> 4.1."""
+    return scaled / 10**digits if digits else scaled

@@ -1,0 +1,272 @@
+"""The clinic: organizations, places and the people who work there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance
+from fhir_gym.worlds.hospital.names import CITIES, FAMILY
+from fhir_gym.worlds.hospital.people import Person, address, given_name, telephone
+from fhir_gym.worlds.hospital.times import NOW, iso, years_before
+
+__all__ = [
+    "GENERAL",
+    "HOSPITAL",
+    "INSURERS",
+    "LABORATORY",
+    "WARD",
+    "Clinician",
+    "Specialty",
+    "clinicians",
+    "organizations_and_places",
+    "staff_resources",
+]
+
+HOSPITAL, LABORATORY, WARD, EMERGENCY = "ORG001", "ORG002", "LOC001", "LOC002"
+
+INSURERS = (
+    ("INS001", "Atlantic Mutual Health"),
+    ("INS002", "Beacon Hill Health Plan"),
+    ("INS003", "Commonwealth Care Alliance of Boston"),
+    ("INS004", "Evergreen Insurance"),
+    ("INS005", "Northern Star Health"),
+    ("INS006", "Medicare"),
+)
+
+
+@dataclass(frozen=True)
+class Specialty:
+    """A field of medicine with its SNOMED CT concept, and whom it sees."""
+
+    code: str
+    display: str
+    department: str
+    youngest: int = 18
+    oldest: int = 120
+    sex: str | None = None
+
+    def sees(self, person: Person) -> bool:
+        """Does a doctor of this specialty take that patient?"""
+        return self.youngest <= person.age() <= self.oldest and self.sex in (None, person.sex)
+
+
+GENERAL = Specialty("394814009", "General practice", "Primary Care", youngest=0)
+_SPECIALTIES = (
+    GENERAL,
+    Specialty("394579002", "Cardiology", "Cardiology"),
+    GENERAL,
+    Specialty("394801008", "Trauma and orthopedics", "Orthopedics", youngest=6),
+    Specialty("394583002", "Endocrinology", "Endocrinology"),
+    Specialty("394537008", "Pediatric specialty", "Pediatrics", youngest=0, oldest=17),
+    GENERAL,
+    Specialty("394585009", "Obstetrics and gynecology", "Women's Health", youngest=15, sex="female"),
+    Specialty("394582007", "Dermatology", "Dermatology", youngest=0),
+    Specialty("394591006", "Neurology", "Neurology", youngest=12),
+    Specialty("394609007", "General surgery", "Surgery", youngest=12),
+    Specialty("394580004", "Clinical genetics", "Medical Genetics", youngest=0),
+    Specialty("394579002", "Cardiology", "Cardiology"),
+    GENERAL,
+)
+
+_LANGUAGES = (
+    (("es", "Spanish"), 8),
+    (("zh", "Chinese"), 4),
+    (("fr", "French"), 3),
+    (("hi", "Hindi"), 3),
+    (("pt", "Portuguese"), 3),
+    (("ar", "Arabic"), 2),
+    (("ru", "Russian"), 2),
+    (("de", "German"), 2),
+    (("vi", "Vietnamese"), 2),
+)
+
+
+@dataclass(frozen=True)
+class Clinician:
+    """A doctor with a schedule.
+
+    Attributes:
+        id: Id of the Practitioner; role and schedule carry the same number.
+        given: Given name.
+        family: Family name.
+        sex: "male" or "female".
+        specialty: Field of medicine.
+        number: 0, 1, 2 …
+    """
+
+    id: str
+    given: str
+    family: str
+    sex: str
+    specialty: Specialty
+    number: int
+
+    @property
+    def name(self) -> str:
+        """As patients say it."""
+        return f"Dr. {self.given} {self.family}"
+
+    @property
+    def role(self) -> str:
+        """Id of the PractitionerRole."""
+        return f"ROLE{self.number + 1:03d}"
+
+    @property
+    def schedule(self) -> str:
+        """Id of the Schedule."""
+        return f"SCH{self.number + 1:03d}"
+
+    @property
+    def location(self) -> str:
+        """Id of the Location of the doctor's department."""
+        return _department_ids("LOC", 3)[self.specialty.department]
+
+
+def clinicians(seed: int) -> tuple[Clinician, ...]:
+    """The doctors, one a row of the specialty table; no two share a full name."""
+    chance = Chance(seed, "clinicians")
+    families = chance.some(FAMILY, len(_SPECIALTIES) - 1)
+    families.append(families[0])  # two doctors of the same family name, as any clinic has
+    found: list[Clinician] = []
+    for number, (family, specialty) in enumerate(zip(families, _SPECIALTIES, strict=True)):
+        sex = "female" if (number + seed) % 2 else "male"
+        given = given_name(chance, sex)
+        while any((given, family) == (other.given, other.family) for other in found):
+            given = given_name(chance, sex)
+        found.append(Clinician(f"PRA{number + 1:03d}", given, family, sex, specialty, number))
+    return tuple(found)
+
+
+def _departments() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(specialty.department for specialty in _SPECIALTIES))
+
+
+def _department_ids(prefix: str, first: int) -> dict[str, str]:
+    return {name: f"{prefix}{number:03d}" for number, name in enumerate(_departments(), first)}
+
+
+def organizations_and_places(seed: int) -> Iterator[Resource]:
+    """The hospital with its laboratory and departments, the insurers, and the Locations."""
+    chance = Chance(seed, "organizations")
+    home = {"use": "work", "line": ["100 Longview Avenue"], "city": "Boston", "state": "MA", "postalCode": "02115"}
+    yield _organization(HOSPITAL, "Longview General Hospital", "prov", "Healthcare Provider") | {
+        "telecom": [{"system": "phone", "value": "617-555-0100", "use": "work"}],
+        "address": [home | {"country": "US"}],
+    }
+    yield _organization(LABORATORY, "Longview Clinical Laboratory", "dept", "Hospital Department", HOSPITAL)
+    for name, ident in _department_ids("ORG", 3).items():
+        yield _organization(ident, f"{name} Department", "dept", "Hospital Department", HOSPITAL)
+    for ident, name in INSURERS:
+        yield _organization(ident, name, "ins", "Insurance Company") | {"address": [address(chance, use="work")]}
+    yield _location(WARD, "Inpatient Ward", "HOSP", "Hospital", HOSPITAL)
+    yield _location(EMERGENCY, "Emergency Room", "ER", "Emergency room", HOSPITAL)
+    places = _department_ids("LOC", 3)
+    for name, owner in _department_ids("ORG", 3).items():
+        yield _location(places[name], f"{name} Clinic", "OF", "Outpatient facility", owner)
+
+
+def _organization(ident: str, name: str, kind: str, display: str, parent: str | None = None) -> Resource:
+    organization: Resource = {
+        "resourceType": "Organization",
+        "id": ident,
+        "active": True,
+        "type": [terms.concept(terms.coding(terms.hl7("organization-type"), kind, display))],
+        "name": name,
+    }
+    return organization | ({"partOf": terms.ref("Organization", parent)} if parent else {})
+
+
+def _location(ident: str, name: str, kind: str, display: str, owner: str) -> Resource:
+    return {
+        "resourceType": "Location",
+        "id": ident,
+        "status": "active",
+        "name": name,
+        "mode": "instance",
+        "type": [terms.concept(terms.coding(terms.hl7("v3-RoleCode"), kind, display))],
+        "managingOrganization": terms.ref("Organization", owner),
+    }
+
+
+def staff_resources(seed: int, staff: tuple[Clinician, ...]) -> Iterator[Resource]:
+    """Practitioner, PractitionerRole and Schedule of every doctor."""
+    departments = _department_ids("ORG", 3)
+    for doctor in staff:
+        chance = Chance(seed, "staff", doctor.id)
+        yield _practitioner(chance, doctor)
+    for doctor in staff:
+        specialty = terms.coded(terms.SNOMED, doctor.specialty.code, doctor.specialty.display)
+        yield {
+            "resourceType": "PractitionerRole",
+            "id": doctor.role,
+            "active": True,
+            "practitioner": terms.ref("Practitioner", doctor.id, doctor.name),
+            "organization": terms.ref("Organization", departments[doctor.specialty.department]),
+            "code": [terms.concept(terms.coding(terms.hl7("practitioner-role"), "doctor", "Doctor"))],
+            "specialty": [specialty],
+            "location": [terms.ref("Location", doctor.location)],
+        }
+    for doctor in staff:
+        yield {
+            "resourceType": "Schedule",
+            "id": doctor.schedule,
+            "active": True,
+            "serviceType": [terms.concept(terms.coding(terms.hl7("service-type"), "124", "General Practice"))]
+            if doctor.specialty is GENERAL
+            else [{"text": doctor.specialty.display}],
+            "specialty": [terms.coded(terms.SNOMED, doctor.specialty.code, doctor.specialty.display)],
+            "actor": [
+                terms.ref("Practitioner", doctor.id, doctor.name),
+                terms.ref("Location", doctor.location),
+            ],
+            "planningHorizon": {
+                "start": iso(NOW.replace(hour=0, minute=0) - timedelta(days=90)),
+                "end": iso(NOW.replace(hour=0, minute=0) + timedelta(days=365)),
+            },
+        }
+
+
+def _practitioner(chance: Chance, doctor: Clinician) -> Resource:
+    city = chance.weighted([(place[0], place[4]) for place in CITIES[:6]])
+    work = address(chance, use="work")
+    while work["city"] != city:
+        work = address(chance, use="work")
+    languages = [("en", "English")]
+    for _ in range(chance.weighted([(0, 35), (1, 45), (2, 20)])):
+        language = chance.weighted(_LANGUAGES)
+        if language not in languages:
+            languages.append(language)
+    graduated = years_before(NOW.date(), chance.between(4, 35)).year
+    degree: dict[str, Any] = {
+        "code": terms.coded(terms.hl7("v2-0360"), "MD", "Doctor of Medicine"),
+        "period": {"start": str(graduated)},
+    }
+    return {
+        "resourceType": "Practitioner",
+        "id": doctor.id,
+        "identifier": [{"system": terms.NPI, "value": _npi(chance)}],
+        "active": True,
+        "name": [{"use": "official", "family": doctor.family, "given": [doctor.given], "prefix": ["Dr."]}],
+        "telecom": [{"system": "phone", "value": telephone(chance, city), "use": "work"}],
+        "address": [work],
+        "gender": doctor.sex,
+        "qualification": [degree],
+        "communication": [
+            terms.concept(terms.coding("urn:ietf:bcp:47", code, display), text=display) for code, display in languages
+        ],
+    }
+
+
+def _npi(chance: Chance) -> str:
+    """A National Provider Identifier: ten digits whose last one is the Luhn check digit with the prefix 80840."""
+    body = f"1{chance.between(0, 99_999_999):08d}"
+    total = 24  # of the prefix 80840
+    for place, digit in enumerate(reversed(body)):
+        doubled = int(digit) * 2 if place % 2 == 0 else int(digit)
+        total += doubled - 9 if doubled > 9 else doubled
+    return body + str(-total % 10)

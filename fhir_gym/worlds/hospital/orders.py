@@ -1,0 +1,135 @@
+"""ServiceRequests, and the DiagnosticReports that answer some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.clinic import LABORATORY, Clinician
+from fhir_gym.worlds.hospital.labs import PANELS
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import NOW, at_hour, iso, minutes, workday
+from fhir_gym.worlds.hospital.visits import Visit
+
+__all__ = ["chest_report", "genetic_report", "lab_order", "lab_report", "plan_resources"]
+
+# category (SNOMED CT), SNOMED CT code and term, youngest age, weight
+_REFERRAL, _SURGERY, _IMAGING = (
+    ("3457005", "Patient referral"),
+    ("387713003", "Surgical procedure"),
+    ("363679005", "Imaging"),
+)
+_PLANS = (
+    (_REFERRAL, ("183545006", "Referral to orthopedic service"), 12, 20),
+    (_REFERRAL, ("183519002", "Referral to cardiology service"), 30, 16),
+    (_IMAGING, ("113091000", "Magnetic resonance imaging"), 12, 18),
+    (_IMAGING, ("16310003", "Ultrasonography"), 5, 14),
+    (_SURGERY, ("38102005", "Cholecystectomy"), 20, 8),
+    (_SURGERY, ("609588000", "Total knee replacement"), 55, 8),
+    (_SURGERY, ("173422009", "Tonsillectomy"), 4, 6),
+)
+_REPORTED = terms.hl7("v2-0074")
+
+
+def lab_order(ident: str, visit: Visit, panel: str, ordered: datetime) -> Resource:
+    """A laboratory order that was carried out."""
+    loinc, _ = PANELS[panel]
+    return _request(ident, visit.person, visit.doctor, ("108252007", "Laboratory procedure"), ordered) | {
+        "status": "completed",
+        "code": terms.coded(terms.LOINC, *loinc),
+        "encounter": terms.ref("Encounter", visit.id),
+    }
+
+
+def _request(ident: str, person: Person, doctor: Clinician, category: tuple[str, str], ordered: datetime) -> Resource:
+    return {
+        "resourceType": "ServiceRequest",
+        "id": ident,
+        "status": "active",
+        "intent": "order",
+        "category": [terms.coded(terms.SNOMED, *category)],
+        "priority": "routine",
+        "subject": terms.ref("Patient", person.mrn),
+        "authoredOn": iso(ordered),
+        "requester": terms.ref("Practitioner", doctor.id, doctor.name),
+    }
+
+
+def lab_report(ident: str, visit: Visit, panel: str, order: str | None, results: Sequence[Resource]) -> Resource:
+    """The laboratory's report of a panel, with its results."""
+    loinc, _ = PANELS[panel]
+    report: Resource = {
+        "resourceType": "DiagnosticReport",
+        "id": ident,
+        "status": "final",
+        "category": [terms.concept(terms.coding(_REPORTED, "LAB", "Laboratory"))],
+        "code": terms.coded(terms.LOINC, *loinc),
+        "subject": terms.ref("Patient", visit.person.mrn),
+        "encounter": terms.ref("Encounter", visit.id),
+        "effectiveDateTime": results[0]["effectiveDateTime"],
+        "issued": results[0]["issued"],
+        "performer": [terms.ref("Organization", LABORATORY)],
+        "result": [terms.ref("Observation", result["id"]) for result in results],
+    }
+    return report | ({"basedOn": [terms.ref("ServiceRequest", order)]} if order else {})
+
+
+def chest_report(chance: Chance, ident: str, visit: Visit) -> Resource:
+    """A radiologist's report."""
+    when = visit.start + minutes(chance.between(15, 20))
+    finding = chance.weighted([("No acute cardiopulmonary disease.", 75), ("Infiltrate in the right lower lobe.", 25)])
+    return _report(ident, visit, ("RAD", "Radiology"), ("30746-2", "XR Chest 2 Views"), when, when + minutes(5)) | {
+        "conclusion": finding
+    }
+
+
+def genetic_report(chance: Chance, ident: str, visit: Visit) -> Resource:
+    """A report of the geneticists."""
+    when = visit.start + minutes(chance.between(15, 20))
+    code = ("55233-1", "Genetic analysis master panel - Blood or Tissue by Molecular genetics method")
+    issued = min(when + timedelta(days=chance.between(7, 28)), NOW)
+    return _report(ident, visit, ("GE", "Genetics"), code, when, issued) | {
+        "conclusion": chance.one(("No pathogenic variant found.", "A variant of uncertain significance was found."))
+    }
+
+
+def _report(
+    ident: str, visit: Visit, category: tuple[str, str], code: tuple[str, str], when: datetime, issued: datetime
+) -> Resource:
+    return {
+        "resourceType": "DiagnosticReport",
+        "id": ident,
+        "status": "final",
+        "category": [terms.concept(terms.coding(_REPORTED, *category))],
+        "code": terms.coded(terms.LOINC, *code),
+        "subject": terms.ref("Patient", visit.person.mrn),
+        "encounter": terms.ref("Encounter", visit.id),
+        "effectiveDateTime": iso(when),
+        "issued": iso(issued),
+        "resultsInterpreter": [terms.ref("Practitioner", visit.doctor.id, visit.doctor.name)],
+    }
+
+
+def plan_resources(chance: Chance, ids: Ids, person: Person, visits: Sequence[Visit]) -> Iterator[Resource]:
+    """What was ordered at a visit for a later day: referrals, imaging, operations; past, planned or revoked."""
+    fitting = [(plan, plan[3]) for plan in _PLANS if person.age() >= plan[2]]
+    for visit in visits:
+        if not fitting or not chance.percent(35):
+            continue
+        category, code, _, _ = chance.weighted(fitting)
+        ordered = visit.start + minutes(15)
+        day = max(ordered + timedelta(days=chance.between(7, 60)), ordered)
+        if chance.percent(40):
+            day = max(day, NOW + timedelta(days=chance.between(2, 45)))
+        day = workday(day)
+        status = "completed" if day < NOW else "active"
+        request = _request(ids.new("SRQ"), person, visit.doctor, category, ordered)
+        yield request | {
+            "status": "revoked" if chance.percent(12) else status,
+            "code": terms.coded(terms.SNOMED, *code),
+            "encounter": terms.ref("Encounter", visit.id),
+            "occurrenceDateTime": iso(at_hour(day.date(), chance.between(8, 15))),
+        }

@@ -1,0 +1,140 @@
+"""Patients: who they are and what they carry with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance
+from fhir_gym.worlds.hospital.names import CITIES, FAMILY, FEMALE, MALE, STREETS
+from fhir_gym.worlds.hospital.times import NOW, age, years_before
+
+__all__ = ["Person", "address", "cohort", "given_name", "mrn_identifier", "patient_resource", "telephone"]
+
+_AGES = (((1, 17), 12), ((18, 39), 22), ((40, 64), 34), ((65, 79), 22), ((80, 96), 10))
+_NAMESAKES = 3
+
+
+@dataclass(frozen=True)
+class Person:
+    """A patient as the generators of the other nouns see one.
+
+    Attributes:
+        mrn: Medical record number, also the resource's id: `S` and seven digits.
+        family: Family name.
+        given: Given names, at least one.
+        sex: "male" or "female".
+        born: Date of birth.
+        home: Where the person lives, as a FHIR Address.
+        phone: Telephone number at home.
+    """
+
+    mrn: str
+    family: str
+    given: tuple[str, ...]
+    sex: str
+    born: date
+    home: dict[str, Any]
+    phone: str
+
+    @property
+    def name(self) -> str:
+        """Given names and family name in one line."""
+        return " ".join((*self.given, self.family))
+
+    def age(self, on: date = NOW.date()) -> int:  # noqa: B008
+        """Full years on that day."""
+        return age(self.born, on)
+
+
+def given_name(chance: Chance, sex: str) -> str:
+    """A given name of that sex."""
+    return chance.one(FEMALE if sex == "female" else MALE)
+
+
+def address(chance: Chance, *, use: str = "home") -> dict[str, Any]:
+    """A postal address in or around the hospital's city."""
+    city, state, first_code, _, _ = chance.weighted([(place, place[4]) for place in CITIES])
+    line = [f"{chance.between(1, 2999)} {chance.one(STREETS)}"]
+    if chance.percent(30):
+        line[0] += f" Apt. {chance.between(1, 60)}"
+    code = f"{first_code + chance.between(0, 9):05d}"
+    return {"use": use, "line": line, "city": city, "state": state, "postalCode": code, "country": "US"}
+
+
+def telephone(chance: Chance, city: str) -> str:
+    """A number of that city; the exchange 555 belongs to nobody."""
+    area = next(place[3] for place in CITIES if place[0] == city)
+    return f"{area}-555-{chance.between(100, 9999):04d}"
+
+
+def cohort(seed: int, count: int) -> tuple[Person, ...]:
+    """That many patients; a few share their full name with another one, born on another day.
+
+    Args:
+        seed: The world's seed.
+        count: How many, from 1 to 1,000,000.
+    """
+    people: list[Person] = []
+    mrns: set[int] = set()
+    for number in range(count):
+        chance = Chance(seed, "person", number)
+        mrn = chance.between(1_000_000, 9_999_999)
+        while mrn in mrns:
+            mrn = chance.between(1_000_000, 9_999_999)
+        mrns.add(mrn)
+        person = _person(chance, f"S{mrn}", "female" if number % 2 else "male")
+        if number >= 2 * _NAMESAKES and number % max(7, count // _NAMESAKES) == 0:
+            twin = people[number - 2 * _NAMESAKES]  # an even distance: of the same sex
+            person = Person(person.mrn, twin.family, twin.given, person.sex, person.born, person.home, person.phone)
+        people.append(person)
+    return tuple(people)
+
+
+def _person(chance: Chance, mrn: str, sex: str) -> Person:
+    low, high = chance.weighted(_AGES)
+    born = years_before(NOW.date(), chance.between(low, high)) - timedelta(days=chance.between(0, 364))
+    given = [given_name(chance, sex)]
+    if chance.percent(25):
+        given.append(chance.one([name for name in (FEMALE if sex == "female" else MALE) if name != given[0]]))
+    home = address(chance)
+    return Person(mrn, chance.one(FAMILY), tuple(given), sex, born, home, telephone(chance, home["city"]))
+
+
+def mrn_identifier(mrn: str) -> dict[str, Any]:
+    """The medical record number as an Identifier."""
+    kind = terms.concept(terms.coding(terms.hl7("v2-0203"), "MR", "Medical Record Number"))
+    return {"use": "usual", "type": kind, "value": mrn}
+
+
+def patient_resource(person: Person, *, hospital: str | None = None, doctor: str | None = None) -> Resource:
+    """The Patient.
+
+    Args:
+        person: Who it is.
+        hospital: Id of the Organization that keeps the record.
+        doctor: Id of the Practitioner who is the patient's general practitioner.
+    """
+    chance = Chance("contact", person.mrn)
+    telecom = [{"system": "phone", "value": person.phone, "use": "home"}]
+    if chance.percent(50):
+        telecom.append({"system": "phone", "value": telephone(chance, person.home["city"]), "use": "mobile"})
+    patient: Resource = {
+        "resourceType": "Patient",
+        "id": person.mrn,
+        "identifier": [mrn_identifier(person.mrn)],
+        "active": True,
+        "name": [{"use": "official", "family": person.family, "given": list(person.given)}],
+        "telecom": telecom,
+        "gender": person.sex,
+        "birthDate": person.born.isoformat(),
+        "address": [person.home],
+    }
+    if doctor:
+        patient["generalPractitioner"] = [terms.ref("Practitioner", doctor)]
+    if hospital:
+        patient["managingOrganization"] = terms.ref("Organization", hospital)
+    return patient

@@ -1,0 +1,146 @@
+"""Conditions: what ails the patients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import NOW, START, at_hour, iso, years_before
+from fhir_gym.worlds.hospital.visits import Visit
+
+__all__ = ["DISEASES", "Disease", "Problem", "condition_resources", "draw"]
+
+
+@dataclass(frozen=True)
+class Disease:
+    """A disease: its codes, who gets it (per cent of those who may), and with which medicine it is treated.
+
+    Attributes:
+        key: Short name other nouns use.
+        icd: ICD-10-CM code and title.
+        snomed: SNOMED CT code and term.
+        youngest: Age from which it occurs.
+        share: Per cent of the people of that age.
+        lasting: Does it stay once it is there?
+        sex: The only sex it occurs in.
+    """
+
+    key: str
+    icd: tuple[str, str]
+    snomed: tuple[str, str]
+    youngest: int
+    share: int
+    lasting: bool = True
+    sex: str | None = None
+
+
+DISEASES = (
+    Disease("hypertension", ("I10", "Essential (primary) hypertension"), ("38341003", "Hypertension"), 35, 45),
+    Disease("diabetes", ("E11.9", "Type 2 diabetes mellitus without complications"),
+            ("44054006", "Type 2 diabetes mellitus"), 35, 24),
+    Disease("lipids", ("E78.5", "Hyperlipidemia, unspecified"), ("55822004", "Hyperlipidemia"), 35, 36),
+    Disease("kidney", ("N18.30", "Chronic kidney disease, stage 3 unspecified"),
+            ("433144002", "Chronic kidney disease stage 3"), 55, 12),
+    Disease("heart", ("I50.9", "Heart failure, unspecified"), ("84114007", "Heart failure"), 60, 12),
+    Disease("fibrillation", ("I48.91", "Unspecified atrial fibrillation"), ("49436004", "Atrial fibrillation"), 55, 12),
+    Disease("thyroid", ("E03.9", "Hypothyroidism, unspecified"), ("40930008", "Hypothyroidism"), 25, 10),
+    Disease("asthma", ("J45.909", "Unspecified asthma, uncomplicated"), ("195967001", "Asthma"), 4, 12),
+    Disease("copd", ("J44.9", "Chronic obstructive pulmonary disease, unspecified"),
+            ("13645005", "Chronic obstructive lung disease"), 50, 10),
+    Disease("reflux", ("K21.9", "Gastro-esophageal reflux disease without esophagitis"),
+            ("235595009", "Gastroesophageal reflux disease"), 20, 16),
+    Disease("depression", ("F32.A", "Depression, unspecified"), ("35489007", "Depressive disorder"), 14, 13),
+    Disease("anxiety", ("F41.9", "Anxiety disorder, unspecified"), ("48694002", "Anxiety"), 12, 10),
+    Disease("knee", ("M17.9", "Osteoarthritis of knee, unspecified"), ("239873007", "Osteoarthritis of knee"), 50, 20),
+    Disease("migraine", ("G43.909", "Migraine, unspecified, not intractable, without status migrainosus"),
+            ("37796009", "Migraine"), 12, 10),
+    Disease("back", ("M54.50", "Low back pain, unspecified"), ("279039007", "Low back pain"), 18, 18, lasting=False),
+    Disease("anemia", ("D50.9", "Iron deficiency anemia, unspecified"), ("87522002", "Iron deficiency anemia"), 12, 9,
+            lasting=False),
+    Disease("urinary", ("N39.0", "Urinary tract infection, site not specified"),
+            ("68566005", "Urinary tract infectious disease"), 15, 14, lasting=False, sex="female"),
+    Disease("pneumonia", ("J18.9", "Pneumonia, unspecified organism"), ("233604007", "Pneumonia"), 1, 7, lasting=False),
+    Disease("appendicitis", ("K35.80", "Unspecified acute appendicitis"), ("74400008", "Appendicitis"), 6, 4,
+            lasting=False),
+    Disease("throat", ("J02.9", "Acute pharyngitis, unspecified"), ("363746003", "Acute pharyngitis"), 2, 12,
+            lasting=False),
+    Disease("breast", ("C50.919", "Malignant neoplasm of unspecified site of unspecified female breast"),
+            ("254837009", "Malignant neoplasm of breast"), 40, 5, sex="female"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A disease of a patient, from when to when."""
+
+    disease: Disease
+    onset: date
+    recorded: datetime
+    abated: date | None
+    visit: Visit | None
+
+
+def draw(chance: Chance, person: Person, visits: Sequence[Visit]) -> list[Problem]:
+    """What the patient has or had: begins after birth, is recorded at a visit where there was one."""
+    problems = []
+    for disease in DISEASES:
+        if disease.sex in (None, person.sex) and person.age() >= disease.youngest and chance.percent(disease.share):
+            problems.append(_lasting(chance, person, disease) if disease.lasting else _passing(chance, visits, disease))
+    return [problem for problem in problems if problem is not None]
+
+
+def _lasting(chance: Chance, person: Person, disease: Disease) -> Problem:
+    years = max(0, min(15, person.age() - disease.youngest))
+    onset = years_before(NOW.date(), years and chance.between(0, years)) - timedelta(days=chance.between(30, 300))
+    onset = max(onset, person.born)
+    recorded = max(at_hour(onset + timedelta(days=7), 9), START)
+    return Problem(disease, onset, recorded, None, None)
+
+
+def _passing(chance: Chance, visits: Sequence[Visit], disease: Disease) -> Problem | None:
+    old_enough = [visit for visit in visits if visit.person.age(visit.start.date()) >= disease.youngest]
+    if not old_enough:
+        return None
+    visit = chance.one(old_enough)
+    over = visit.until.date() + timedelta(days=chance.between(5, 30))
+    onset = max(visit.start.date() - timedelta(days=chance.between(0, 5)), visit.person.born)
+    return Problem(disease, onset, visit.start, over if over < NOW.date() else None, visit)
+
+
+def condition_resources(ids: Ids, person: Person, problems: Sequence[Problem]) -> Iterator[Resource]:
+    """The Conditions: problem list items if they last, else diagnoses of an encounter."""
+    for problem in problems:
+        disease = problem.disease
+        status = "resolved" if problem.abated else "active"
+        kind, kind_name = (
+            ("encounter-diagnosis", "Encounter Diagnosis")
+            if problem.visit
+            else ("problem-list-item", "Problem List Item")
+        )
+        condition: Resource = {
+            "resourceType": "Condition",
+            "id": ids.new("CON"),
+            "clinicalStatus": terms.concept(terms.coding(terms.hl7("condition-clinical"), status, status.title())),
+            "verificationStatus": terms.concept(
+                terms.coding(terms.hl7("condition-ver-status"), "confirmed", "Confirmed")
+            ),
+            "category": [terms.concept(terms.coding(terms.hl7("condition-category"), kind, kind_name))],
+            "code": terms.concept(
+                terms.coding(terms.ICD10, *disease.icd),
+                terms.coding(terms.SNOMED, *disease.snomed),
+                text=disease.snomed[1],
+            ),
+            "subject": terms.ref("Patient", person.mrn),
+            "onsetDateTime": problem.onset.isoformat(),
+            "recordedDate": iso(problem.recorded),
+        }
+        if problem.visit:
+            condition["encounter"] = terms.ref("Encounter", problem.visit.id)
+        if problem.abated:
+            condition["abatementDateTime"] = problem.abated.isoformat()
+        yield condition

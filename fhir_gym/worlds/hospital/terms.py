@@ -1,0 +1,66 @@
+"""Code systems, and the small FHIR data types in short words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fhir_gym.types import Resource
+
+__all__ = [
+    "CPT",
+    "ICD10",
+    "LAB",
+    "LOINC",
+    "NPI",
+    "RXNORM",
+    "SNOMED",
+    "UCUM",
+    "coded",
+    "coding",
+    "concept",
+    "hl7",
+    "quantity",
+    "ref",
+]
+
+SNOMED = "http://snomed.info/sct"
+LOINC = "http://loinc.org"
+ICD10 = "http://hl7.org/fhir/sid/icd-10-cm"
+CPT = "http://www.ama-assn.org/go/cpt"
+RXNORM = "http://www.nlm.nih.gov/research/umls/rxnorm"
+UCUM = "http://unitsofmeasure.org"
+NPI = "http://hl7.org/fhir/sid/us-npi"
+LAB = "urn:fhir-gym:hospital:base-name"
+"""The hospital's own names of measurements (`GLU`, `K`, `BP`); no public code system has them."""
+
+_HL7 = "http://terminology.hl7.org/CodeSystem/"
+
+
+def hl7(name: str) -> str:
+    """URL of one of HL7's own code systems, by its short name."""
+    return _HL7 + name
+
+
+def coding(system: str, code: str, display: str | None = None) -> dict[str, str]:
+    """A Coding."""
+    return {"system": system, "code": code} | ({"display": display} if display else {})
+
+
+def concept(*codings: dict[str, str], text: str | None = None) -> dict[str, Any]:
+    """A CodeableConcept."""
+    return {"coding": list(codings)} | ({"text": text} if text else {})
+
+
+def coded(system: str, code: str, display: str) -> dict[str, Any]:
+    """A CodeableConcept of one coding, its display as the text."""
+    return concept(coding(system, code, display), text=display)
+
+
+def ref(resource_type: str, ident: str, display: str | None = None) -> Resource:
+    """A Reference."""
+    return {"reference": f"{resource_type}/{ident}"} | ({"display": display} if display else {})
+
+
+def quantity(value: float, unit: str, code: str | None = None) -> Resource:
+    """A Quantity with a UCUM unit."""
+    return {"value": value, "unit": unit, "system": UCUM, "code": code or unit}

@@ -1,0 +1,115 @@
+"""Encounters: when a patient was seen, by whom, where; other nouns happen within them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.clinic import EMERGENCY, GENERAL, HOSPITAL, WARD, Clinician
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import NOW, START, at_hour, iso, minutes, workday
+
+__all__ = ["Visit", "encounter_resource", "plan"]
+
+_KINDS = {
+    "AMB": ("ambulatory", "185349003", "Encounter for check up (procedure)"),
+    "EMER": ("emergency", "50849002", "Emergency room admission (procedure)"),
+    "IMP": ("inpatient encounter", "32485007", "Hospital admission (procedure)"),
+}
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One encounter of a patient.
+
+    Attributes:
+        id: Id of the Encounter.
+        person: The patient.
+        doctor: Who is responsible.
+        kind: "AMB", "EMER" or "IMP".
+        start: When it began.
+        end: When it ended; None while the patient is in the hospital.
+    """
+
+    id: str
+    person: Person
+    doctor: Clinician
+    kind: str
+    start: datetime
+    end: datetime | None
+
+    @property
+    def until(self) -> datetime:
+        """The end, or the present while it lasts."""
+        return self.end or NOW
+
+    @property
+    def location(self) -> str:
+        """Id of the Location."""
+        return {"EMER": EMERGENCY, "IMP": WARD}.get(self.kind, self.doctor.location)
+
+
+def plan(chance: Chance, ids: Ids, person: Person, staff: Sequence[Clinician]) -> list[Visit]:
+    """A patient's visits over the last five years, in no order of time; about one in eight is in the hospital now."""
+    family_doctor = chance.one([doctor for doctor in staff if doctor.specialty is GENERAL])
+    others = [doctor for doctor in staff if doctor.specialty.sees(person)]
+    visits: list[Visit] = []
+    if chance.percent(12) and person.age() >= 18:
+        start = NOW - minutes(chance.between(20 * 60, 5 * 24 * 60))
+        visits.append(Visit("", person, chance.one(others), "IMP", start, None))
+    for _ in range(chance.between(2, 5)):
+        kind = chance.weighted([("AMB", 78), ("EMER", 14), ("IMP", 8)])
+        doctor = chance.one(others) if chance.percent(50) else family_doctor
+        begin = _start(chance, kind, person)
+        if begin is not None:
+            start, end = begin, begin + minutes(_length(chance, kind))
+            if end < NOW and not any(start < visit.until and visit.start < end for visit in visits):
+                visits.append(Visit("", person, doctor, kind, start, end))
+    return [
+        Visit(ids.new("ENC"), person, visit.doctor, visit.kind, visit.start, visit.end)
+        for visit in chance.shuffled(visits)
+    ]
+
+
+def _start(chance: Chance, kind: str, person: Person) -> datetime | None:
+    """When a visit began: after birth, within the records, more often lately; None if that leaves no day."""
+    first = max(START.date(), person.born + timedelta(days=14))
+    days = (NOW.date() - first).days - 8
+    if days < 1:
+        return None
+    back = 8 + (chance.between(1, days) if chance.percent(60) else chance.between(1, min(days, 365)))
+    day = NOW.date() - timedelta(days=min(back, days + 7))
+    if kind != "AMB":
+        return at_hour(day, chance.between(0, 23), chance.between(0, 59))
+    return max(workday(at_hour(day, chance.between(8, 16), chance.one((0, 20, 40)))), at_hour(first, 8))
+
+
+def _length(chance: Chance, kind: str) -> int:
+    """Minutes."""
+    if kind == "AMB":
+        return chance.one((20, 20, 30, 40, 60))
+    return chance.between(90, 600) if kind == "EMER" else chance.between(26 * 60, 6 * 24 * 60)
+
+
+def encounter_resource(visit: Visit) -> Resource:
+    """The Encounter."""
+    display, code, kind = _KINDS[visit.kind]
+    attender = terms.concept(terms.coding(terms.hl7("v3-ParticipationType"), "ATND", "attender"))
+    return {
+        "resourceType": "Encounter",
+        "id": visit.id,
+        "status": "finished" if visit.end else "in-progress",
+        "class": terms.coding(terms.hl7("v3-ActCode"), visit.kind, display),
+        "type": [terms.coded(terms.SNOMED, code, kind)],
+        "subject": terms.ref("Patient", visit.person.mrn, visit.person.name),
+        "participant": [
+            {"type": [attender], "individual": terms.ref("Practitioner", visit.doctor.id, visit.doctor.name)}
+        ],
+        "period": {"start": iso(visit.start)} | ({"end": iso(visit.end)} if visit.end else {}),
+        "location": [{"location": terms.ref("Location", visit.location)}],
+        "serviceProvider": terms.ref("Organization", HOSPITAL),
+    }

@@ -1,0 +1,116 @@
+"""Vital signs: blood pressure, heart rate and the rest of the flowsheet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, decimal
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import iso
+
+__all__ = ["VITALS", "Vital", "vital_observation", "vital_resources"]
+
+
+@dataclass(frozen=True)
+class Vital:
+    """A row of the flowsheet; values are integers in units of the last digit.
+
+    Attributes:
+        base: The hospital's name of it.
+        loinc: LOINC code and name.
+        unit: Unit as printed and its UCUM code.
+        digits: Digits after the decimal point.
+        mean: In adults.
+        deviation: Standard deviation.
+        lowest: Bounds of what is possible.
+        highest: See `lowest`.
+        child: Mean in children under 12.
+    """
+
+    base: str
+    loinc: tuple[str, str]
+    unit: tuple[str, str]
+    digits: int
+    mean: int
+    deviation: int
+    lowest: int
+    highest: int
+    child: int
+
+
+VITALS = {
+    vital.base: vital
+    for vital in (
+        Vital("HR", ("8867-4", "Heart rate"), ("/min", "/min"), 0, 76, 12, 38, 170, 98),
+        Vital("RR", ("9279-1", "Respiratory rate"), ("/min", "/min"), 0, 16, 2, 8, 40, 22),
+        Vital("SPO2", ("59408-5", "Oxygen saturation in Arterial blood by Pulse oximetry"), ("%", "%"),
+              0, 97, 2, 80, 100, 98),
+        Vital("FIO2", ("3150-6", "Inhaled oxygen concentration"), ("%", "%"), 0, 28, 6, 21, 100, 28),
+        Vital("TEMP", ("8310-5", "Body temperature"), ("°C", "Cel"), 1, 368, 4, 345, 411, 370),
+        Vital("WT", ("29463-7", "Body weight"), ("kg", "kg"), 1, 770, 140, 60, 1900, 260),
+    )
+}  # fmt: skip
+
+_VITAL_SIGNS = terms.concept(terms.coding(terms.hl7("observation-category"), "vital-signs", "Vital Signs"))
+_PRESSURES = (("8480-6", "Systolic blood pressure"), ("8462-4", "Diastolic blood pressure"))
+
+
+def vital_observation(
+    chance: Chance, ident: str, base: str, person: Person, taken: datetime, *, tense: bool
+) -> Resource:
+    """The Observation of one measurement; `BP` holds both pressures as components.
+
+    Args:
+        chance: Where the value comes from.
+        ident: Its id.
+        base: `BP` or a key of `VITALS`.
+        person: The patient.
+        taken: When it was measured.
+        tense: Does the patient have hypertension?
+    """
+    observation: Resource = {
+        "resourceType": "Observation",
+        "id": ident,
+        "status": "final",
+        "category": [_VITAL_SIGNS],
+        "code": {},
+        "subject": terms.ref("Patient", person.mrn),
+        "effectiveDateTime": iso(taken),
+        "issued": iso(taken),
+    }
+    if base == "BP":
+        observation["code"] = _code("BP", ("85354-9", "Blood pressure panel with all children optional"))
+        upper = chance.bell(98 if person.age() < 12 else 141 if tense else 119, 13)
+        lower = min(chance.bell(60 if person.age() < 12 else 86 if tense else 75, 9), upper - 18)
+        observation["component"] = [
+            {"code": terms.coded(terms.LOINC, *loinc), "valueQuantity": terms.quantity(value, "mmHg", "mm[Hg]")}
+            for loinc, value in zip(_PRESSURES, (upper, lower), strict=True)
+        ]
+        return observation
+    vital = VITALS[base]
+    drawn = chance.bell(vital.child if person.age() < 12 else vital.mean, vital.deviation)
+    value = decimal(min(vital.highest, max(vital.lowest, drawn)), vital.digits)
+    observation["code"] = _code(base, vital.loinc)
+    observation["valueQuantity"] = terms.quantity(value, *vital.unit)
+    return observation
+
+
+def _code(base: str, loinc: tuple[str, str]) -> Resource:
+    return terms.concept(terms.coding(terms.LAB, base, base), terms.coding(terms.LOINC, *loinc), text=base)
+
+
+def vital_resources(
+    chance: Chance,
+    new_id: Callable[[str], str],
+    person: Person,
+    bases: Sequence[str],
+    taken: datetime,
+    diseases: Sequence[str],
+) -> Iterator[Resource]:
+    """What was measured at one moment."""
+    for base in bases:
+        yield vital_observation(chance, new_id("OBS"), base, person, taken, tense="hypertension" in diseases)

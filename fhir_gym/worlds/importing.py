@@ -1,0 +1,226 @@
+"""A user's own data as a world: surveyed first, then written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir import index
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.store import World, WorldBuilder
+from fhir_gym.types import Json, Resource
+from fhir_gym.worlds.bundles import bundle_records
+from fhir_gym.worlds.cache import exclusive, remove_leftovers
+from fhir_gym.worlds.catalogue import imported_path
+from fhir_gym.worlds.files import Record, find_files, lines
+from fhir_gym.worlds.loading import Progress
+from fhir_gym.worlds.survey import Survey, present
+
+__all__ = ["ImportReport", "import_bundles", "import_ndjson"]
+
+_STEP = 100
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did.
+
+    Attributes:
+        source: What was imported.
+        files: How many files were read.
+        counts: Resources by type.
+        doubles: Exact repetitions of a resource, left out.
+        dangling: References to resources the world does not hold; they are kept.
+        examples: Some of them, as `Type/id -> Type/id`.
+        altered: Resources of which the server keeps only what it understands, or in another form.
+        altered_examples: Some of them.
+        now: The world's present.
+        now_source: Where that comes from.
+    """
+
+    source: str
+    files: int
+    counts: dict[str, int]
+    doubles: int
+    dangling: int
+    examples: tuple[str, ...]
+    altered: int
+    altered_examples: tuple[str, ...]
+    now: datetime
+    now_source: str
+
+
+def import_ndjson(
+    source_dir: str | Path,
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    now: datetime | None = None,
+    progress: Progress | None = None,
+    on_report: Callable[[ImportReport], None] | None = None,
+) -> World:
+    """Make a world of NDJSON files, as a FHIR bulk export gives them.
+
+    Every `.ndjson` and `.ndjson.gz` in and below the folder is read, in sorted order; other files are ignored. If any
+    line is unusable nothing is imported, and the error names up to 20 of them. References to what is not there may be.
+
+    Args:
+        source_dir: The folder, or one file.
+        out: File to write; by default the cache folder, where `load(name)` finds it.
+        name: Name of the world; by default that of the folder or file.
+        now: The world's present; by default the next full quarter of an hour after the data's newest clinical date.
+        progress: Told how far it is: how many resources are written, of how many.
+        on_report: Called with the report before the world is returned.
+
+    Raises:
+        WorldError: Nothing to import, unusable lines, or the world cannot be written.
+    """
+    source = Path(source_dir).expanduser()
+    files = find_files(source, [".ndjson"])
+
+    def records() -> Iterator[Record]:
+        for path in files:
+            yield from lines(path, _shown(path, source))
+
+    return _Import(source, len(files), records, now, progress, on_report).into(out, name)
+
+
+def import_bundles(
+    source_dir: str | Path,
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    now: datetime | None = None,
+    progress: Progress | None = None,
+    on_report: Callable[[ImportReport], None] | None = None,
+) -> World:
+    """Make a world of Bundles in `.json` files, one a file, as Synthea writes them.
+
+    References by `urn:uuid:` and by search (`Practitioner?identifier=…`) become those of the imported resources.
+    Arguments, errors and result are those of `import_ndjson`.
+    """
+    source = Path(source_dir).expanduser()
+    files = find_files(source, [".json"])
+
+    def records() -> Iterator[Record]:
+        return bundle_records([(path, _shown(path, source)) for path in files])
+
+    return _Import(source, len(files), records, now, progress, on_report).into(out, name)
+
+
+def _shown(path: Path, source: Path) -> str:
+    return path.name if path == source else str(path.relative_to(source))
+
+
+@dataclass
+class _Import:
+    """One import: reads its records twice, first to survey, then to write."""
+
+    source: Path
+    files: int
+    records: Callable[[], Iterator[Record]]
+    now: datetime | None
+    progress: Progress | None
+    on_report: Callable[[ImportReport], None] | None
+
+    def into(self, out: str | Path | None, name: str | None) -> World:
+        """Write the world and open it."""
+        name = name or _name_of(self.source)
+        path = Path(out).expanduser() if out is not None else imported_path(name)
+        if path.is_dir():
+            raise WorldError(f"cannot write a world to {path}: it is a folder")
+        survey = self._survey()
+        now, why = (self.now, "as given") if self.now else present(survey)
+        with exclusive(path) if out is None else nullcontext():
+            if out is None:
+                remove_leftovers(path)
+            with WorldBuilder(path, name=name, seed=None, now=now) as builder:
+                report = self._write(builder, survey, now, why)
+        if self.on_report:
+            self.on_report(report)
+        return World.open(path)
+
+    def _survey(self) -> Survey:
+        survey = Survey()
+        for seen, record in enumerate(self.records()):
+            if self.progress and seen % _STEP == 0:
+                self.progress(seen, 0)
+            survey.see(record)
+        survey.refuse()
+        if not survey.total:
+            raise WorldError(f"cannot import {self.source}: there is no resource in it")
+        return survey
+
+    def _write(self, builder: WorldBuilder, survey: Survey, now: datetime, why: str) -> ImportReport:
+        missing, altered = _Tally(), _Tally()
+        written: set[str] = set()
+        for record in self.records():
+            resource: Resource = record.value
+            identity = f"{resource['resourceType']}/{resource['id']}"
+            if identity in written:
+                continue
+            if self.progress and len(written) % _STEP == 0:
+                self.progress(len(written), survey.total)
+            written.add(identity)
+            stored = _add(builder, survey, record.place, resource)
+            if stored is None:
+                continue
+            if _content(stored) != _content(resource):
+                altered.add(identity)
+            for _, target in index.references(stored):
+                if target not in survey.known:
+                    missing.add(f"{identity} -> {target}")
+        survey.refuse()
+        if self.progress:
+            self.progress(survey.total, survey.total)
+        return ImportReport(
+            source=str(self.source),
+            files=self.files,
+            counts=dict(sorted(survey.counts.items())),
+            doubles=survey.doubles,
+            dangling=missing.count,
+            examples=tuple(missing.examples),
+            altered=altered.count,
+            altered_examples=tuple(altered.examples),
+            now=now.astimezone(UTC),
+            now_source=why,
+        )
+
+
+class _Tally:
+    """A count, and the first few of what was counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.examples: list[str] = []
+
+    def add(self, example: str) -> None:
+        self.count += 1
+        if len(self.examples) < 5:
+            self.examples.append(example)
+
+
+def _add(builder: WorldBuilder, survey: Survey, place: str, resource: Resource) -> Resource | None:
+    """Store it; an unusable resource becomes a problem of the survey, any other failure (a full disk) is raised."""
+    try:
+        return builder.add(resource)
+    except WorldError as error:
+        if not isinstance(error.__cause__, FhirError):
+            raise
+        survey.complain(place, str(error))
+        return None
+
+
+def _content(resource: Resource) -> dict[str, Json]:
+    """A resource without `meta`, which is completed on storing."""
+    return {key: value for key, value in resource.items() if key != "meta"}
+
+
+def _name_of(source: Path) -> str:
+    stem = source.resolve().name.split(".")[0] if source.is_file() else source.resolve().name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "imported"

@@ -1,0 +1,142 @@
+"""Worlds by name or path: built on first use, opened ever after."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from fhir_gym.errors import UnknownNameError, WorldError
+from fhir_gym.fhir.store import World, WorldBuilder
+from fhir_gym.types import Resource
+from fhir_gym.worlds.cache import exclusive, remove_leftovers
+from fhir_gym.worlds.catalogue import RECIPES, Recipe, cached_path, imported_worlds
+
+__all__ = ["Progress", "build", "load", "write"]
+
+Progress = Callable[[int, int], None]
+"""Is told how many resources are done and how many there are; 0 if that is not known yet."""
+
+_STEP = 100  # resources between two calls of a progress function
+
+
+def load(name_or_path: str | Path, *, progress: Progress | None = None) -> World:
+    """Open a world; a generated one is built on first use and kept in the cache folder.
+
+    Two processes that ask at once build once. A cached file that turns out damaged is built again, with a warning.
+
+    Args:
+        name_or_path: A name (see `available`), or the path of a world file.
+        progress: Told how far a build is.
+
+    Raises:
+        UnknownNameError: There is no such name, nor such a file.
+        WorldError: The file is not a world, or cannot be read or written.
+
+    Example:
+        >>> from fhir_gym import worlds
+        >>> with worlds.load("empty") as world:
+        ...     world.manifest.total
+        0
+    """
+    text = os.fspath(name_or_path)
+    recipe = RECIPES.get(text)
+    if recipe is not None and isinstance(name_or_path, str):
+        return _load_generated(recipe, progress)
+    imported = imported_worlds()
+    if text in imported and isinstance(name_or_path, str):
+        return World.open(imported[text])
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        raise WorldError(f"{path} is a folder, not a world; `fhir-gym worlds import {path}` makes one of its files")
+    if isinstance(name_or_path, Path) or path.exists() or path.name != text or path.suffix == ".sqlite":
+        return World.open(path)
+    raise UnknownNameError("world", text, [*RECIPES, *imported])
+
+
+def build(name: str, path: str | Path | None = None, *, seed: int = 0, progress: Progress | None = None) -> Path:
+    """Build a generated world, whether or not it was built before.
+
+    Args:
+        name: Its name.
+        path: File to write; by default the cache folder, where `load` finds seed 0.
+        seed: Seed of the generator; the same seed gives the same content on every machine.
+        progress: Told how far it is.
+
+    Returns:
+        Path of the file. It appears at once and whole, or not at all.
+
+    Raises:
+        UnknownNameError: No generated world has that name.
+        WorldError: The file cannot be written.
+    """
+    recipe = RECIPES.get(name)
+    if recipe is None:
+        raise UnknownNameError("world", name, RECIPES)
+    if path is not None:
+        return _generate(recipe, Path(path).expanduser(), seed, progress)
+    target = cached_path(recipe, seed)
+    with exclusive(target):
+        remove_leftovers(target)
+        return _generate(recipe, target, seed, progress)
+
+
+def write(
+    path: Path,
+    resources: Iterable[Resource],
+    *,
+    name: str,
+    seed: int | None,
+    now: datetime,
+    total: int = 0,
+    progress: Progress | None = None,
+) -> Path:
+    """Write resources into a new world file.
+
+    Args:
+        path: Where it is to be.
+        resources: What it holds, each with an id.
+        name: Its name.
+        seed: Seed of the generator, None if there is none.
+        now: Its present.
+        total: How many resources will come, if that is known.
+        progress: Told how far it is.
+    """
+    if path.is_dir():
+        raise WorldError(f"cannot write a world to {path}: it is a folder")
+    with WorldBuilder(path, name=name, seed=seed, now=now) as builder:
+        for done, resource in enumerate(resources):
+            if progress and done % _STEP == 0:
+                progress(done, total)
+            builder.add(resource)
+    if progress:
+        progress(builder.manifest.total, builder.manifest.total)
+    return path
+
+
+def _generate(recipe: Recipe, path: Path, seed: int, progress: Progress | None) -> Path:
+    resources = list(recipe.generate(seed))
+    return write(path, resources, name=recipe.name, seed=seed, now=recipe.now, total=len(resources), progress=progress)
+
+
+def _load_generated(recipe: Recipe, progress: Progress | None) -> World:
+    path = cached_path(recipe)
+    if path.exists() and (world := _open_sound(path)):
+        return world
+    with exclusive(path):
+        if path.exists() and (world := _open_sound(path)):  # somebody else was faster
+            return world
+        if path.exists():
+            warnings.warn(f"the cached world {path} is damaged; building it again", UserWarning, stacklevel=3)
+        remove_leftovers(path)
+        _generate(recipe, path, 0, progress)
+    return World.open(path)
+
+
+def _open_sound(path: Path) -> World | None:
+    try:
+        return World.open(path)
+    except WorldError:
+        return None
