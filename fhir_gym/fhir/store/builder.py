@@ -80,11 +80,14 @@ class WorldBuilder:
             raise WorldError(f"cannot write a world to {self.path}: {error}") from error
         return self
 
-    def add(self, resource: Resource) -> None:
+    def add(self, resource: Resource) -> Resource:
         """Add one resource; a second one of the same type and id is refused.
 
         Args:
             resource: With `resourceType` and `id`; `meta.versionId` and `meta.lastUpdated` are stamped where absent.
+
+        Returns:
+            The resource as stored.
 
         Raises:
             WorldError: The resource is unusable, a duplicate, or the disk is full.
@@ -112,6 +115,7 @@ class WorldBuilder:
         self._counts[kind] += 1
         if ident.isascii() and ident.isdigit() and len(ident) <= 15:
             self._highest_id = max(self._highest_id, int(ident))
+        return stored
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
