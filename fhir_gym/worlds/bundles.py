@@ -73,26 +73,23 @@ def _identified(entry: dict[str, Any]) -> Resource:
 def _addresses(bundle: Json) -> dict[str, str]:
     """Full url of each entry -> `Type/id`."""
     found = {}
-    for entry in bundle.get("entry", []) if isinstance(bundle, dict) else []:
-        if (
-            isinstance(entry, dict)
-            and isinstance(entry.get("resource"), dict)
-            and isinstance(entry.get("fullUrl"), str)
-        ):
+    entries = bundle.get("entry") if isinstance(bundle, dict) else None
+    for entry in entries if isinstance(entries, list) else []:
+        url = entry.get("fullUrl") if isinstance(entry, dict) else None
+        if isinstance(url, str) and isinstance(entry.get("resource"), dict):
             resource = _identified(entry)
-            found[entry["fullUrl"]] = f"{resource.get('resourceType')}/{resource.get('id')}"
+            found[url] = f"{resource.get('resourceType')}/{resource.get('id')}"
     return found
 
 
 def _identifiers(resource: Resource) -> dict[str, str]:
     """What a conditional reference may say (`Type?identifier=system|value`) -> `Type/id`."""
     kind, found = resource.get("resourceType"), {}
+    own = f"{kind}/{resource.get('id')}"
     identifiers = resource.get("identifier")
     for identifier in identifiers if isinstance(identifiers, list) else []:
         if isinstance(identifier, dict) and isinstance(identifier.get("value"), str):
-            found[f"{kind}?identifier={identifier.get('system', '')}|{identifier['value']}"] = (
-                f"{kind}/{resource.get('id')}"
-            )
+            found[f"{kind}?identifier={identifier.get('system', '')}|{identifier['value']}"] = own
     return found
 
 
