@@ -1,0 +1,43 @@
+"""Which patch a body is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.parsing import parse_resource
+from fhir_gym.fhir.patch.fhirpath_patch import FhirPathPatch
+from fhir_gym.fhir.patch.json_patch import JsonPatch, parse_json_patch
+from fhir_gym.types import Resource
+
+__all__ = ["Patch", "read_patch"]
+
+_XML = frozenset({"application/fhir+xml", "application/xml+fhir", "application/xml-patch+xml"})
+_FHIR_JSON = frozenset({"application/fhir+json", "application/json+fhir"})
+
+
+class Patch(Protocol):
+    """A change of a resource."""
+
+    def apply(self, resource: Resource, label: str) -> Resource:
+        """The changed resource, normalised; `resource` itself may be changed in place.
+
+        Args:
+            resource: As it is stored.
+            label: ``Type/id``, for messages.
+        """
+
+
+def read_patch(media_type: str, body: bytes) -> Patch:
+    """Read a PATCH body.
+
+    Raises:
+        FhirError: The media type is not one of a patch, or the body is not what it says.
+    """
+    if media_type == "application/json-patch+json":
+        return JsonPatch(parse_json_patch(body))
+    if media_type in _FHIR_JSON:
+        return FhirPathPatch(parse_resource(body, None))
+    if media_type in _XML:
+        raise FhirError(415, f"This server reads JSON patches only, not {media_type}: send application/json-patch+json")
+    raise FhirError(400, f"HAPI-1965: Invalid Content-Type for PATCH operation: {media_type}")
