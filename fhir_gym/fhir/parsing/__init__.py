@@ -1,1 +1,94 @@
-"""To be filled."""
+"""Request bodies to resources, as leniently as HAPI FHIR 8.8.0 reads them, and resources to JSON text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.parsing.errors import ParseError, refusal
+from fhir_gym.fhir.parsing.jsontext import MAX_DEPTH, dumps, loads, pretty, read_object
+from fhir_gym.fhir.parsing.numbers import Number
+from fhir_gym.fhir.parsing.resource import Parser
+from fhir_gym.types import Json, Resource
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "Number",
+    "dumps",
+    "loads",
+    "normalise",
+    "parse_resource",
+    "pretty",
+    "stored_form",
+]
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Longest body that is read."""
+
+
+def parse_resource(body: bytes, expected_type: str | None) -> Resource:
+    """Read a request body: what a write echoes (`stored_form` is what later reads show).
+
+    Unknown elements and values of the wrong shape are dropped, as HAPI drops them; the rest stands in the order of the
+    definition, decimals with the digits they were written with.
+
+    Args:
+        body: JSON text.
+        expected_type: The resource type the URL asks for; None accepts any.
+
+    Raises:
+        FhirError: 400 with HAPI's text, 413 for a body longer than `MAX_BYTES`.
+    """
+    if len(body) > MAX_BYTES:
+        raise FhirError(413, f"The request body has {len(body)} bytes; the most this server reads is {MAX_BYTES}")
+    try:
+        return Parser().resource(read_object(body), expected_type)
+    except ParseError as error:
+        raise refusal(error) from None
+
+
+def normalise(resource: Json, *, strict: bool = False) -> Resource:
+    """The same for an object that is already decoded (a bundle's entry, an import, the result of a patch).
+
+    Args:
+        resource: Decoded JSON, with `Number` for decimals whose digits matter.
+        strict: Refuse what is otherwise dropped, as HAPI does with the result of a patch.
+
+    Raises:
+        FhirError: 400; the text has no prefix about a request's body.
+    """
+    try:
+        return Parser(strict=strict).resource(resource if isinstance(resource, dict) else {}, None)
+    except ParseError as error:
+        raise FhirError(400, str(error)) from None
+
+
+def stored_form(resource: Resource) -> Resource:
+    """What reads show of a written resource: without `meta.id`, `meta.source`, repeated tags, metas of contained ones.
+
+    Gives the same object where there is nothing to change, else a changed shallow copy.
+    """
+    meta = resource.get("meta")
+    contained = resource.get("contained", ())
+    if meta is None and not contained:
+        return resource
+    changed = dict(resource)
+    if meta is not None:
+        changed["meta"] = {key: _once(value) for key, value in meta.items() if key not in ("id", "source")}
+        if not changed["meta"]:
+            del changed["meta"]
+    if any("meta" in inner for inner in contained):
+        changed["contained"] = [{k: v for k, v in inner.items() if k != "meta"} for inner in contained]
+    return changed
+
+
+def _once(values: Any) -> Any:
+    """A list of codings or profiles without repetitions; other values as they are."""
+    if not isinstance(values, list):
+        return values
+    found: dict[object, Any] = {}
+    for value in values:
+        key = value if isinstance(value, str) else (value.get("system"), value.get("code"), value.get("url"))
+        found.setdefault(key, value)
+    return list(found.values())
