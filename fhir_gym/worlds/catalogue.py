@@ -31,6 +31,7 @@ class Recipe:
         version: Version of the generator; another one makes cached files stale.
         now: The world's present.
         generate: Gives the resources of a seed.
+        total: How many they are, where that is known beforehand: then they are written as they come, in little memory.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Recipe:
     version: int
     now: datetime
     generate: Callable[[int], Iterable[Resource]]
+    total: int | None = None
 
 
 @dataclass(frozen=True)

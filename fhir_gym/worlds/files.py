@@ -11,7 +11,6 @@ from typing import IO, cast
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
-from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Json
 
 __all__ = ["Record", "document", "find_files", "lines"]
@@ -86,5 +85,5 @@ def _open(path: Path) -> IO[bytes]:
 def _parse(place: str, text: bytes) -> Record:
     try:
         return Record(place, parsing.loads(text.removeprefix(b"\xef\xbb\xbf")))
-    except (ValueError, FhirError) as error:
+    except ValueError as error:
         return Record(place, problem=f"not JSON: {error}")

@@ -14,7 +14,7 @@ from fhir_gym.types import Resource
 from fhir_gym.worlds.cache import exclusive, remove_leftovers
 from fhir_gym.worlds.catalogue import RECIPES, Recipe, cached_path, imported_worlds
 
-__all__ = ["Progress", "build", "load", "write"]
+__all__ = ["Progress", "build", "load", "load_recipe", "write"]
 
 Progress = Callable[[int, int], None]
 """Is told how many resources are done and how many there are; 0 if that is not known yet."""
@@ -44,7 +44,7 @@ def load(name_or_path: str | Path, *, progress: Progress | None = None) -> World
     text = os.fspath(name_or_path)
     recipe = RECIPES.get(text)
     if recipe is not None and isinstance(name_or_path, str):
-        return _load_generated(recipe, progress)
+        return load_recipe(recipe, progress=progress)
     imported = imported_worlds()
     if text in imported and isinstance(name_or_path, str):
         return World.open(imported[text])
@@ -117,11 +117,21 @@ def write(
 
 
 def _generate(recipe: Recipe, path: Path, seed: int, progress: Progress | None) -> Path:
-    resources = list(recipe.generate(seed))
-    return write(path, resources, name=recipe.name, seed=seed, now=recipe.now, total=len(resources), progress=progress)
+    resources = recipe.generate(seed)
+    total = recipe.total
+    if total is None:
+        resources = list(resources)
+        total = len(resources)
+    return write(path, resources, name=recipe.name, seed=seed, now=recipe.now, total=total, progress=progress)
 
 
-def _load_generated(recipe: Recipe, progress: Progress | None) -> World:
+def load_recipe(recipe: Recipe, *, progress: Progress | None = None) -> World:
+    """The world of a recipe with seed 0, from the cache or built into it.
+
+    Args:
+        recipe: Need not be one of `RECIPES`.
+        progress: Told how far a build is.
+    """
     path = cached_path(recipe)
     if path.exists() and (world := _open_sound(path)):
         return world

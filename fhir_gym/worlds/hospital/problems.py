@@ -98,7 +98,8 @@ def _lasting(chance: Chance, person: Person, disease: Disease) -> Problem:
     years = max(0, min(15, person.age() - disease.youngest))
     onset = years_before(NOW.date(), years and chance.between(0, years)) - timedelta(days=chance.between(30, 300))
     onset = max(onset, person.born)
-    recorded = max(at_hour(onset + timedelta(days=7), 9), START)
+    noted = START + timedelta(days=chance.between(0, 300), minutes=chance.between(0, 420))
+    recorded = max(at_hour(onset + timedelta(days=7), 9), noted)
     return Problem(disease, onset, recorded, None, None)
 
 

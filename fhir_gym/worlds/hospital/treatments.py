@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -65,6 +66,11 @@ class Drug:
     times: tuple[int, int]
     lasting: bool = True
     route: tuple[str, str] = ("26643006", "Oral route")
+
+    @property
+    def ingredient(self) -> str:
+        """The name up to the strength."""
+        return re.split(r" (?=\d)", self.name)[0]
 
 
 _INHALED = ("447694001", "Respiratory tract route")
@@ -174,7 +180,7 @@ def medication_request(
         "status": status,
         "intent": "order",
         "medicationCodeableConcept": terms.concept(
-            terms.coding(terms.RXNORM, drug.rxnorm, drug.name.split(" ")[0]), text=drug.name
+            terms.coding(terms.RXNORM, drug.rxnorm, drug.ingredient), text=drug.name
         ),
         "subject": terms.ref("Patient", person.mrn),
         "authoredOn": iso(written),

@@ -1,0 +1,96 @@
+"""The large world of the benchmarks: many Observations over few patients, as in MedAgentBench's cohort.
+
+`python -m benchmarks.large_world [--observations N] [--patients N]` builds it and prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds import Progress
+from fhir_gym.worlds.catalogue import Recipe
+from fhir_gym.worlds.hospital import NOW, VERSION
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.labs import LABS, lab_resources
+from fhir_gym.worlds.hospital.people import Person, cohort, patient_resource
+from fhir_gym.worlds.hospital.times import START, minutes
+from fhir_gym.worlds.hospital.vitals import VITALS, vital_resources
+from fhir_gym.worlds.loading import load_recipe
+
+__all__ = ["OBSERVATIONS", "PATIENTS", "generate", "large_world"]
+
+OBSERVATIONS = 200_000
+PATIENTS = 100
+_VERSION = 1 + VERSION  # both only rise, so their sum names a generator
+_DISEASES = ("hypertension", "diabetes", "kidney", "heart", "anemia")
+
+
+def generate(seed: int, *, observations: int = OBSERVATIONS, patients: int = PATIENTS) -> Iterator[Resource]:
+    """Patients, then exactly that many laboratory results and vital signs, evenly spread over them.
+
+    Args:
+        seed: The same seed gives the same resources.
+        observations: How many Observations.
+        patients: How many Patients.
+    """
+    people = cohort(seed, patients)
+    yield from (patient_resource(person) for person in people)
+    ids = Ids()
+    for number, person in enumerate(people):
+        share = observations // patients + (number < observations % patients)
+        yield from _measured(Chance(seed, "large", person.mrn), ids.new, person, share)
+
+
+def _measured(chance: Chance, new_id: Callable[[str], str], person: Person, count: int) -> Iterator[Resource]:
+    """That many Observations of one patient, a handful at a time, in no order of time."""
+    diseases = [disease for disease in _DISEASES if chance.percent(30)]
+    span = int((NOW - START).total_seconds()) // 60
+    bases = list(LABS)
+    signs = ["BP", *VITALS]
+    while count > 0:
+        taken = START + minutes(chance.between(0, span - 180))
+        if chance.percent(45):
+            found = lab_resources(chance, new_id, person, chance.some(bases, chance.between(1, 8)), taken, diseases)
+        else:
+            found = vital_resources(chance, new_id, person, chance.some(signs, chance.between(2, 5)), taken, diseases)
+        for observation in list(found)[:count]:
+            count -= 1
+            yield observation
+
+
+def large_world(
+    observations: int = OBSERVATIONS, patients: int = PATIENTS, *, progress: Progress | None = None
+) -> Path:
+    """Path of the world, built at the first call and kept in the cache folder."""
+    recipe = Recipe(
+        f"large-{observations}-{patients}",
+        f"{observations:,} Observations over {patients:,} patients",
+        _VERSION,
+        NOW,
+        partial(generate, observations=observations, patients=patients),
+        observations + patients,
+    )
+    with load_recipe(recipe, progress=progress) as world:
+        return world.path
+
+
+def main() -> None:
+    """Build the world and say how long that took."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--observations", type=int, default=OBSERVATIONS)
+    parser.add_argument("--patients", type=int, default=PATIENTS)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    path = large_world(options.observations, options.patients)
+    seconds = round(time.perf_counter() - start, 1)
+    print(json.dumps({"name": "large_world", "path": str(path), "bytes": path.stat().st_size, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()
