@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["JsonOption", "WorldOption", "names", "numbers"]
+__all__ = ["EnvArgument", "JsonOption", "WorldOption", "names", "numbers"]
 
+EnvArgument = Annotated[str, typer.Argument(metavar="ENV_ID", help="Environment, e.g. FHIRAgent/Appointment-v0.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WorldOption = Annotated[str, typer.Option(help="Name of a world (see `worlds list`) or path of a world file.")]
 

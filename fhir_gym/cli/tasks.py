@@ -1,0 +1,131 @@
+"""`fhir-gym tasks …`: list, show, check."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from fhir_gym.cli._console import fields, print_json, print_text, progress, table
+from fhir_gym.cli._options import EnvArgument, JsonOption, WorldOption, names
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The tasks: list them, show one as an agent gets it, prove them sound.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    env_id: Annotated[str | None, typer.Argument(help="One environment; all of them if not given.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tasks of an environment, or of all."""
+    from fhir_gym import tasks
+
+    listed = [
+        {
+            "env": pack,
+            "key": task.key,
+            "title": task.title,
+            "kind": task.kind,
+            "difficulty": task.difficulty,
+            "category": task.category,
+            "required_resources": list(task.required_resources),
+            "prohibited_tools": list(task.prohibited_tools),
+        }
+        for pack in ([env_id] if env_id else tasks.packs())
+        for task in (tasks.get_task(pack, key) for key in tasks.task_keys(pack))
+    ]
+    if as_json:
+        print_json(listed)
+        return
+    columns = ("env", "key", "title", "kind", "difficulty", "category")
+    table(columns, [[row[column] for column in columns] for row in listed])
+
+
+@app.command()
+def show(
+    env_id: EnvArgument,
+    task: Annotated[str, typer.Argument(help="Key of the task, e.g. 02a.")],
+    variation: Annotated[int, typer.Option(min=0, help="Number of the variation; 0-999 train, 1000-1999 test.")] = 0,
+    world: WorldOption = "hospital-small",
+    as_json: JsonOption = False,
+) -> None:
+    """Show one variation of a task: the prompt, what is prepared, the reference solution and its verdict.
+
+    Example: fhir-gym tasks show FHIRAgent/Appointment-v0 02a --variation 3
+    """
+    from fhir_gym import Episode, get_task, worlds
+
+    found = get_task(env_id, task)
+    with progress(f"Building {world}") as update:
+        opened = worlds.load(world, progress=update)
+    with opened, Episode(env_id, task=task, variation=variation, world=opened) as episode:
+        turns = _play_gold(episode)
+        verdict = episode.verdict()
+        about: dict[str, Any] = {
+            "env": env_id,
+            "task": f"{found.key} {found.title}",
+            "variation": f"{variation} ({episode.variation.split})",
+            "kind": found.kind,
+            "category": found.category,
+            "difficulty": found.difficulty,
+            "answer": found.answer.words,
+        }
+        if as_json:
+            details = {"prompt": episode.prompt, "setup": episode.variation.setup, "solution": [a for a, _ in turns]}
+            print_json({**about, **details, "verdict": verdict.model_dump(mode="json")})
+            return
+        fields(list(about.items()))
+        print_text("\nPrompt", style="bold")
+        print_text(episode.prompt)
+        print_text(f"\nPrepared ({len(episode.variation.setup)} resources)", style="bold")
+        for resource in episode.variation.setup:
+            print_text(f"{resource['resourceType']}/{resource['id']}  {_gist(resource)}")
+        print_text("\nReference solution", style="bold")
+        for action, status in turns:
+            print_text(f"{action}{f'  -> {status}' if status else ''}")
+        print_text(f"\n{verdict.explanation}")
+
+
+@app.command()
+def check(
+    env_ids: Annotated[list[str] | None, typer.Argument(help="Environments; all of them if not given.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
+    variations: Annotated[int, typer.Option(min=1, help="How many variations of each task.")] = 10,
+    world: WorldOption = "hospital-small",
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that tasks are sound, without a model.
+
+    The reference solution and its equivalents must score 1; idling, constant answers, creating blindly, other variations' solutions
+    and near misses of every graded field must score 0. Leaves with 1 if one does not.
+    """
+    raise NotImplementedError
+
+
+def _play_gold(episode: Any) -> list[tuple[str, int]]:
+    """The reference solution's actions with the status of each answer."""
+    from fhir_gym import make_agent
+    from fhir_gym.agents import Context
+
+    agent = make_agent("gold")
+    observation = episode.start()
+    context = Context(
+        episode.env_id, episode.task.key, episode.variation.number, episode.world, 0, episode.rules.max_steps, episode.prompt
+    )
+    agent.reset(observation, context)
+    turns, done = [], False
+    while not done:
+        action = agent.act(observation)
+        step = episode.step(action)
+        observation, done = step.observation, step.done
+        turns.append((str(action), step.info["status"]))
+    return turns
+
+
+def _gist(resource: dict[str, Any], width: int = 110) -> str:
+    rest = {name: value for name, value in resource.items() if name not in ("resourceType", "id", "meta", "text")}
+    text = json.dumps(rest, ensure_ascii=False)
+    return text if len(text) <= width else text[: width - 1] + "…"
