@@ -1,1 +1,62 @@
-"""fhir_gym: environments in which LLM agents do real tasks on an embedded FHIR R4 server."""
+"""fhir_gym: environments in which LLM agents do real tasks on an embedded FHIR R4 server.
+
+Importing it registers the env ids with Gymnasium. Everything else is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fhir_gym.envs.registration import SHIPPED, register_envs
+
+if TYPE_CHECKING:
+    from fhir_gym import agents, envs, fhir, rollouts, tasks, worlds
+    from fhir_gym.agents import make_agent
+    from fhir_gym.episode import Episode
+    from fhir_gym.rollouts import read_rollouts, run, write_rollouts
+    from fhir_gym.tasks import get_task, task_keys
+
+__all__ = [
+    "Episode",
+    "agents",
+    "envs",
+    "fhir",
+    "get_task",
+    "make_agent",
+    "read_rollouts",
+    "rollouts",
+    "run",
+    "task_keys",
+    "tasks",
+    "worlds",
+    "write_rollouts",
+]
+
+_HOMES = {
+    "Episode": "episode",
+    "get_task": "tasks",
+    "make_agent": "agents",
+    "read_rollouts": "rollouts",
+    "run": "rollouts",
+    "task_keys": "tasks",
+    "write_rollouts": "rollouts",
+}
+_MODULES = frozenset({"agents", "envs", "fhir", "rollouts", "tasks", "worlds"})
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for."""
+    if name in _MODULES:
+        return import_module(f"fhir_gym.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"fhir_gym.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)
+
+
+register_envs(*SHIPPED)

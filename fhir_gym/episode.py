@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,10 +13,18 @@ from fhir_gym.actions import GRAMMAR, Action, Invalid, to_request
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError
 from fhir_gym.fhir import Response, Session, World
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest
-from fhir_gym.tasks.grading import GRADINGS, Grading, grade
-from fhir_gym.tasks.task import Variation
-from fhir_gym.tasks.verdict import REWARD_RULES, RewardRule, Verdict
+from fhir_gym.tasks import (
+    GRADINGS,
+    REWARD_RULES,
+    BeforeView,
+    EndState,
+    Grading,
+    LoggedRequest,
+    RewardRule,
+    Variation,
+    Verdict,
+    grade,
+)
 from fhir_gym.types import Json
 
 if TYPE_CHECKING:
@@ -126,7 +134,7 @@ class Episode:
         *,
         task: str,
         variation: int = 0,
-        world: World | str | PathLike[str] = "hospital-small",
+        world: World | str | Path = "hospital-small",
         fhir_server: str | None = None,
         grading: Grading = "state",
         max_steps: int | None = None,
@@ -320,7 +328,7 @@ def _session(world: World, fhir_server: str | None) -> Session | RemoteSession:
     return RemoteSession(fhir_server, world)
 
 
-def open_world(world: World | str | PathLike[str]) -> tuple[World, bool]:
+def open_world(world: World | str | Path) -> tuple[World, bool]:
     """A world, and whether it was opened here and is thus the caller's to close."""
     if isinstance(world, World):
         return world, False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from fhir_gym import tasks
 from fhir_gym.actions import Action, Finish
 from fhir_gym.agents.protocol import Context
 from fhir_gym.episode import read_response
-from fhir_gym.tasks.task import Fhir
+from fhir_gym.tasks import Fhir
 from fhir_gym.types import Json
 
 __all__ = ["GoldAgent"]
@@ -31,7 +31,7 @@ class GoldAgent:
         task = tasks.get_task(context.env_id, context.task)
         params = task.variation(context.variation, context.world).params
         self._fhir = Fhir()
-        self._solution = cast("Generator[Action, Json, None]", task.gold(params, self._fhir))
+        self._solution = task.gold(params, self._fhir)
         self._started = False
 
     def act(self, observation: str) -> str:

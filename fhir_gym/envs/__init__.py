@@ -1,8 +1,24 @@
 """Gymnasium environments: one id a pack of tasks."""
 
-from fhir_gym.envs.env import FHIREnv
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fhir_gym.envs.registration import register_envs
-from fhir_gym.envs.spaces import TextSpace
-from fhir_gym.envs.vector import FHIRVectorEnv
+
+if TYPE_CHECKING:
+    from fhir_gym.envs.env import FHIREnv
+    from fhir_gym.envs.spaces import TextSpace
+    from fhir_gym.envs.vector import FHIRVectorEnv
 
 __all__ = ["FHIREnv", "FHIRVectorEnv", "TextSpace", "register_envs"]
+
+_HOMES = {"FHIREnv": "env", "FHIRVectorEnv": "vector", "TextSpace": "spaces"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load an environment class when it is first asked for: registering needs none."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"fhir_gym.envs.{_HOMES[name]}"), name)

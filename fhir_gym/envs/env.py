@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -16,9 +16,7 @@ from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode, Rules, open_world
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.tasks.grading import Grading
-from fhir_gym.tasks.task import split_numbers
-from fhir_gym.tasks.verdict import RewardRule
+from fhir_gym.tasks import Grading, RewardRule, split_numbers
 
 __all__ = ["ARGUMENTS", "FHIREnv", "check_arguments"]
 
@@ -79,7 +77,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     - v0: first version
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares and reads it this way
 
     def __init__(
         self,
@@ -87,7 +85,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         *,
         tasks: str | Sequence[str] | None = None,
         split: str | None = None,
-        world: World | str | PathLike[str] = "hospital-small",
+        world: World | str | Path = "hospital-small",
         fhir_server: str | None = None,
         max_steps: int | None = None,
         reward: RewardRule = "sparse",
@@ -144,7 +142,7 @@ class FHIREnv(gymnasium.Env[str, str]):
             self._episode = None
         return step.observation, step.reward, step.terminated, step.truncated, step.info
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The latest action and observation; None without render mode."""
         return self._shown if self.render_mode == "ansi" else None
 

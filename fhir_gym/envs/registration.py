@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from gymnasium.envs.registration import register, registry
 
-from fhir_gym import tasks
+__all__ = ["SHIPPED", "register_envs"]
 
-__all__ = ["register_envs"]
+SHIPPED = ("FHIRAgent/Appointment-v0",)
+"""Packs that come with this package, named here so that `import fhir_gym` need not load tasks and server."""
 
 
-def register_envs() -> tuple[str, ...]:
-    """Register every pack of tasks as an environment; `import fhir_gym` does.
+def register_envs(*env_ids: str) -> None:
+    """Register packs of tasks as environments.
 
-    Call it again after `fhir_gym.tasks.register` made a new pack.
+    `import fhir_gym` does it for the packs it ships; call it for those you made with `fhir_gym.tasks.register`.
 
-    Returns:
-        The env ids.
+    Args:
+        env_ids: Ids of packs.
     """
-    for env_id in tasks.packs():
+    for env_id in env_ids:
         if env_id not in registry:
             # Entry points as texts, so that a spec can be written as JSON; no step limit here, the env has its own.
             register(
@@ -26,4 +27,3 @@ def register_envs() -> tuple[str, ...]:
                 vector_entry_point="fhir_gym.envs:FHIRVectorEnv",
                 kwargs={"env_id": env_id},
             )
-    return tasks.packs()

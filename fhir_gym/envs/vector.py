@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
+from pathlib import Path
 
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -12,8 +12,7 @@ from fhir_gym.envs.env import FHIREnv, check_arguments
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
-from fhir_gym.tasks.grading import Grading
-from fhir_gym.tasks.verdict import RewardRule
+from fhir_gym.tasks import Grading, RewardRule
 
 __all__ = ["FHIRVectorEnv"]
 
@@ -50,7 +49,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         tasks: str | Sequence[str] | None = None,
         split: str | None = None,
-        world: World | str | PathLike[str] = "hospital-small",
+        world: World | str | Path = "hospital-small",
         fhir_server: str | None = None,
         max_steps: int | None = None,
         reward: RewardRule = "sparse",

@@ -1,0 +1,261 @@
+"""From rollouts to examples for supervised fine-tuning.
+
+Three shapes, each accepted by TRL's SFT trainer and loadable with `datasets`:
+
+- ``messages``: a conversation; each assistant turn is the action's text;
+- ``tools``: the same with tool calls (arguments as objects) and tool messages, and the tools' schemas beside it;
+- ``completion``: one row a turn, the conversation so far as ``prompt`` and the turn as ``completion``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from fhir_gym.actions import GRAMMAR, Invalid
+from fhir_gym.errors import MissingExtraError, RecordError, UnknownNameError
+from fhir_gym.rollouts.record import Rollout
+
+__all__ = ["FORMATS", "SYSTEM_PROMPT", "Export", "Format", "Selection", "export", "load", "write_dataset"]
+
+Format = Literal["messages", "tools", "completion"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+SYSTEM_PROMPT = (
+    "You work on health records through a FHIR R4 server. You are given a task and do one action at a time; "
+    "you see its result before the next one."
+)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rollouts become examples.
+
+    Attributes:
+        success_only: Only successful ones.
+        min_reward: Only those with at least this reward.
+        tasks: Only these tasks; None for all.
+        valid_only: Only those without invalid actions, which are nothing to learn from.
+        dedupe: Of rollouts with the same prompt and the same actions, only the first.
+    """
+
+    success_only: bool = True
+    min_reward: float | None = None
+    tasks: Collection[str] | None = None
+    valid_only: bool = True
+    dedupe: bool = True
+
+    def refusal(self, rollout: Rollout) -> str | None:
+        """Why a rollout is left out, None if it is not; duplicates are `export`'s to find."""
+        if self.tasks is not None and rollout.task.key not in self.tasks:
+            return "other task"
+        if not rollout.graded:
+            return "not graded"
+        if self.success_only and not rollout.success:
+            return "not successful"
+        if self.min_reward is not None and (rollout.reward or 0.0) < self.min_reward:
+            return "reward too low"
+        if self.valid_only and any(turn.error is not None for turn in rollout.turns):
+            return "invalid action"
+        return None
+
+
+@dataclass(slots=True)
+class Export:
+    """What an export did.
+
+    Attributes:
+        rollouts: Rollouts that became rows.
+        rows: Rows made.
+        left_out: Rollouts left out, by reason.
+    """
+
+    rollouts: int = 0
+    rows: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def export(
+    rollouts: Iterable[Rollout],
+    format: Format = "messages",
+    *,
+    selection: Selection | None = None,
+    report: Export | None = None,
+) -> Iterator[Row]:
+    """Rows of a dataset, in the order of the rollouts.
+
+    Args:
+        rollouts: The rollouts.
+        format: One of `FORMATS`.
+        selection: Which rollouts to take; by default successful ones, without duplicates.
+        report: Counts what happened, if given.
+
+    Raises:
+        UnknownNameError: There is no such format.
+    """
+    if format not in FORMATS:
+        raise UnknownNameError("dataset format", format, FORMATS)
+    return _rows(rollouts, format, selection or Selection(), report or Export())
+
+
+def _rows(rollouts: Iterable[Rollout], format: Format, selection: Selection, report: Export) -> Iterator[Row]:
+    seen: set[tuple[str, ...]] = set()
+    for rollout in rollouts:
+        refusal = selection.refusal(rollout)
+        said = (rollout.prompt, *(turn.action for turn in rollout.turns))
+        if refusal is None and selection.dedupe and said in seen:
+            refusal = "duplicate"
+        rows = [] if refusal else _BUILD[format](rollout)
+        if rows is None:
+            refusal = "an action no tool can say"
+        if refusal or rows is None:
+            report.left_out[str(refusal)] += 1
+            continue
+        seen.add(said)
+        report.rollouts += 1
+        for row in rows:
+            report.rows += 1
+            yield row | _about(rollout)
+
+
+def write_dataset(
+    rollouts: Iterable[Rollout],
+    path: str | PathLike[str],
+    format: Format = "messages",
+    *,
+    selection: Selection | None = None,
+) -> Export:
+    """Write a dataset as JSON lines, replacing the file.
+
+    Args:
+        rollouts: The rollouts.
+        path: The file.
+        format: One of `FORMATS`.
+        selection: Which rollouts to take.
+
+    Returns:
+        What was written, and what was left out why.
+
+    Raises:
+        UnknownNameError: There is no such format.
+        RecordError: The file cannot be written.
+    """
+    report = Export()
+    rows = export(rollouts, format, selection=selection, report=report)
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise RecordError(f"{target}: cannot be written: {error.strerror}") from error
+    return report
+
+
+def load(path: str | PathLike[str], format: Format = "messages") -> Any:
+    """A written dataset as a `datasets.Dataset`.
+
+    Conversations are loaded as JSON values. Letting `datasets` infer a schema instead would unite the arguments of all
+    tool calls and fill those a call lacks with nulls, which would then be trained on.
+
+    Args:
+        path: What `write_dataset` wrote.
+        format: The format it was written in.
+
+    Raises:
+        UnknownNameError: There is no such format.
+        MissingExtraError: `datasets` is not installed.
+    """
+    if format not in FORMATS:
+        raise UnknownNameError("dataset format", format, FORMATS)
+    try:
+        from datasets import Dataset, Features, Json, List, Value
+    except ImportError as error:
+        raise MissingExtraError("datasets is missing (version 4.7 or later): pip install 'fhir-gym[train]'") from error
+    chats = {"messages": ("messages",), "tools": ("messages", "tools"), "completion": ("prompt", "completion")}[format]
+    about = {name: Value(kind) for name, kind in _ABOUT.items()}
+    features = Features({**{name: List(Json()) for name in chats}, **about})
+    with Path(path).open(encoding="utf-8") as file:
+        return Dataset.from_list([json.loads(line) for line in file], features=features)
+
+
+_ABOUT: Mapping[str, str] = MappingProxyType(
+    {
+        "env_id": "string",
+        "task": "string",
+        "variation": "int64",
+        "split": "string",
+        "agent": "string",
+        "reward": "float64",
+        "success": "bool",
+        "turns": "int64",
+    }
+)
+
+
+def _about(rollout: Rollout) -> Row:
+    """Columns that say where a row comes from; trainers ignore them."""
+    return {
+        "env_id": rollout.env_id,
+        "task": rollout.task.key,
+        "variation": rollout.task.variation,
+        "split": rollout.task.split,
+        "agent": rollout.agent.name,
+        "reward": rollout.reward,
+        "success": rollout.success,
+        "turns": rollout.steps,
+    }
+
+
+def _messages(rollout: Rollout) -> list[Row]:
+    return [{"messages": _conversation(rollout)}]
+
+
+def _completion(rollout: Rollout) -> list[Row]:
+    conversation = _conversation(rollout)
+    turns = [n for n, message in enumerate(conversation) if message["role"] == "assistant"]
+    return [{"prompt": conversation[:n], "completion": [conversation[n]]} for n in turns]
+
+
+def _conversation(rollout: Rollout) -> list[Row]:
+    """The episode as a chat; it ends with the last action, whose result nobody reads."""
+    messages = [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": rollout.first_observation},
+    ]
+    for turn in rollout.turns:
+        messages.append({"role": "assistant", "content": turn.action})
+        messages.append({"role": "user", "content": turn.observation})
+    return messages[:-1] if rollout.turns else messages
+
+
+def _tools(rollout: Rollout) -> list[Row] | None:
+    """The episode as tool calls, without the text format of actions; None if an action is none of the tools'."""
+    messages: list[Row] = [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": rollout.prompt},
+    ]
+    for number, turn in enumerate(rollout.turns):
+        action = GRAMMAR.parse(turn.action)
+        call = None if isinstance(action, Invalid) else GRAMMAR.to_tool_call(action)
+        if call is None:
+            return None
+        name, arguments = call
+        id = f"call_{number}"
+        function = {"name": name, "arguments": arguments}
+        calls = [{"id": id, "type": "function", "function": function}]
+        messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": id, "name": name, "content": turn.observation})
+    return [{"messages": messages[:-1], "tools": GRAMMAR.tools()}]
+
+
+_BUILD: Mapping[Format, Callable[[Rollout], list[Row] | None]] = MappingProxyType(
+    {"messages": _messages, "tools": _tools, "completion": _completion}
+)
