@@ -15,7 +15,6 @@ from fhir_gym.types import Json, Resource
 __all__ = ["FhirPathPatch"]
 
 _MAX_OPERATIONS = 1_000
-_PARSER_PREFIX = "HAPI-0450: Failed to parse request body as JSON resource. Error was: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,7 @@ class FhirPathPatch:
         try:
             return normalise(resource)
         except FhirError as error:
-            text = error.diagnostics.removeprefix(_PARSER_PREFIX)
-            raise FhirError(400, f"Failed to apply FHIRPath patch to {label}: {text}") from None
+            raise FhirError(400, f"Failed to apply FHIRPath patch to {label}: {error.diagnostics}") from None
 
 
 def _refuse(text: str) -> FhirError:

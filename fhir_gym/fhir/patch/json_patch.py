@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing import loads, normalise
-from fhir_gym.fhir.patch.strict import check_strict
+from fhir_gym.fhir.parsing import MAX_DEPTH, loads, normalise
 from fhir_gym.types import Json, Resource
 
 __all__ = ["JsonPatch", "Operation", "apply_json_patch", "parse_json_patch"]
@@ -21,8 +20,6 @@ _WITH_VALUE = ("add", "replace", "test")
 _WITH_FROM = ("copy", "move")
 _MAX_OPERATIONS = 1_000
 _MAX_GROWTH = 100_000  # values a patch may add in total: `copy` doubles, and doubling is not free
-
-_PARSER_PREFIX = "HAPI-0450: Failed to parse request body as JSON resource. Error was: "
 
 _NO_PATH = "no such path in target JSON document"
 _NO_INDEX = "no such index in target array"
@@ -57,13 +54,16 @@ class JsonPatch:
 
     def apply(self, resource: Resource, label: str) -> Resource:
         """The changed resource, normalised; what comes out must be a resource a strict parser reads."""
+        was = resource["resourceType"]
         patched = apply_json_patch(resource, self.operations)
+        now = patched.get("resourceType") if isinstance(patched, dict) else None
         try:
-            check_strict(patched, resource["resourceType"])
-            return normalise(patched)
+            if isinstance(now, str) and now and now != was:
+                raise FhirError(400, f'HAPI-1814: Incorrect resource type found, expected "{was}" but found "{now}"')
+            return normalise(patched, strict=True)
         except FhirError as error:
-            text = error.diagnostics.removeprefix(_PARSER_PREFIX)
-            raise FhirError(400, f"HAPI-1271: Failed to apply JSON patch to {label}: {text}") from None
+            text = f"HAPI-1271: Failed to apply JSON patch to {label}: {error.diagnostics}"
+            raise FhirError(400, text) from None
 
 
 def _refuse(text: str) -> FhirError:
@@ -166,10 +166,12 @@ def apply_json_patch(document: Json, operations: list[Operation]) -> Json:
     return result
 
 
-def _size(value: Json) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
+def _size(value: Json, depth: int = 0) -> int:
+    """Number of values in a value; refuses one nested too deeply (`copy` into itself nests)."""
+    if depth > MAX_DEPTH:
+        raise _refuse(f"The patch nests values more than {MAX_DEPTH} levels deep")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(_size(item, depth + 1) for item in inner)
 
 
 def _apply(document: Json, operation: Operation) -> Json:
