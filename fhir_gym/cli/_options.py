@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
-__all__ = ["EnvArgument", "JsonOption", "WorldOption", "names", "numbers"]
+__all__ = ["AGENT_SETTINGS", "EnvArgument", "JsonOption", "WorldOption", "agent_settings", "names"]
 
 EnvArgument = Annotated[str, typer.Argument(metavar="ENV_ID", help="Environment, e.g. FHIRAgent/Appointment-v0.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WorldOption = Annotated[str, typer.Option(help="Name of a world (see `worlds list`) or path of a world file.")]
 
-_MOST = 100_000
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Variation numbers: ``3``, ``0-9``, ``0-4,1000-1004``.
-
-    Raises:
-        typer.BadParameter: The text is something else.
-    """
-    found: dict[int, None] = {}
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise typer.BadParameter(f"{part.strip()!r} is no number and no range; write 3, 0-9 or 0-4,1000-1004")
-        low, high = int(first), int(last or first)
-        if high < low:
-            raise typer.BadParameter(f"the range {part.strip()} ends before it starts")
-        if high - low >= _MOST:
-            raise typer.BadParameter(f"the range {part.strip()} has more than {_MOST:,} numbers")
-        found.update(dict.fromkeys(range(low, high + 1)))
-    return tuple(found)
+AGENT_SETTINGS = "NAME=VALUE"
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
     """Names separated by commas; None if there are none, which means all."""
     found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     return found or None
+
+
+def agent_settings(given: list[str] | None) -> dict[str, Any]:
+    """Settings of an agent from ``name=value`` texts; a value that is JSON is read as such.
+
+    Raises:
+        typer.BadParameter: A text is not of that form.
+    """
+    settings: dict[str, Any] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{text!r} is not of the form {AGENT_SETTINGS}")
+        try:
+            settings[name.strip()] = json.loads(value)
+        except ValueError:
+            settings[name.strip()] = value
+    return settings

@@ -113,7 +113,13 @@ def _play_gold(episode: Any) -> list[tuple[str, int]]:
     agent = make_agent("gold")
     observation = episode.start()
     context = Context(
-        episode.env_id, episode.task.key, episode.variation.number, episode.world, 0, episode.rules.max_steps, episode.prompt
+        episode.env_id,
+        episode.task.key,
+        episode.variation.number,
+        episode.world,
+        0,
+        episode.rules.max_steps,
+        episode.prompt,
     )
     agent.reset(observation, context)
     turns, done = [], False

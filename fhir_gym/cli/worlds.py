@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fhir_gym.cli._console import fields, print_json, print_text, progress, table
-from fhir_gym.cli._options import JsonOption, WorldOption
+from fhir_gym.cli._console import err, fields, print_json, print_text, progress, table
+from fhir_gym.cli._options import JsonOption
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+    from fhir_gym.worlds import ImportReport
 
 __all__ = ["app"]
 
 app = typer.Typer(help="What a server holds: list, build, import and inspect worlds.", no_args_is_help=True)
+
+OutOption = Annotated[Path | None, typer.Option(help="File to write; by default the cache folder.")]
 
 
 @app.command("list")
@@ -22,18 +28,20 @@ def list_(as_json: JsonOption = False) -> None:
 
     found = worlds.available()
     if as_json:
-        print_json([{"name": info.name, "description": info.description, "built": info.built, "path": str(info.path)} for info in found])
+        print_json([{"name": one.name, "description": one.description, "built": one.built} for one in found])
         return
-    table(("name", "built", "description"), [(info.name, "yes" if info.built else "no", info.description) for info in found])
+    table(
+        ("name", "built", "description"), [(one.name, "yes" if one.built else "no", one.description) for one in found]
+    )
 
 
 @app.command()
 def build(
     name: Annotated[str, typer.Argument(help="Name of a generated world, e.g. hospital-small.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; by default the cache folder.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generator; the same seed gives the same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the generator; the same seed gives the same content.")] = 0,
+    out: OutOption = None,
 ) -> None:
-    """Build a world and print where it is. Nothing is left behind if this is interrupted."""
+    """Build a world and print where it is. Interrupted, it leaves nothing behind."""
     from fhir_gym import worlds
 
     with progress(f"Building {name}") as update:
@@ -43,18 +51,30 @@ def build(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="Folder with .ndjson files (FHIR bulk export), searched in depth.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; by default the cache folder.")] = None,
+    source: Annotated[Path, typer.Argument(help="Folder (searched in depth) or file.")],
+    format: Annotated[
+        Literal["ndjson", "bundles"],
+        typer.Option(
+            help="ndjson: bulk export, a resource a line; bundles: .json files with a Bundle each, as Synthea's."
+        ),
+    ] = "ndjson",
     name: Annotated[str | None, typer.Option(help="Name of the world; by default that of the folder.")] = None,
+    out: OutOption = None,
 ) -> None:
-    """Import a folder of NDJSON files as a world and print where it is.
+    """Import your own data as a world, whole or not at all.
 
-    Example: fhir-gym worlds import export/ --name ward-7; fhir-gym serve --world ward-7
+    Example: fhir-gym worlds import export/ --name ward-7
     """
     from fhir_gym import worlds
 
-    with progress(f"Importing {source}") as update, worlds.import_ndjson(source, out=out, name=name, progress=update) as world:
+    importer = worlds.import_ndjson if format == "ndjson" else worlds.import_bundles
+    reports: list[ImportReport] = []
+    with progress(f"Importing {source}") as update:
+        world = importer(source, out=out, name=name, progress=update, on_report=reports.append)
+    with world:
         _show(world)
+    for report in reports:
+        _warn(report)
 
 
 @app.command()
@@ -62,7 +82,7 @@ def info(
     world: Annotated[str, typer.Argument(help="Name of a world or path of a world file.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show a world's manifest: name, seed, sizes, its clock, content hash."""
+    """Show what a world holds: sizes, clock, seed, content hash."""
     from fhir_gym import worlds
 
     with progress(f"Building {world}") as update:
@@ -72,3 +92,31 @@ def info(
             print_json({**opened.manifest.model_dump(mode="json"), "path": str(opened.path)})
         else:
             _show(opened)
+
+
+def _show(world: World) -> None:
+    manifest = world.manifest
+    fields(
+        [
+            ("name", manifest.name),
+            ("path", world.path),
+            ("now", manifest.now.isoformat()),
+            ("seed", "none (imported)" if manifest.seed is None else manifest.seed),
+            ("content hash", manifest.content_hash),
+            ("resources", f"{manifest.total:,}"),
+            *((f"  {resource_type}", f"{count:,}") for resource_type, count in manifest.counts.items()),
+        ]
+    )
+
+
+def _warn(report: ImportReport) -> None:
+    """What a user may want to know of an import that succeeded."""
+    lines = [f"{report.files} files read; the world's present is {report.now.isoformat()} ({report.now_source})"]
+    if report.doubles:
+        lines.append(f"{report.doubles} exact repetitions left out")
+    if report.dangling:
+        lines.append(f"{report.dangling} references lead to nothing here and are kept, e.g. {report.examples[0]}")
+    if report.altered:
+        lines.append(f"{report.altered} resources are kept in another form, e.g. {report.altered_examples[0]}")
+    for line in lines:
+        err.print(line, markup=False, soft_wrap=True)

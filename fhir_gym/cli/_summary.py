@@ -1,0 +1,89 @@
+"""Rollouts summed up by agent and task, and one of them told turn by turn."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fhir_gym.cli._console import out, print_text, table
+
+if TYPE_CHECKING:
+    from fhir_gym.rollouts import Rollout
+
+__all__ = ["Summary", "tell"]
+
+_SHORT = 600
+
+
+class Summary:
+    """Counts rollouts as they pass, so that none need be kept."""
+
+    def __init__(self) -> None:
+        self._figures: dict[tuple[str, str, str], list[tuple[bool, int, float]]] = defaultdict(list)
+        self.seen = 0
+        self.not_graded = 0
+
+    def watch(self, rollouts: Iterable[Rollout], progress: Callable[[int], None] | None = None) -> Iterator[Rollout]:
+        """Hand rollouts through, counting them and telling how many there were."""
+        for rollout in rollouts:
+            self.seen += 1
+            if progress is not None:
+                progress(self.seen)
+            if rollout.reward is None:
+                self.not_graded += 1
+            else:
+                key = (rollout.agent.name, rollout.env_id, rollout.task.key)
+                self._figures[key].append((bool(rollout.success), rollout.steps, rollout.reward))
+            yield rollout
+
+    def rows(self) -> list[tuple[str, str, str, int, str, str, str]]:
+        """Agent, task, title, episodes, success, mean steps, mean reward."""
+        from fhir_gym.tasks import get_task
+
+        found = []
+        for (agent, env_id, key), figures in self._figures.items():
+            n = len(figures)
+            success = sum(good for good, _, _ in figures) / n
+            steps = sum(steps for _, steps, _ in figures) / n
+            reward = sum(reward for _, _, reward in figures) / n
+            title = get_task(env_id, key).title
+            found.append((agent, key, title, n, f"{success:.0%}", f"{steps:.1f}", f"{reward:.2f}"))
+        return found
+
+    def print(self) -> None:
+        """Print the table."""
+        table(("agent", "task", "title", "episodes", "success", "steps", "reward"), self.rows())
+        if self.not_graded:
+            print_text(f"{self.not_graded} without a verdict (interrupted, or the server failed): in no figure")
+
+
+def tell(rollout: Rollout) -> None:
+    """Print an episode turn by turn, then its verdict check by check."""
+    about = f"{rollout.task.key}, variation {rollout.task.variation}, agent {rollout.agent.name}"
+    print_text(f"One episode: task {about}", style="bold")
+    print_text(f"\n{rollout.prompt}")
+    for number, turn in enumerate(rollout.turns, start=1):
+        print_text(f"\n{number}> {turn.action}", style="bold cyan")
+        print_text(_short(turn.observation))
+    if rollout.verdict is None:
+        return
+    print_text(f"\nVerdict: reward {rollout.reward:g}, {'success' if rollout.success else 'failure'}", style="bold")
+    for check in rollout.verdict.checks:
+        mark, style = ("passed", "green") if check.passed else ("FAILED", "red")
+        out.print(f"  {mark}", style=style, end="  ")
+        print_text(
+            check.name
+            if check.passed
+            else f"{check.name}: expected {_plain(check.expected)}, found {_plain(check.actual)}"
+        )
+    print_text(f"  evidence: {rollout.verdict.evidence.note}")
+
+
+def _plain(value: object) -> str:
+    return _short(json.dumps(value, ensure_ascii=False, default=str), 160)
+
+
+def _short(text: str, most: int = _SHORT) -> str:
+    return text if len(text) <= most else f"{text[:most]} … ({len(text):,} characters)"

@@ -1,0 +1,50 @@
+"""`fhir-gym dataset`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fhir_gym.cli._console import err, print_text
+from fhir_gym.cli._options import names
+
+__all__ = ["dataset"]
+
+
+def dataset(
+    rollouts: Annotated[list[Path], typer.Argument(help="Files that `fhir-gym rollout` wrote.")],
+    out: Annotated[Path, typer.Option(help="File to write, one JSON line an example.")],
+    format: Annotated[
+        Literal["messages", "tools", "completion"],
+        typer.Option(help="messages: chats with text actions; tools: chats with tool calls; completion: a row a turn."),
+    ] = "messages",
+    tasks: Annotated[str | None, typer.Option(help="Only these tasks, separated by commas.")] = None,
+    min_reward: Annotated[float | None, typer.Option(help="Only episodes with at least this reward.")] = None,
+    failures: Annotated[bool, typer.Option("--failures", help="Also episodes that did not succeed.")] = False,
+    invalid: Annotated[bool, typer.Option("--invalid", help="Also episodes with invalid actions.")] = False,
+    duplicates: Annotated[bool, typer.Option("--duplicates", help="Also repetitions of the same episode.")] = False,
+) -> None:
+    """Turn rollouts into examples for supervised fine-tuning.
+
+    Successful episodes only, without invalid actions and repetitions, unless asked for.
+
+    Example: fhir-gym dataset rollouts.jsonl --format messages --out train.jsonl
+    """
+    from fhir_gym.rollouts import Selection, read_rollouts, write_dataset
+
+    if any(out.resolve() == source.resolve() for source in rollouts):
+        raise typer.BadParameter(f"{out} is a file to read from; choose another", param_hint="--out")
+    selection = Selection(
+        success_only=not failures,
+        min_reward=min_reward,
+        tasks=names(tasks),
+        valid_only=not invalid,
+        dedupe=not duplicates,
+    )
+    found = (rollout for source in rollouts for rollout in read_rollouts(source))
+    report = write_dataset(found, out, format, selection=selection)
+    print_text(f"{report.rows} examples of {report.rollouts} episodes written to {out}")
+    for reason, count in report.left_out.most_common():
+        err.print(f"{count} left out: {reason}", markup=False)

@@ -1,0 +1,64 @@
+"""`fhir-gym demo`: everything once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fhir_gym.cli._console import err, print_text, progress
+from fhir_gym.cli._options import WorldOption
+from fhir_gym.cli._summary import Summary, tell
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+
+__all__ = ["demo"]
+
+_ENV_ID = "FHIRAgent/Appointment-v0"
+_AGENTS = ("gold", "random", "idle")
+_SHOWN = "15a"
+"""The task whose episode is told: it searches, decides and writes."""
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for what is written; files of an earlier demo are replaced.")
+    ] = Path("demo-output"),
+    variations: Annotated[int, typer.Option(min=1, max=1000, help="Variations of each task.")] = 3,
+    world: WorldOption = "hospital-small",
+) -> None:
+    """Let three agents do the appointment tasks, and show what comes of it.
+
+    Writes a record of every episode and a dataset for fine-tuning, and tells one episode turn by turn.
+    """
+    from fhir_gym import rollouts, worlds
+
+    records, examples = out / "rollouts.jsonl", out / "train.jsonl"
+    err.print("Agents: gold plays the reference solutions, random tries things, idle does nothing.", markup=False)
+    with progress(f"Building {world}") as update:
+        opened = worlds.load(world, progress=update)
+    records.unlink(missing_ok=True)
+    with opened:
+        summary = _run(opened, records, variations)
+    report = rollouts.write_dataset(rollouts.read_rollouts(records), examples, "messages")
+    summary.print()
+    print_text()
+    print_text(f"{records}  {summary.seen} episodes: every turn, every check")
+    print_text(f"{examples}  {report.rows} chats of the successful ones, for fine-tuning")
+    print_text()
+    shown = (one for one in rollouts.read_rollouts(records) if (one.agent.name, one.task.key) == ("gold", _SHOWN))
+    tell(next(shown))
+
+
+def _run(world: World, records: Path, variations: int) -> Summary:
+    from fhir_gym import rollouts, task_keys
+
+    summary = Summary()
+    total = len(_AGENTS) * len(task_keys(_ENV_ID)) * variations
+    with progress("Running agents") as update:
+        for agent in _AGENTS:
+            running = rollouts.run(_ENV_ID, agent, variations=range(variations), world=world)
+            rollouts.write_rollouts(records, summary.watch(running, lambda done: update(done, total)))
+    return summary

@@ -1,0 +1,86 @@
+"""`fhir-gym rollout`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fhir_gym.cli._console import err, progress
+from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, WorldOption, agent_settings, names
+from fhir_gym.cli._summary import Summary
+
+__all__ = ["rollout"]
+
+
+def rollout(
+    env_id: EnvArgument,
+    agent: Annotated[str, typer.Option(help="gold, idle, random or scripted.")] = "gold",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="A setting of the agent; may be repeated.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
+    variations: Annotated[
+        str | None, typer.Option(help="Numbers, e.g. 0-9 or 3,1000-1004; the first ten if not given.")
+    ] = None,
+    split: Annotated[Literal["train", "test"] | None, typer.Option(help="Only variations of this split.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each variation is done.")] = 1,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
+    world: WorldOption = "hospital-small",
+    fhir_server: Annotated[
+        str | None,
+        typer.Option(help="Base url of a running FHIR server that holds the world, in place of the embedded one."),
+    ] = None,
+    grading: Annotated[
+        Literal["state", "evidence"], typer.Option(help="evidence: an answer also counts only if it was looked up.")
+    ] = "state",
+    reward: Annotated[Literal["sparse", "dense"], typer.Option(help="dense: the share of checks passed.")] = "sparse",
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Actions until an episode is cut off.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the agent's own randomness.")] = 0,
+    out: Annotated[Path, typer.Option(help="File to write, one JSON line an episode.")] = Path("rollouts.jsonl"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file: do what it lacks.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
+) -> None:
+    """Let an agent do episodes and write a record of each.
+
+    Interrupted by Ctrl-C it keeps what was done; `--resume` goes on from there.
+
+    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent gold --tasks 01,02a --variations 0-9 --workers 2
+    """
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other")
+    if out.exists() and out.stat().st_size and not (resume or overwrite):
+        raise typer.BadParameter(f"{out} exists; --resume goes on with it, --overwrite replaces it", param_hint="--out")
+    from fhir_gym import rollouts, worlds
+    from fhir_gym.agents import make_agent
+
+    actor = make_agent(agent, **agent_settings(setting))
+    choice = {
+        "tasks": names(tasks),
+        "variations": variations,
+        "split": split,
+        "repeats": repeats,
+        "seed": seed,
+        "grading": grading,
+        "reward": reward,
+        "max_steps": max_steps,
+        "fhir_server": fhir_server,
+        "skip": rollouts.completed(out) if resume else frozenset(),
+    }
+    todo = len(rollouts.plan(env_id, **choice).jobs)
+    if overwrite:
+        out.unlink(missing_ok=True)
+    with progress(f"Building {world}") as update:
+        opened = worlds.load(world, progress=update)
+    summary = Summary()
+    try:
+        with opened, progress(f"Agent {agent}") as update:
+            running = rollouts.run(env_id, actor, world=opened, workers=workers, **choice)
+            update(0, todo)
+            rollouts.write_rollouts(out, summary.watch(running, lambda done: update(done, todo)))
+    except KeyboardInterrupt:
+        err.print(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on", markup=False)
+        raise typer.Exit(130) from None
+    summary.print()
+    err.print(f"{summary.seen} episodes written to {out}", markup=False, soft_wrap=True)
