@@ -1,0 +1,66 @@
+"""Policies that do not look at the task at all, or hardly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fhir_gym.actions import Action, Finish, Post
+from fhir_gym.tasks.soundness.arena import Policy, script
+from fhir_gym.tasks.soundness.recording import Recording
+from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.types import Json
+
+__all__ = ["always_create", "constant_answers", "other_variation"]
+
+_WORDS = ("", "none", "None", "null", "no", "yes", "unknown", "n/a", "not found", "new patient", "no slot", "success")
+_NUMBERS = range(21)
+_FORMS: tuple[list[Json], ...] = ([None], [[]], [{}], [True], [False], ["", ""], [None, None])
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
+
+
+def constant_answers(prompt: str) -> Iterator[Policy]:
+    """Idling, never finishing, and answers that need no look-up: usual words, numbers, whatever the prompt holds."""
+    yield Policy("idle", "finishes at once", script([Finish()]))
+    yield Policy("idle", "does nothing", script([]))
+    answers: list[list[Json]] = [*_FORMS, *([word] for word in _WORDS)]
+    answers += [[number] for number in _NUMBERS] + [[str(number)] for number in _NUMBERS]
+    answers += [[sentence.strip()] for sentence in re.split(r"[.\n]", prompt) if sentence.strip()]
+    tokens = dict.fromkeys(_TOKEN.findall(prompt))
+    answers += [[token] for token in tokens]
+    ids = [token for token in tokens if token.isdecimal()]
+    answers += [[first, second] for first in ids for second in ids]
+    named = tuple((f"answers {answer!r}", answer) for answer in answers)
+    yield Policy("constant answer", "answers [0.5]", script([Finish([0.5])]), answers=named)
+
+
+def always_create(task: Task[Any], gold: Recording) -> Iterator[Policy]:
+    """Creates a resource of each required type, bare or copied from one that is there, and answers its id."""
+    for kind in task.required_resources:
+        yield Policy("always create", f"a bare {kind}", _creating(kind, {"resourceType": kind}))
+        for one in gold.kin(kind)[:3]:
+            copy = {name: value for name, value in one.items() if name not in ("id", "meta")}
+            yield Policy("always create", f"a copy of {kind}/{one['id']}", _creating(kind, copy))
+
+
+def _creating(kind: str, body: Json) -> Any:
+    def play(fhir: Fhir) -> Gold:
+        made = yield Post(f"/{kind}", body)
+        yield Finish([made["id"]] if isinstance(made, dict) and "id" in made else [])
+
+    return play
+
+
+def other_variation(other: Recording, answer_differs: bool) -> Iterator[Policy]:
+    """The reference solution of another variation: all of it, its look-ups, its bare answer.
+
+    Args:
+        other: The other variation's reference solution.
+        answer_differs: Whether its answer is another one; the same answer cannot be wrong by itself.
+    """
+    actions: list[Action] = other.actions
+    yield Policy("other variation", "all of its solution", script([*actions, Finish(other.answer)]))
+    if answer_differs:
+        yield Policy("other variation", "its answer", script([Finish(other.answer)]))
+        yield Policy("other variation", "its look-ups and answer", script([*other.reads, Finish(other.answer)]))

@@ -1,0 +1,136 @@
+"""Wrong values for a resource's elements, chosen by what FHIR says each element is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from fhir_gym.errors import UnknownNameError
+from fhir_gym.fhir.definitions import Element, children, codes
+from fhir_gym.types import Json, Resource
+
+__all__ = ["Path", "leaves", "mutated", "path_name", "removed", "replaced", "values_at", "wrong_values"]
+
+Path = tuple[str | int, ...]
+"""Where a value is inside a resource: names and list positions."""
+
+_SERVER_MADE = frozenset({"resourceType", "id", "meta", "text"})
+_MIN_DIGITS = 4
+
+
+def leaves(resource: Resource) -> Iterator[tuple[Path, Json]]:
+    """Every primitive value of a resource with its place, but for those a server makes."""
+    for name, value in resource.items():
+        if name not in _SERVER_MADE:
+            yield from _leaves(value, (name,))
+
+
+def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    else:
+        yield path, value
+
+
+def path_name(resource_type: str, path: Path) -> str:
+    """A path without list positions: ``Patient.name.family``."""
+    return ".".join((resource_type, *(str(part) for part in path if isinstance(part, str))))
+
+
+def replaced(resource: Resource, path: Path, value: Json) -> Resource:
+    """A copy of a resource with another value at a place."""
+    changed = copy.deepcopy(resource)
+    holder: Any = changed
+    for part in path[:-1]:
+        holder = holder[part]
+    holder[path[-1]] = value
+    return changed
+
+
+def removed(resource: Resource, path: Path) -> Resource:
+    """A copy of a resource without the value at a place, nor what is empty without it."""
+    changed = copy.deepcopy(resource)
+    holders: list[Any] = [changed]
+    for part in path[:-1]:
+        holders.append(holders[-1][part])
+    for holder, part in zip(reversed(holders), reversed(path), strict=True):
+        if holder is holders[-1] or not holder[part]:
+            del holder[part]
+    return changed
+
+
+def values_at(resource: Resource, path: Path) -> list[Json]:
+    """The primitive values of a resource at the same path, whatever the list positions."""
+    name = path_name("", path)
+    return [value for other, value in leaves(resource) if path_name("", other) == name]
+
+
+def wrong_values(
+    resource_type: str, path: Path, value: Json, ids: Mapping[str, Sequence[str]], neighbours: Iterable[Resource]
+) -> list[Json]:
+    """Values that are not `value` where it stands: a made-up one, those of neighbours, other targets of a reference.
+
+    Args:
+        resource_type: Type of the resource.
+        path: Where the value stands.
+        value: The right value.
+        ids: Known ids by resource type.
+        neighbours: Resources of the same type whose values are easily mistaken for the right one.
+    """
+    wrong: list[Json] = []
+    if path[-1] == "reference" and isinstance(value, str) and "/" in value:
+        target, _, id = value.rpartition("/")
+        wrong += [f"{target}/{other}" for other in ids.get(target, ()) if other != id]
+    else:
+        wrong += mutated(_element(resource_type, path), value)
+        wrong += [found for one in neighbours for found in values_at(one, path)]
+    return [one for n, one in enumerate(wrong) if one != value and one not in wrong[:n]]
+
+
+def mutated(element: Element | None, value: Json) -> list[Json]:
+    """Made-up values of the same type that say something else."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1]
+    if not isinstance(value, str):
+        return []
+    if element is not None and element.binding is not None:
+        return [code for code in sorted(codes(element.binding)) if code != value]
+    moment = _other_time(value)
+    if moment is not None:
+        return [moment]
+    if sum(character.isdigit() for character in value) >= _MIN_DIGITS:
+        last = max(index for index, character in enumerate(value) if character.isdigit())
+        return [f"{value[:last]}{(int(value[last]) + 1) % 10}{value[last + 1 :]}"]
+    return [f"{value}a", value[1:] or "b"]
+
+
+def _other_time(value: str) -> str | None:
+    try:
+        if len(value) == len("2000-01-01"):
+            return (date.fromisoformat(value) + timedelta(days=1)).isoformat()
+        moved = datetime.fromisoformat(value) + timedelta(hours=1)
+    except (ValueError, OverflowError):
+        return None
+    return moved.isoformat().replace("+00:00", "Z") if "T" in value and moved.tzinfo else None
+
+
+def _element(resource_type: str, path: Path) -> Element | None:
+    """The definition of the element at a path; None if there is none."""
+    content, element = resource_type, None
+    for name in (part for part in path if isinstance(part, str)):
+        try:
+            element = children(content).get(name)
+        except UnknownNameError:
+            return None
+        if element is None:
+            return None
+        content = element.content
+    return element
