@@ -248,33 +248,25 @@ def resolve_reference(ctx: Context, reference: str, *, several: str = "1092") ->
 # who refers to a resource
 
 
-@cache
-def _referring_parameters(target_type: str) -> tuple[int, ...]:
-    """Ids of the search parameters through which a resource of this type may be referred to."""
-    return tuple(
-        parameter.id
-        for resource_type in RESOURCE_TYPES
-        for parameter in search_parameters(resource_type).values()
-        if parameter.type == "reference" and (not parameter.targets or target_type in parameter.targets)
-    )
+_REFERRER = """
+WITH RECURSIVE paths(pid) AS (
+    SELECT min(pid) FROM {db}.reference
+    UNION ALL
+    SELECT (SELECT min(pid) FROM {db}.reference WHERE pid > paths.pid) FROM paths WHERE pid IS NOT NULL
+)
+SELECT min(r.rid) FROM paths CROSS JOIN {db}.reference r ON r.pid = paths.pid
+WHERE r.target_id = ? AND r.target_type = ? AND r.rid <> ? {current}
+"""  # for each path in use, one look at what refers to the target by it: the table is clustered that way
+_REFERRERS = (
+    _REFERRER.format(db="overlay", current=""),
+    _REFERRER.format(db="main", current="AND NOT EXISTS (SELECT 1 FROM overlay.resource o WHERE o.rid = r.rid)"),
+)
 
 
 def _first_referrer(store: Store, row: Row) -> int | None:
     """Lowest rid of another resource whose current version refers to this one."""
-    best: int | None = None
-    parameters = ",".join(map(str, _referring_parameters(row.type)))
-    for db, current in (
-        ("overlay", ""),
-        ("main", "AND NOT EXISTS (SELECT 1 FROM overlay.resource o WHERE o.rid = r.rid)"),
-    ):
-        (rid,) = store.db.execute(
-            f"SELECT min(r.rid) FROM {db}.reference r "
-            f"WHERE r.pid IN ({parameters}) AND r.target_id = ? AND r.target_type = ? AND r.rid <> ? {current}",
-            (row.id, row.type, row.rid),
-        ).fetchone()
-        if rid is not None and (best is None or rid < best):
-            best = rid
-    return best
+    found = [store.db.execute(query, (row.id, row.type, row.rid)).fetchone()[0] for query in _REFERRERS]
+    return min((rid for rid in found if rid is not None), default=None)
 
 
 def check_unreferenced(store: Store, row: Row) -> None:
@@ -283,7 +275,8 @@ def check_unreferenced(store: Store, row: Row) -> None:
     if rid is None:
         return
     referrer, target = store.row(rid), f"{row.type}/{row.id}"
-    paths = [path for path, to in index.references(loads(referrer.body)) if to == target]
+    referring = index.references(loads(referrer.body))
+    paths = [path for path, text in referring if split_reference(text)[1:] == (row.type, row.id)]
     raise FhirError(
         409,
         f"Unable to delete {target} because at least one resource has a reference to this resource. "
