@@ -1,7 +1,7 @@
 """JSON text to objects and back.
 
-The standard library's parser reads what is JSON. Only a body it refuses goes through `lenient`, which knows the oddities HAPI
-accepts and the words it refuses with.
+The standard library's parser reads what is JSON. Only a body it refuses goes through `lenient`, which knows the
+oddities HAPI accepts and the words it refuses with.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ _CHUNK = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/", "'": "'"}
 _LITERALS = {"true": True, "false": False, "null": None}
 _VALUES = "(JSON String, Number, Array, Object or token 'null', 'true' or 'false')"
-_NAMES = {dict: "Object", list: "Array"}
 _MAX_WORD = 256
 
 
@@ -79,7 +78,7 @@ class _Reader:
         char, wanted = self.text[self.at], "}" if isinstance(container, dict) else "]"
         self.at += 1
         if char != wanted:
-            opened = f"(for {_NAMES[type(container)]} starting at {self._place(start)})"
+            opened = f"(for {_kind(container)} starting at {self._place(start)})"
             self._fail(f"Unexpected close marker '{char}': expected '{wanted}' {opened}", self.at)
         self.open.pop()
         self.names.pop()
@@ -88,13 +87,13 @@ class _Reader:
         char = self._peek()
         if not char:
             container, start = self.open[-1]
-            marker = f"expected close marker for {_NAMES[type(container)]} (start marker at {self._place(start)})"
+            marker = f"expected close marker for {_kind(container)} (start marker at {self._place(start)})"
             self._fail(f"Unexpected end-of-input: {marker}", self.at)
         return char in "}]"
 
     def _separated(self, container: Any) -> bool:
         if self.text[self.at] != ",":
-            self._unexpected(f"was expecting comma to separate {_NAMES[type(container)]} entries")
+            self._unexpected(f"was expecting comma to separate {_kind(container)} entries")
         self.at += 1
         if not self._peek():
             self._ends_between()
@@ -283,13 +282,14 @@ class _Reader:
         char = self._char()
         if char and char < " ":
             self._fail(
-                f"Illegal character ({_described(char)}): only regular white space (\\r, \\n, \\t) is allowed between tokens",
+                f"Illegal character ({_described(char)}): "
+                "only regular white space (\\r, \\n, \\t) is allowed between tokens",
                 self.at + 1,
             )
         return char
 
     def _ends_between(self) -> NoReturn:
-        kind = _NAMES[type(self.open[-1][0])]
+        kind = _kind(self.open[-1][0])
         self._fail(f"Unexpected end-of-input within/between {kind} entries", self.at)
 
     def _unexpected(self, expectation: str) -> NoReturn:
@@ -309,3 +309,7 @@ def _described(char: str) -> str:
     if code < 32 or 127 <= code < 160:
         return f"(CTRL-CHAR, code {code})"
     return f"'{char}' (code {code})" if code < 256 else f"'{char}' (code {code} / 0x{code:x})"
+
+
+def _kind(container: Any) -> str:
+    return "Object" if isinstance(container, dict) else "Array"

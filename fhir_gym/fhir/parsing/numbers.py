@@ -6,8 +6,9 @@ from decimal import Decimal
 
 __all__ = ["Number", "canonical", "integer"]
 
-# Longer integers do not fit 64 bits, which is what a JSON writer takes as an integer.
-_SAFE_DIGITS = 18
+# What a JSON writer takes as an integer.
+_INT64 = range(-(2**63), 2**63)
+_INT64_TEXT = 20
 
 
 class Number(float):
@@ -29,7 +30,10 @@ class Number(float):
 
 def integer(text: str) -> int | Number:
     """A JSON integer; one too long for 64 bits becomes a `Number`."""
-    return int(text) if len(text) <= _SAFE_DIGITS else Number(text)
+    if len(text) > _INT64_TEXT:
+        return Number(text)
+    value = int(text)
+    return value if value in _INT64 else Number(text)
 
 
 def canonical(text: str) -> str:

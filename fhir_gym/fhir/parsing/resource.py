@@ -14,7 +14,7 @@ from uuid import UUID
 
 from fhir_gym.fhir import definitions
 from fhir_gym.fhir.parsing.errors import ParseError, invalid_value
-from fhir_gym.fhir.parsing.jsontext import MAX_DEPTH, dumps
+from fhir_gym.fhir.parsing.jsontext import dumps
 from fhir_gym.fhir.parsing.lenient import too_deep
 from fhir_gym.fhir.parsing.primitives import Scalar, check_for, is_blank, text_of
 from fhir_gym.types import Resource
@@ -23,6 +23,8 @@ __all__ = ["Parser"]
 
 _PRIMITIVE, _COMPLEX, _EXTENSION, _RESOURCE = range(4)
 _RESOURCE_TYPES = frozenset(definitions.RESOURCE_TYPES)
+# Deepest nesting of objects; each takes up to four frames of Python's stack, which ends at 1,000.
+_MAX_OBJECTS = 100
 _IGNORED = frozenset(["resourceType", "fhir_comments"])
 # The fields of an extension's value, by JSON name.
 _EXTENSION_PATH = "Extension"
@@ -117,9 +119,7 @@ class Parser:
 
     def _complex(self, path: str, source: Mapping[str, Any]) -> dict[str, Any] | None:
         """The elements of an object; None if none is left."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ParseError(too_deep(self.depth, MAX_DEPTH))
+        self._descend()
         fields = _fields(path)
         entries: list[_Entry] = []
         choices: set[str] | None = None
@@ -143,6 +143,11 @@ class Parser:
             self._lone_alternates(lone, fields, source, entries)
         self.depth -= 1
         return _assembled(entries) if entries else None
+
+    def _descend(self) -> None:
+        self.depth += 1
+        if self.depth > _MAX_OBJECTS:
+            raise ParseError(too_deep(self.depth, _MAX_OBJECTS))
 
     def _unknown(self, name: str) -> None:
         if not name:
@@ -279,9 +284,7 @@ class Parser:
                 f"HAPI-1841: Syntax error parsing JSON FHIR structure: Expected OBJECT at element '{name}', "
                 f"found '{_shape(source).split(' ')[0]}'"
             )
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ParseError(too_deep(self.depth, MAX_DEPTH))
+        self._descend()
         url = source.get("url")
         shown = text_of(url) if isinstance(url, Scalar) else None
         entry = self._extension_value(source)
