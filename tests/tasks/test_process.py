@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fhir_gym.actions import Action, Delete, Get, Patch, Post, Put, to_request
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.tasks.endstate import LoggedRequest
+from fhir_gym.tasks.process import measure, tools_of
+
+BASE = "http://localhost:8080/fhir"
+
+
+def logged(action: Action, status: int = 200, body: Any = None) -> LoggedRequest:
+    request = to_request(action, BASE)
+    assert isinstance(request, Request)
+    return LoggedRequest(action, request, Response(status, body=json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    ("action", "tool"),
+    [
+        (Get("/Patient?family=Lee"), "search"),
+        (Get("Patient"), "search"),
+        (Get(f"{BASE}?_getpages=1&_getpagesoffset=20"), "search"),
+        (Post("/Patient/_search", "family=Lee"), "search"),
+        (Get("/Patient/1"), "read"),
+        (Get("/Patient/1/_history/1"), "history"),
+        (Get("/_history"), "history"),
+        (Get("/metadata"), "other"),
+        (Get("/Patient/$everything"), "other"),
+        (Post("/Patient", {}), "create"),
+        (Post("/$meta", {}), "other"),
+        (Put("/Patient/1", {}), "update"),
+        (Put("/Patient?family=Lee", {}), "update"),
+        (Patch("/Patient/1", []), "patch"),
+        (Delete("/Patient/1"), "delete"),
+        (Delete("/Patient?family=Lee"), "delete"),
+    ],
+)
+def test_tools(action: Action, tool: str) -> None:
+    assert tools_of([logged(action)]) == [tool]
+
+
+def bundle(*requests: tuple[str, str]) -> dict[str, Any]:
+    entries = [{"request": {"method": method, "url": url}} for method, url in requests]
+    return {"resourceType": "Bundle", "type": "batch", "entry": entries}
+
+
+def test_entries_of_a_bundle_count_one_by_one() -> None:
+    sent = bundle(("GET", "Patient?family=Lee"), ("DELETE", "Patient/1"), ("POST", "Patient"))
+    answer = {"entry": [{"response": {"status": s}} for s in ("200 OK", "404 Not Found", "201 Created")]}
+    process = measure([logged(Post("/", sent), 200, answer)])
+    assert process.requests == {"create": 1, "delete": 1, "search": 1}
+    assert process.errors == {"delete": 1}
+
+
+def test_a_refused_bundle_fails_as_a_whole() -> None:
+    process = measure([logged(Post("", bundle(("PUT", "Patient/1"), ("DELETE", "Patient/2"))), 400)])
+    assert process.errors == {"delete": 1, "update": 1}
+
+
+@pytest.mark.parametrize("body", ["{", "[]", '{"entry": 1}', '{"entry": [1, {"request": 2}]}', "[" * 2_000])
+def test_no_bundle_is_still_a_request(body: str) -> None:
+    process = measure([logged(Post("/", body), 400)])
+    assert set(process.requests) == {"other"}
+
+
+def test_errors_by_tool() -> None:
+    process = measure([logged(Get("/Patient/1"), 404), logged(Get("/Patient/2")), logged(Delete("/Patient/1"), 200)])
+    assert process.requests == {"delete": 1, "read": 2}
+    assert process.errors == {"read": 1}
