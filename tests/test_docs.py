@@ -49,7 +49,12 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """A page's blocks, in order, as one program in a process of its own: names carry over as a reader expects."""
     source = "\n\n".join(PYTHON.findall(page.read_text("utf-8")))
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-W", "error", "-c", source],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
     )
     assert done.returncode == 0, f"{page_id(page)}:\n{done.stdout}\n{done.stderr}"
 

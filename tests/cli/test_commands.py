@@ -1,0 +1,146 @@
+"""The commands, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fhir_gym import read_rollouts, task_keys
+from tests.cli.conftest import Cli
+
+ENV = "FHIRAgent/Appointment-v0"
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_help_names_every_command(cli: Cli) -> None:
+    outcome = cli("--help")
+    assert outcome.code == 0
+    for command in ("demo", "serve", "worlds", "tasks", "rollout", "dataset", "version"):
+        assert command in outcome.out
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("version").out.startswith("fhir-gym 0.")
+
+
+def test_worlds_list_and_info(cli: Cli) -> None:
+    listed = json.loads(cli("worlds", "list", "--json").out)
+    assert {"hospital-small", "empty"} <= {one["name"] for one in listed}
+    info = json.loads(cli("worlds", "info", "hospital-small", "--json").out)
+    assert info["name"] == "hospital-small"
+    assert info["counts"]["Patient"] > 0
+    text = cli("worlds", "info", "hospital-small").out
+    assert info["content_hash"] in text
+    assert f"{info['counts']['Observation']:,}" in text
+
+
+def test_worlds_build_is_reproducible(cli: Cli, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.sqlite", "b.sqlite")]
+    for path in paths:
+        assert cli("worlds", "build", "empty", "--seed", 3, "--out", path).out.strip() == str(path)
+    first, second = (json.loads(cli("worlds", "info", path, "--json").out) for path in paths)
+    assert first["content_hash"] == second["content_hash"]
+
+
+def test_import_then_info(cli: Cli, tmp_path: Path) -> None:
+    people = [{"resourceType": "Patient", "id": f"p{n}", "name": [{"family": "O'Zoë-Lee"}]} for n in range(3)]
+    (tmp_path / "people.ndjson").write_text("\n".join(map(json.dumps, people)))
+    out = tmp_path / "ward.sqlite"
+    outcome = cli("worlds", "import", tmp_path, "--name", "ward", "--out", out)
+    assert outcome.code == 0
+    info = json.loads(cli("worlds", "info", out, "--json").out)
+    assert (info["name"], info["counts"]) == ("ward", {"Patient": 3})
+
+
+def test_tasks_list(cli: Cli) -> None:
+    listed = json.loads(cli("tasks", "list", "--json").out)
+    assert [row["key"] for row in listed if row["env"] == ENV] == list(task_keys(ENV))
+    assert "02b" in cli("tasks", "list", ENV).out
+
+
+def test_tasks_show(cli: Cli) -> None:
+    outcome = cli("tasks", "show", ENV, "02a", "--variation", 4)
+    assert outcome.code == 0
+    assert "GET /Patient?" in outcome.out
+    assert "Success: all" in outcome.out
+    shown = json.loads(cli("tasks", "show", ENV, "02a", "--variation", 4, "--json").out)
+    assert shown["prompt"] in outcome.out
+    assert shown["verdict"]["success"] is True
+    assert shown["solution"][-1].startswith("FINISH(")
+
+
+def test_tasks_check_passes_and_says_what_it_did(cli: Cli) -> None:
+    outcome = cli("tasks", "check", ENV, "--tasks", "02a", "--variations", 2)
+    assert outcome.code == 0, outcome.out + outcome.err
+    assert "02a" in outcome.out
+
+
+def test_rollout_then_dataset(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "rollouts.jsonl"
+    outcome = cli("rollout", ENV, "--tasks", "01,02a", "--variations", "0-1", "--out", out)
+    assert outcome.code == 0
+    assert "100%" in outcome.out
+    assert [(one.task.key, one.task.variation) for one in read_rollouts(out)] == [
+        ("01", 0),
+        ("01", 1),
+        ("02a", 0),
+        ("02a", 1),
+    ]
+    again = cli("rollout", ENV, "--tasks", "01,02a", "--variations", "0-1", "--out", out)
+    assert again.code == 2
+    assert "--resume" in again.err
+    more = cli("rollout", ENV, "--tasks", "01,02a", "--variations", "0-2", "--out", out, "--resume")
+    assert more.code == 0
+    assert len(list(read_rollouts(out))) == 6
+    for format, columns in (
+        ("messages", {"messages"}),
+        ("tools", {"messages", "tools"}),
+        ("completion", {"completion"}),
+    ):
+        train = tmp_path / f"{format}.jsonl"
+        assert cli("dataset", out, "--format", format, "--out", train).code == 0
+        rows = lines(train)
+        assert rows
+        assert all(columns <= set(row) for row in rows)
+
+
+def test_failures_are_left_out_of_a_dataset(cli: Cli, tmp_path: Path) -> None:
+    out, train = tmp_path / "rollouts.jsonl", tmp_path / "train.jsonl"
+    cli("rollout", ENV, "--agent", "idle", "--tasks", "02b", "--variations", 0, "--out", out)
+    outcome = cli("dataset", out, "--out", train)
+    assert outcome.code == 0
+    assert lines(train) == []
+    assert "not successful" in outcome.err
+    cli("dataset", out, "--out", train, "--failures")
+    assert len(lines(train)) == 1
+
+
+def test_a_dataset_never_replaces_its_source(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "rollouts.jsonl"
+    out.write_text("precious\n")
+    assert cli("dataset", out, "--out", out).code == 2
+    assert out.read_text() == "precious\n"
+
+
+def test_demo(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = cli("demo", "--variations", 1)
+    assert outcome.code == 0
+    records = list(read_rollouts(tmp_path / "demo-output" / "rollouts.jsonl"))
+    keys = task_keys(ENV)
+    assert [(one.agent.name, one.task.key) for one in records] == [
+        (agent, key) for agent in ("gold", "random", "idle") for key in keys
+    ]
+    assert all(one.success for one in records if one.agent.name == "gold")
+    assert not any(one.success for one in records if one.agent.name == "idle")
+    assert len(lines(tmp_path / "demo-output" / "train.jsonl")) >= len(keys)
+    for path in ("rollouts.jsonl", "train.jsonl"):
+        assert path in outcome.out
+    assert "nothing else changed" in outcome.out
+    assert cli("demo", "--variations", 1).code == 0
+    assert len(list(read_rollouts(tmp_path / "demo-output" / "rollouts.jsonl"))) == len(records)
