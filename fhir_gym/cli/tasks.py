@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fhir_gym.cli._console import fields, print_json, print_text, progress, table
 from fhir_gym.cli._options import EnvArgument, JsonOption, WorldOption, names
 
+if TYPE_CHECKING:
+    from fhir_gym.tasks.soundness import TaskReport
+
 __all__ = ["app"]
+
+_SHOWN_FAILURES = 5
 
 app = typer.Typer(help="The tasks: list them, show one as an agent gets it, prove them sound.", no_args_is_help=True)
 
@@ -99,10 +104,48 @@ def check(
 ) -> None:
     """Prove that tasks are sound, without a model.
 
-    The reference solution and its equivalents must score 1; idling, constant answers, creating blindly, other variations' solutions
-    and near misses of every graded field must score 0. Leaves with 1 if one does not.
+    The reference solution and its equivalents must succeed; idling, constant answers, creating blindly, other variations'
+    solutions and near misses of every graded field must fail. Leaves with 1 if one does not.
+
+    Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50
     """
-    raise NotImplementedError
+    from fhir_gym import worlds
+    from fhir_gym.tasks import soundness
+
+    with progress(f"Building {world}") as update:
+        opened = worlds.load(world, progress=update)
+    with opened, progress("Checking") as update:
+        report = soundness.check(
+            opened,
+            env_ids or None,
+            tasks=names(tasks),
+            variations=variations,
+            progress=lambda _, done, total: update(done, total),
+        )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        table(report.columns, report.rows())
+        for task in report.tasks:
+            _explain(task)
+    if not report.sound:
+        raise typer.Exit(1)
+
+
+def _explain(task: TaskReport) -> None:
+    """What is wrong with a task, and how to see it again."""
+    for failure in task.failures[:_SHOWN_FAILURES]:
+        print_text(f"\n{failure.env} {failure.task}, variation {failure.variation}: {failure.group}, {failure.policy}")
+        print_text(f"{failure.problem} (grading {failure.grading})", style="red")
+        for action in failure.actions:
+            print_text(f"  {action}")
+        print_text(failure.explanation)
+    if len(task.failures) > _SHOWN_FAILURES:
+        print_text(f"\n{len(task.failures) - _SHOWN_FAILURES} more of {task.env} {task.task}; --json has all")
+    if task.uncovered:
+        print_text(
+            f"\n{task.env} {task.task}: nothing tried needs these checks: {', '.join(task.uncovered)}", style="red"
+        )
 
 
 def _play_gold(episode: Any) -> list[tuple[str, int]]:
