@@ -6,6 +6,7 @@ import hashlib
 import os
 import sqlite3
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -214,7 +215,8 @@ class WorldBuilder:
 
     def _remove(self) -> None:
         for file in (self._temporary, self._scratch):
-            file.unlink(missing_ok=True)
+            with suppress(NotADirectoryError):  # what should be the folder is a file: there is nothing to remove
+                file.unlink(missing_ok=True)
 
 
 _RESOURCE_INSERT = "INSERT INTO main.resource VALUES (?,?,?,?,?,?,?,?)"
