@@ -104,8 +104,8 @@ def check(
 ) -> None:
     """Prove that tasks are sound, without a model.
 
-    The reference solution and its equivalents must succeed; idling, constant answers, creating blindly, other variations'
-    solutions and near misses of every graded field must fail. Leaves with 1 if one does not.
+    The reference solution and its equivalents must succeed; idling, constant answers, creating blindly, the solution of
+    another variation and near misses of every graded field must fail. Leaves with 1 if one does not.
 
     Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50
     """

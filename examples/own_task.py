@@ -1,0 +1,120 @@
+"""A task of your own: define it, prove it sound, let an agent do it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+
+import fhir_gym
+from fhir_gym import worlds
+from fhir_gym.actions import Finish, Get
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Check, EndState, Fhir, Gold, Params, Task, register, soundness
+from fhir_gym.tasks.answers import Ids
+from fhir_gym.types import Resource
+
+ENV_ID = "Example/Weights-v0"
+
+
+class LatestWeightParams(Params):
+    """Values of the task.
+
+    Attributes:
+        patient: Id of a patient of the world.
+        other: Id of another one.
+        first_id: Id of the first Observation; the others follow.
+        days: How many days ago each was taken: the right one first, then older ones.
+        kilograms: Their values.
+    """
+
+    patient: str
+    other: str
+    first_id: int
+    days: tuple[int, ...]
+    kilograms: tuple[int, ...]
+
+
+class LatestWeight(Task[LatestWeightParams]):
+    """Find a patient's latest valid weight."""
+
+    key = "latest-weight"
+    title = "Find the latest weight"
+    category = "Vital signs"
+    difficulty = 1
+    kind = "query"
+    required_tools = (("search",),)
+    required_resources = ("Observation",)
+    prohibited_tools = ("create", "update", "patch", "delete")
+    prompts = ("Which Observation is the latest final weight (LOINC 29463-7) of Patient/{patient}?",)
+    ending = 'Finish with FINISH(["<id>"]), where <id> is the id of that Observation. Change nothing.'
+    answer = Ids(("Observation",))
+    gold_steps = 2
+
+    def sample(self, rng: random.Random, world: World) -> LatestWeightParams:
+        """Draw two patients of the world, and days."""
+        patient, other = rng.sample(world.ids("Patient"), 2)
+        latest = rng.randrange(5, 50)
+        older = sorted(rng.sample(range(latest + 1, 400), 3))
+        return LatestWeightParams(
+            patient=patient,
+            other=other,
+            first_id=world.manifest.next_id + rng.randrange(1_000, 100_000),
+            days=(latest, *older),
+            kilograms=tuple(rng.sample(range(50, 110), 6)),
+        )
+
+    def setup(self, p: LatestWeightParams, world: World) -> list[Resource]:
+        """The patient's weights, and two decoys newer than the latest: entered in error, and somebody else's."""
+        latest = p.days[0]
+        taken = [(p.patient, "final", days) for days in p.days]
+        taken += [(p.patient, "entered-in-error", latest - 2), (p.other, "final", latest - 3)]
+        return [
+            {
+                "resourceType": "Observation",
+                "id": str(p.first_id + number),
+                "status": status,
+                "code": {"coding": [{"system": "http://loinc.org", "code": "29463-7"}]},
+                "subject": {"reference": f"Patient/{patient}"},
+                "effectiveDateTime": (world.now - timedelta(days=days)).isoformat(timespec="seconds"),
+                "valueQuantity": {"value": kilograms, "unit": "kg"},
+            }
+            for number, ((patient, status, days), kilograms) in enumerate(zip(taken, p.kilograms, strict=True))
+        ]
+
+    def words(self, p: LatestWeightParams, world: World) -> dict[str, str]:
+        """The patient."""
+        return {"patient": p.patient}
+
+    def gold(self, p: LatestWeightParams, fhir: Fhir) -> Gold:
+        """One search, newest first."""
+        query = {"patient": p.patient, "code": "http://loinc.org|29463-7", "status": "final", "_sort": "-date"}
+        bundle = yield Get("/Observation", query)
+        yield Finish([bundle["entry"][0]["resource"]["id"]])
+
+    def rests_on(self, p: LatestWeightParams) -> tuple[str, ...]:
+        """The record that has to be seen."""
+        return (f"Observation/{p.first_id}",)
+
+    def checks(self, p: LatestWeightParams, end: EndState) -> Iterator[Check]:
+        """The answer is the latest weight."""
+        (answer,) = end.answer_ids("Observation")
+        expected = str(p.first_id)
+        yield Check(name="answer", passed=answer == expected, expected=expected, actual=answer)
+
+
+def main() -> None:
+    """Register the task, prove it sound, let the reference solution do it."""
+    register(ENV_ID, LatestWeight())
+    with worlds.load("hospital-small") as world:
+        report = soundness.check(world, [ENV_ID], variations=5)
+        for row in (report.columns, *report.rows()):
+            print("  ".join(cell.ljust(8) for cell in row))
+        rollouts = list(fhir_gym.run(ENV_ID, "gold", variations="0-4", world=world))
+    print([rollout.reward for rollout in rollouts])
+    if not report.sound:
+        raise SystemExit("the task is not sound")
+
+
+if __name__ == "__main__":
+    main()
