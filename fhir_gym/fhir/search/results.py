@@ -1,0 +1,94 @@
+"""Matches found so far, fetched in HAPI's passes, and what a search must remember for its later pages."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+
+from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.search.conditions import Condition
+from fhir_gym.fhir.search.includes import Include
+from fhir_gym.fhir.search.options import Shape
+from fhir_gym.fhir.search.scope import Scope
+from fhir_gym.fhir.search.select import Key, count_query, impossible, rids_query, simplify
+
+__all__ = ["FIRST_PASS", "Query", "Result", "count", "fetch", "remember"]
+
+FIRST_PASS = 13
+"""Matches HAPI looks for at first, if the page is not larger; then 503, 2003, all."""
+
+_LATER_PASSES = (503, 2003)
+_ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a search looks for.
+
+    Attributes:
+        resource_type: Type searched.
+        conditions: As compiled.
+        keys: Order.
+    """
+
+    resource_type: str
+    conditions: tuple[Condition, ...]
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A search that has further pages.
+
+    Attributes:
+        query: To find more.
+        known: Matches found so far, in order.
+        exhausted: Whether there are no more.
+        total: Number of all matches, if it was asked for.
+        includes: What each page shows beside.
+        shape: How resources are shown.
+    """
+
+    query: Query
+    known: array[int]
+    exhausted: bool
+    total: int | None
+    includes: tuple[Include, ...]
+    shape: Shape
+
+    def upto(self, ctx: Context, end: int) -> Result:
+        """The same with at least `end` matches known, or all."""
+        if self.exhausted or end <= len(self.known):
+            return self
+        size = next((p for p in _LATER_PASSES if p >= end and p > len(self.known)), _ALL)
+        before = set(self.known)
+        found = fetch(ctx, self.query, size)
+        known = self.known + array("q", (rid for rid in found if rid not in before))
+        return replace(self, known=known, exhausted=size == _ALL or len(found) < size)
+
+
+def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
+    """Matches in order; a negative limit means all."""
+    scope = Scope(query.resource_type, ctx.store.changed)
+    conditions = simplify(scope, query.conditions)
+    if impossible(conditions):
+        return []
+    text, values = rids_query(scope, conditions, query.keys)
+    return [rid for (rid,) in ctx.store.db.execute(text, (*values, limit, offset))]
+
+
+def count(ctx: Context, query: Query) -> int:
+    """Number of matches."""
+    scope = Scope(query.resource_type, ctx.store.changed)
+    conditions = simplify(scope, query.conditions)
+    if impossible(conditions):
+        return 0
+    text, values = count_query(scope, conditions)
+    return int(ctx.store.db.execute(text, values).fetchone()[0])
+
+
+def remember(ctx: Context, token: str, result: Result) -> None:
+    """Keep a search for its later pages; the oldest ones are forgotten."""
+    ctx.searches[token] = result
+    while len(ctx.searches) > ctx.limits.searches:
+        ctx.searches.popitem(last=False)

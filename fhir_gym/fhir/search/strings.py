@@ -1,0 +1,52 @@
+"""String parameters: starts-with on normalised text by default."""
+
+from __future__ import annotations
+
+from fhir_gym.fhir.index import Field
+from fhir_gym.fhir.index.values import normalise
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.conditions import ORDERED, PLAIN, Condition, Rows, any_of, marks
+from fhir_gym.fhir.search.names import unescape
+
+__all__ = ["MAX_STRING", "prefix_condition", "string_condition"]
+
+MAX_STRING = 768
+_AFTER = chr(0x10FFFF)
+
+
+def string_condition(name: str, field: Field, modifier: str | None, values: list[str]) -> Condition:
+    """A condition on string rows; modifiers other than `exact` and `contains` are ignored, as HAPI ignores them."""
+    parts = [_one(name, field, modifier, unescape(value)) for value in values]
+    return any_of(parts)
+
+
+def _one(name: str, field: Field, modifier: str | None, text: str) -> Rows:
+    if len(text) > MAX_STRING:
+        raise FhirError(
+            400,
+            f"HAPI-1260: Parameter[{name}] has length ({len(text)}) that is longer than maximum allowed "
+            f"({MAX_STRING}): {text}",
+        )
+    pids = f"@.pid {marks(field.pids)}"
+    norm = normalise(text)
+    if modifier == "exact":
+        where = f"{pids} AND @.norm = ? AND @.exact = ?"
+        return Rows("string", where, (*field.pids, norm, text), rank=25, turn=PLAIN)
+    if modifier == "contains":
+        return Rows(
+            "string", f"{pids} AND @.norm LIKE ? ESCAPE '\\'", (*field.pids, f"%{_like(norm)}%"), 65, "@.norm", ORDERED
+        )
+    return prefix_condition(field.pids, norm)
+
+
+def prefix_condition(pids: tuple[int, ...], norm: str, *, table: str = "string") -> Rows:
+    """Rows whose normalised text starts with this; ``_`` stands for any one character (HAPI passes it to SQL LIKE)."""
+    fixed = norm.partition("_")[0]
+    where, values = f"@.pid {marks(pids)} AND @.norm >= ? AND @.norm < ?", (*pids, fixed, fixed + _AFTER)
+    if "_" in norm:
+        where, values = f"{where} AND @.norm LIKE ? ESCAPE '\\'", (*values, f"{_like(norm)}%")
+    return Rows(table, where, values, rank=30, order="@.norm", turn=ORDERED)
+
+
+def _like(norm: str) -> str:
+    return norm.replace("\\", "\\\\").replace("%", "\\%")

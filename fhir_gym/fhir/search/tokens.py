@@ -1,0 +1,99 @@
+"""Token parameters: codes, identifiers, booleans; also `_tag` and `_security`."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from fhir_gym.fhir.definitions import search_parameters
+from fhir_gym.fhir.index import Field
+from fhir_gym.fhir.index.values import normalise
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.conditions import NOTHING, PLAIN, Condition, Not, Rows, any_of, marks
+from fhir_gym.fhir.search.names import split, unescape
+from fhir_gym.fhir.search.scope import Scope
+from fhir_gym.fhir.search.strings import prefix_condition
+
+__all__ = ["token_condition"]
+
+
+def token_condition(scope: Scope, name: str, field: Field, modifier: str | None, values: list[str]) -> Condition:
+    """A condition on token rows.
+
+    Args:
+        scope: Where it is compiled.
+        name: The parameter, for messages.
+        field: What it looks at.
+        modifier: ``not``, ``text``, ``above`` …; unknown ones are ignored, as HAPI ignores them.
+        values: Alternatives as written.
+    """
+    if modifier == "of-type":
+        raise FhirError(405, "HAPI-2012: The :of-type modifier is not enabled on this server")
+    if modifier in ("in", "not-in"):
+        raise FhirError(404, f"HAPI-2788: Unknown ValueSet: {quote(values[0], safe='')}")
+    if modifier == "text":
+        parts = [prefix_condition(field.pids, normalise(unescape(v)), table="string") for v in values]
+        return any_of(parts)
+    if modifier in ("above", "below"):
+        return _hierarchy(scope, name, field, values)
+    found = _any(name, field, values)
+    return Not(found) if modifier == "not" else found
+
+
+def _any(name: str, field: Field, values: list[str]) -> Condition:
+    plain: list[str] = []
+    parts: list[Condition] = []
+    for value in values:
+        pieces = split(value.lstrip(), "|")
+        if len(pieces) == 1:
+            plain.append(unescape(pieces[0]))
+        else:
+            parts.append(_with_system(name, field, value, pieces))
+    if plain:
+        rank = 20 if len(plain) == 1 else 22
+        where = f"@.pid {marks(field.pids)} AND @.value {marks(tuple(plain))}"
+        parts.insert(0, Rows("token", where, (*field.pids, *plain), rank=rank, turn=PLAIN, owned=True))
+    return any_of(parts)
+
+
+def _with_system(name: str, field: Field, value: str, pieces: list[str]) -> Condition:
+    system, code = unescape(pieces[0]), unescape(pieces[1])
+    if len(pieces) > 2:
+        return NOTHING
+    if name in ("_tag", "_security"):
+        if not code:
+            raise FhirError(
+                400,
+                f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}",
+            )
+        if not system:
+            return _any(name, field, [pieces[1]])
+    if not code:
+        # any code of a system; HAPI finds nothing for text that is no system but a code ("code|")
+        where = f"@.pid {marks(field.pids)} AND @.system = ?"
+        return Rows("token", where, (*field.pids, system), rank=60, turn=PLAIN)
+    where = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?"
+    return Rows("token", where, (*field.pids, code, system), rank=20, turn=PLAIN, owned=True)
+
+
+def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Condition:
+    """`:above` and `:below`: HAPI has no terminology here, and infers the system of a bare code from the binding."""
+    parts: list[Condition] = []
+    expression = search_parameters(scope.resource_type)[name].expression
+    for value in values:
+        pieces = split(value, "|")
+        if len(pieces) > 1 and pieces[0]:
+            return NOTHING
+        if "where(" in expression or " as " in expression or ".exists()" in expression:
+            element = expression.split(".")[0]
+            raise FhirError(400, f"HAPI-1700: Unknown child name in element {element} of {name}")
+        systems = tuple(sorted({p.system for p in field.paths if p.system}))
+        if not systems:
+            raise FhirError(
+                400,
+                f"HAPI-1240: Invalid token specified for parameter {name} - No code specified: (missing)|{pieces[-1]}",
+            )
+        where = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system {marks(systems)}"
+        parts.append(
+            Rows("token", where, (*field.pids, unescape(pieces[-1]), *systems), rank=20, turn=PLAIN, owned=True)
+        )
+    return any_of(parts)

@@ -1,0 +1,27 @@
+"""Uri parameters."""
+
+from __future__ import annotations
+
+from fhir_gym.fhir.index import Field
+from fhir_gym.fhir.search.conditions import Condition, Rows, any_of, marks
+from fhir_gym.fhir.search.names import unescape
+
+__all__ = ["uri_condition"]
+
+_AFTER = chr(0x10FFFF)
+
+
+def uri_condition(field: Field, modifier: str | None, values: list[str]) -> Condition:
+    """A condition on uri rows: equal, below a path (`:below`), or above one (`:above`)."""
+    parts = tuple(_one(field, modifier, unescape(value)) for value in values)
+    return any_of(parts)
+
+
+def _one(field: Field, modifier: str | None, text: str) -> Rows:
+    pids = f"@.pid {marks(field.pids)}"
+    if modifier == "below":
+        return Rows("uri", f"{pids} AND @.value >= ? AND @.value < ?", (*field.pids, text, text + _AFTER), rank=35)
+    if modifier == "above":
+        above = tuple(text[:end] for end in range(len(text) + 1) if end == len(text) or text[end] == "/")
+        return Rows("uri", f"{pids} AND @.value {marks(above)}", (*field.pids, *above), rank=25)
+    return Rows("uri", f"{pids} AND @.value = ?", (*field.pids, text), rank=20)
