@@ -254,9 +254,13 @@ WITH RECURSIVE paths(pid) AS (
     UNION ALL
     SELECT (SELECT min(pid) FROM {db}.reference WHERE pid > paths.pid) FROM paths WHERE pid IS NOT NULL
 )
-SELECT min(r.rid) FROM paths CROSS JOIN {db}.reference r ON r.pid = paths.pid
-WHERE r.target_id = ? AND r.target_type = ? AND r.rid <> ? {current}
-"""  # for each path in use, one look at what refers to the target by it: the table is clustered that way
+SELECT min((
+    SELECT min(r.rid) FROM {db}.reference r
+    WHERE r.pid = paths.pid AND r.target_id = ? AND r.target_type = ? AND r.rid <> ? {current}
+)) FROM paths
+"""
+# For each path in use one look at what refers to the target by it: the table is clustered that way. Not a join, for
+# which SQLite would first read the whole table into a Bloom filter.
 _REFERRERS = (
     _REFERRER.format(db="overlay", current=""),
     _REFERRER.format(db="main", current="AND NOT EXISTS (SELECT 1 FROM overlay.resource o WHERE o.rid = r.rid)"),

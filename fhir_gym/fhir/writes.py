@@ -18,6 +18,7 @@ from fhir_gym.fhir.patch import Patch, read_patch
 from fhir_gym.fhir.reads import shape
 from fhir_gym.fhir.storing import Unit, Written
 from fhir_gym.fhir.urls import decode_query
+from fhir_gym.fhir.xml_body import parse_xml
 from fhir_gym.types import Resource
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json", "application/json+fhir", "text/json"})
 _XML_TYPES = frozenset({"application/fhir+xml", "application/xml", "application/xml+fhir", "text/xml"})
 _FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
-_PATCH_TYPES = frozenset({"application/json-patch+json", *_JSON_TYPES, *_XML_TYPES, "application/xml-patch+xml"})
 _PREFERENCES = frozenset({"minimal", "representation", "OperationOutcome"})
 
 
@@ -143,7 +143,7 @@ def parse_body(request: Request, resource_type: str, operation: str) -> Resource
         )
     kind = _media_type(given)
     if kind in _XML_TYPES:
-        raise FhirError(415, f"This server reads JSON bodies only, not {kind}: send application/fhir+json")
+        return parse_xml(request.body, resource_type)
     if kind not in _JSON_TYPES:
         code = "0446" if kind in _FORM_TYPES else "0449"
         raise FhirError(

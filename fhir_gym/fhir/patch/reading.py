@@ -8,11 +8,12 @@ from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import parse_resource
 from fhir_gym.fhir.patch.fhirpath_patch import FhirPathPatch
 from fhir_gym.fhir.patch.json_patch import JsonPatch, parse_json_patch
+from fhir_gym.fhir.xml_body import parse_xml
 from fhir_gym.types import Resource
 
 __all__ = ["Patch", "read_patch"]
 
-_XML = frozenset({"application/fhir+xml", "application/xml+fhir", "application/xml-patch+xml"})
+_FHIR_XML = frozenset({"application/fhir+xml", "application/xml+fhir"})
 _FHIR_JSON = frozenset({"application/fhir+json", "application/json+fhir"})
 
 
@@ -38,6 +39,8 @@ def read_patch(media_type: str, body: bytes) -> Patch:
         return JsonPatch(parse_json_patch(body))
     if media_type in _FHIR_JSON:
         return FhirPathPatch(parse_resource(body, None))
-    if media_type in _XML:
-        raise FhirError(415, f"This server reads JSON patches only, not {media_type}: send application/json-patch+json")
+    if media_type in _FHIR_XML:
+        return FhirPathPatch(parse_xml(body, None))
+    if media_type == "application/xml-patch+xml":
+        raise FhirError(415, f"This server does not read {media_type}: send application/json-patch+json")
     raise FhirError(400, f"HAPI-1965: Invalid Content-Type for PATCH operation: {media_type}")
