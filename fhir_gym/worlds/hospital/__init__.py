@@ -103,19 +103,19 @@ def _moments(chance: Chance, visit: visits.Visit) -> list[datetime]:
     """When the patient was measured, not in the order of time."""
     moments = [visit.start + minutes(5)]
     if visit.kind == "IMP":
-        step = minutes(chance.between(6 * 60, DAY // 2))
-        while moments[-1] + step < visit.until - minutes(2 * 60) and len(moments) < 4:
+        step = minutes(chance.between(5 * 60, DAY // 2))
+        while moments[-1] + step < visit.until - minutes(2 * 60):  # so that every result is there by the end
             moments.append(moments[-1] + step)
-    return chance.shuffled(moments)
+    return chance.shuffled(moments[-4:])
 
 
 def _laboratory(
     chance: Chance, ids: Ids, visit: visits.Visit, taken: datetime, diseases: Sequence[str]
 ) -> Iterator[Resource]:
     """A panel with its report, and what was ordered besides."""
-    singles = [
-        base for base, share in _SINGLES if chance.percent(share + 25 * (base == "A1C" and "diabetes" in diseases))
-    ]
+    singles = [base for base, share in _SINGLES if chance.percent(share)]
+    if "diabetes" in diseases and "A1C" not in singles and chance.percent(25):
+        singles.append("A1C")
     if chance.percent(60):
         panel = chance.weighted([("BMP", 55), ("CBC", 25), ("ELEC", 20)])
         order = ids.new("SRQ") if chance.percent(50) else None
@@ -136,7 +136,5 @@ _SINGLES = (("GLU", 30), ("A1C", 15), ("MG", 25), ("K", 20), ("TP", 10), ("PT", 
 def _results(
     chance: Chance, ids: Ids, visit: visits.Visit, bases: Sequence[str], taken: datetime, diseases: Sequence[str]
 ) -> Iterator[Resource]:
-    """Results that came before the present; what is still in the machine is not there yet."""
     for result in labs.lab_resources(chance, ids.new, visit.person, bases, taken, diseases):
-        if datetime.fromisoformat(result["issued"]) <= NOW:
-            yield result | {"encounter": {"reference": f"Encounter/{visit.id}"}}
+        yield result | {"encounter": {"reference": f"Encounter/{visit.id}"}}

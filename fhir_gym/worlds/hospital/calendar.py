@@ -32,8 +32,8 @@ def calendar_resources(seed: int, ids: Ids, staff: Sequence[Clinician], people: 
         for start in _starts(chance):
             slot = _slot(ids.new("SLOT"), doctor, start)
             slots.append(slot)
-            if not chance.percent(_BUSY_PAST if start < NOW else _BUSY_COMING):
-                if chance.percent(8):
+            if not patients or not chance.percent(_BUSY_PAST if start < NOW else _BUSY_COMING):
+                if patients and chance.percent(8):
                     appointments.append(_cancelled(chance, ids, doctor, chance.one(patients), slot, start))
                 continue
             slot["status"] = "busy"
