@@ -1,0 +1,120 @@
+"""Light stand-ins for tests of the pure parts: a world without a file, a task with one thing to create."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from fhir_gym.actions import Finish, Get, Post
+from fhir_gym.fhir.session import Change
+from fhir_gym.fhir.store.manifest import Manifest
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks import Check, EndState, Fhir, Gold, Params, Task, Touch
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.checks import equal
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.types import Resource
+
+NOW = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
+
+
+class FakeWorld:
+    """What variations ask of a world, without one."""
+
+    def __init__(self, content_hash: str = "0" * 64, now: datetime = NOW) -> None:
+        self.now = now
+        self.manifest = Manifest(
+            name="fake", seed=None, now=now, counts={}, content_hash=content_hash, next_id=5_000, format=1
+        )
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        return None
+
+    def search(self, resource_type: str, **params: object) -> list[Resource]:
+        return []
+
+
+def fake_world(**settings: Any) -> World:
+    return cast(World, FakeWorld(**settings))
+
+
+class FakeView:
+    """A server of a few resources that finds nothing by search."""
+
+    def __init__(self, *resources: Resource) -> None:
+        self.resources = {(one["resourceType"], one["id"]): one for one in resources}
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        return self.resources.get((resource_type, id))
+
+    def search(self, resource_type: str, **params: Any) -> list[Resource]:
+        return []
+
+
+class GreetingParams(Params):
+    id: str
+    text: str
+
+
+class Greeting(Task[GreetingParams]):
+    """Create a Basic with a text, for the person on file."""
+
+    key = "greet"
+    title = "Greet"
+    category = "Tests"
+    difficulty = 1
+    kind = "action"
+    required_tools = (("create",),)
+    required_resources = ("Basic",)
+    prohibited_tools = ("delete",)
+    prompts = ("Say {text}.", "Please say {text}.")
+    ending = 'Finish with FINISH(["<id>"]).'
+    answer = IdsAnswer(("Basic",))
+    gold_steps = 3
+    pack = "Test/Greeting-v0"
+
+    def sample(self, rng: random.Random, world: World) -> GreetingParams:
+        ids = Ids(rng, world, 1)
+        return GreetingParams(id=ids.new(), text=rng.choice(("hello", "bonjour", "hola")))
+
+    def setup(self, p: GreetingParams, world: World) -> list[Resource]:
+        return [{"resourceType": "Patient", "id": p.id, "name": [{"text": p.text}]}]
+
+    def words(self, p: GreetingParams, world: World) -> dict[str, str]:
+        return {"text": p.text}
+
+    def gold(self, p: GreetingParams, fhir: Fhir) -> Gold:
+        yield Get(f"/Patient/{p.id}")
+        made = yield Post("/Basic", {"resourceType": "Basic", "code": {"text": p.text}})
+        yield Finish([made["id"]])
+
+    def touches(self, p: GreetingParams) -> tuple[Touch, ...]:
+        return (Touch("created", "Basic"),)
+
+    def rests_on(self, p: GreetingParams) -> tuple[str, ...]:
+        return (f"Patient/{p.id}",)
+
+    def checks(self, p: GreetingParams, end: EndState) -> Iterator[Check]:
+        new = end.created("Basic")
+        found = new[0] if new else {}
+        yield Check(name="created", passed=bool(new), expected=1, actual=len(new), level="exists")
+        yield equal("text", found.get("code", {}).get("text"), p.text)
+        (answer,) = end.answer_ids("Basic")
+        yield equal("answer", answer, found.get("id", "the new id"))
+
+
+def created(resource: Resource) -> Change:
+    return Change("created", resource["resourceType"], resource["id"], None, resource)
+
+
+def end_state(
+    answer: list[Any] | None = None,
+    *,
+    requests: tuple[Any, ...] = (),
+    changes: tuple[Change, ...] = (),
+    world: Any = None,
+) -> EndState:
+    after = FakeView(*(change.after for change in changes if change.after))
+    return EndState(answer, requests, FakeView(), after, changes, world or fake_world())
