@@ -1,0 +1,168 @@
+"""Parts of resources: `_elements` and `_summary`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from fhir_gym.fhir.definitions import children
+from fhir_gym.types import Resource
+
+__all__ = ["SUBSETTED", "subset"]
+
+SUBSETTED = {
+    "system": "http://terminology.hl7.org/CodeSystem/v3-ObservationValue",
+    "code": "SUBSETTED",
+    "display": "Resource encoded in summary mode",
+}
+"""The tag of a resource that is not shown whole."""
+
+_ALWAYS = ("resourceType", "id", "meta")
+# What is asked for of an object: everything (None), or these properties, each in turn with what is asked of it.
+_Asked = dict[str, Any] | None
+
+
+def subset(
+    resource: Resource, *, elements: Sequence[str] | None, summary: str | None, scope: str | None = None
+) -> Resource:
+    """A resource as `_elements` or `_summary` shows it; the given one is not changed.
+
+    Args:
+        resource: The whole resource.
+        elements: Element names or paths, each behind a type name (``Patient.name.family``) or for the type in `scope`.
+        summary: ``true``, ``data`` or ``text``; any other value shows everything.
+        scope: Type that names without one speak of: the type in the request's path. None: the resource's own.
+
+    Returns:
+        The part with the SUBSETTED tag, or the resource itself where nothing of the options is about it.
+    """
+    kind = resource["resourceType"]
+    if elements is not None:
+        asked = _asked(kind, elements, scope or kind)
+        if asked is None:
+            return resource
+        kept = _part(resource, asked)
+    elif summary in ("true", "data", "text"):
+        kept = _summarised(resource, kind, summary)
+    else:
+        return resource
+    head = {name: resource[name] for name in _ALWAYS if name in resource}
+    return _tagged({**head, **kept})
+
+
+def _asked(kind: str, elements: Iterable[str], scope: str) -> dict[str, Any] | None:
+    """What is asked of one type; None if nothing is said about it."""
+    asked: dict[str, Any] = {}
+    about = False
+    for element in elements:
+        if not element:
+            continue
+        # A piece that starts in upper case is read as a type, whether there is one or not.
+        first, _, rest = element.partition(".")
+        owner, path = (first, rest) if first[:1].isupper() or first == "*" else (scope, element)
+        if owner not in (kind, "*"):
+            continue
+        about = True
+        if path:
+            _ask(asked, path.split("."))
+        else:
+            asked["*"] = None
+    return asked if about else None
+
+
+def _ask(asked: dict[str, Any], steps: list[str]) -> None:
+    """Add one path; what is asked for as a whole stays whole."""
+    for step in steps[:-1]:
+        inner = asked.setdefault(step, {})
+        if inner is None:
+            return
+        asked = inner
+    asked[steps[-1]] = None
+
+
+def _part(source: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    if "*" in asked:
+        return dict(source)
+    choices = _choices(source["resourceType"]) if "resourceType" in source else {}
+    kept: dict[str, Any] = {}
+    for name, value in source.items():
+        plain = name.removeprefix("_")
+        wanted = next((n for n in (plain, choices.get(plain, plain), f"{choices.get(plain)}[x]") if n in asked), None)
+        if wanted is None:
+            continue
+        part = _of(value, asked[wanted])
+        if part:
+            kept[name] = part
+    return kept
+
+
+def _of(value: Any, asked: _Asked) -> Any:
+    if asked is None:
+        return value
+    if isinstance(value, dict):
+        return _part(value, asked)
+    if isinstance(value, list):
+        return [part for item in value if (part := _of(item, asked))]
+    return None
+
+
+@cache
+def _choices(kind: str) -> Mapping[str, str]:
+    """Stem of each choice, by the names of its types."""
+    return {e.name: e.choice for e in children(kind).values() if e.choice is not None}
+
+
+# Summaries -------------------------------------------------------------------------------------------------------
+
+
+def _summarised(resource: Resource, kind: str, summary: str) -> dict[str, Any]:
+    if summary == "data":
+        return {name: value for name, value in resource.items() if name != "text"}
+    if summary == "text":
+        wanted = _mandatory(kind)
+        return {name: value for name, value in resource.items() if name.removeprefix("_") in wanted}
+    return _summary(resource, kind)
+
+
+@cache
+def _mandatory(kind: str) -> frozenset[str]:
+    return frozenset(["text", *(e.name for e in children(kind).values() if e.required)])
+
+
+@cache
+def _in_summary(path: str) -> Mapping[str, str]:
+    """Elements of the summary below a path, with the path of their own content."""
+    return {e.name: e.content for e in children(path).values() if e.summary}
+
+
+def _summary(source: Mapping[str, Any], path: str) -> dict[str, Any]:
+    wanted = _in_summary(path)
+    kept: dict[str, Any] = {}
+    for name, value in source.items():
+        content = wanted.get(name.removeprefix("_"))
+        if content is None:
+            continue
+        part = _summary_of(value, content)
+        if part not in ({}, []):
+            kept[name] = part
+    return kept
+
+
+def _summary_of(value: Any, content: str) -> Any:
+    if isinstance(value, list):
+        return [part for item in value if (part := _summary_of(item, content)) != {}]
+    if not isinstance(value, dict) or not content or content == "Resource":
+        return value
+    return _summary(value, content)
+
+
+def _tagged(resource: Resource) -> Resource:
+    """With the tag that says it is not whole."""
+    meta = resource.get("meta", {})
+    tags = meta.get("tag", [])
+    if SUBSETTED not in tags:
+        resource["meta"] = {**meta, "tag": [*tags, SUBSETTED]}
+    # `meta` stands behind `id` also where the resource had none.
+    head = {name: resource[name] for name in _ALWAYS if name in resource}
+    return {**head, **resource}
