@@ -22,7 +22,7 @@ AGENTS: Mapping[str, Callable[..., Agent]] = MappingProxyType(
 """What makes an agent, by name."""
 
 
-def make_agent(name: str, **settings: Any) -> Agent:
+def make_agent(name: str, /, **settings: Any) -> Agent:
     """An agent by name.
 
     Args:

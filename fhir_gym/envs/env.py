@@ -77,7 +77,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     - v0: first version
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares and reads it this way
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium declares and reads it this way
 
     def __init__(
         self,

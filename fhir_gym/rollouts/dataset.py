@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -176,14 +177,15 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
     if format not in FORMATS:
         raise UnknownNameError("dataset format", format, FORMATS)
     try:
-        from datasets import Dataset, Features, Json, List, Value
-    except ImportError as error:
-        raise MissingExtraError("datasets is missing (version 4.7 or later): pip install 'fhir-gym[train]'") from error
+        datasets = import_module("datasets")
+        json_value, list_of = datasets.Json, datasets.List
+    except (ImportError, AttributeError) as error:
+        raise MissingExtraError("this needs datasets 4.7 or later: pip install 'fhir-gym[train]'") from error
     chats = {"messages": ("messages",), "tools": ("messages", "tools"), "completion": ("prompt", "completion")}[format]
-    about = {name: Value(kind) for name, kind in _ABOUT.items()}
-    features = Features({**{name: List(Json()) for name in chats}, **about})
+    about = {name: datasets.Value(kind) for name, kind in _ABOUT.items()}
+    features = datasets.Features({**{name: list_of(json_value()) for name in chats}, **about})
     with Path(path).open(encoding="utf-8") as file:
-        return Dataset.from_list([json.loads(line) for line in file], features=features)
+        return datasets.Dataset.from_list([json.loads(line) for line in file], features=features)
 
 
 _ABOUT: Mapping[str, str] = MappingProxyType(

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from fhir_gym.actions import Action, parse
+from fhir_gym.agents import AGENTS, Agent, Context, RandomAgent, ScriptedAgent, make_agent
+from fhir_gym.episode import Episode, Step
+from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.fhir import World
+from fhir_gym.tasks import task_keys
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+def play(agent: Agent, world: World, task: str, variation: int, *, seed: int = 0) -> list[Step]:
+    with Episode(ENV_ID, task=task, variation=variation, world=world) as episode:
+        observation = episode.start()
+        agent.reset(observation, Context(ENV_ID, task, variation, world, seed, 15, episode.prompt))
+        steps: list[Step] = []
+        while not steps or not steps[-1].done:
+            action = agent.act(observation)
+            assert isinstance(action, str)
+            steps.append(episode.step(action))
+            observation = steps[-1].observation
+        return steps
+
+
+@pytest.mark.parametrize("task", task_keys(ENV_ID))
+def test_gold_succeeds(hospital: World, task: str) -> None:
+    agent = make_agent("gold")
+    for variation in (0, 1, 1000):
+        assert play(agent, hospital, task, variation)[-1].reward == 1.0
+
+
+@pytest.mark.parametrize("task", task_keys(ENV_ID))
+def test_idle_earns_nothing(hospital: World, task: str) -> None:
+    steps = play(make_agent("idle"), hospital, task, 0)
+    assert len(steps) == 1
+    assert steps[0].terminated
+    assert steps[0].reward == 0.0
+
+
+def test_random_sends_valid_and_invalid_requests_and_its_seed_decides(hospital: World) -> None:
+    agent = RandomAgent()
+    runs = [play(agent, hospital, "02a", 0, seed=seed) for seed in range(12)]
+    steps = [step for run in runs for step in run]
+    assert any(step.info["invalid"] for step in steps)
+    assert any(step.info["status"] >= 400 for step in steps)
+    assert any(200 <= step.info["status"] < 300 for step in steps)
+    assert any(step.terminated for step in steps)
+    assert len({run[0].observation for run in runs}) > 3
+    assert play(agent, hospital, "02a", 0, seed=3) == runs[3]
+
+
+def test_random_uses_what_it_saw() -> None:
+    agent = RandomAgent(finish=0.0)
+    seen = '{"resourceType":"Slot","id":"slot-77","schedule":{"reference":"Schedule/sch-8"}}'
+    said = [str(agent.act(seen)) for _ in range(60)]
+    assert any("Slot/slot-77" in text for text in said)
+    assert any("Schedule/sch-8" in text for text in said)
+
+
+def test_scripted_says_its_texts_then_finishes(hospital: World) -> None:
+    agent = ScriptedAgent(["GET /Patient?_count=1", "hello"])
+    for _ in range(2):
+        steps = play(agent, hospital, "01", 0)
+        assert [step.info["status"] for step in steps] == [200, 0, 0]
+        assert steps[-1].terminated
+    assert agent.settings == {"script": ["GET /Patient?_count=1", "hello"]}
+
+
+def test_scripted_may_be_a_function_of_observation_and_step() -> None:
+    agent = make_agent("scripted", script=lambda observation, step: f"{step}: {observation}", name="echo")
+    assert [agent.act("a"), agent.act("b")] == ["0: a", "1: b"]
+    assert agent.name == "echo"
+    assert "lambda" in str(agent.settings["function"])
+
+
+def test_one_text_is_a_script_of_one() -> None:
+    assert make_agent("scripted", script="FINISH([1])").act("") == "FINISH([1])"
+
+
+@pytest.mark.parametrize("name", sorted(AGENTS))
+def test_every_agent_keeps_the_protocol_and_can_be_sent_to_a_worker(name: str) -> None:
+    settings = {"script": ["FINISH([])"]} if name == "scripted" else {}
+    agent = make_agent(name, **settings)
+    assert isinstance(agent, Agent)
+    assert agent.name == name
+    twin = pickle.loads(pickle.dumps(agent))
+    assert (twin.name, twin.settings) == (agent.name, agent.settings)
+
+
+def test_gold_can_be_sent_to_a_worker_in_the_middle_of_an_episode(hospital: World) -> None:
+    agent = make_agent("gold")
+    agent.reset("", Context(ENV_ID, "01", 0, hospital, 0, 15, ""))
+    first = agent.act("")
+    assert isinstance(first, str) and isinstance(parse(first), Action)
+    with pytest.raises(RuntimeError, match="before reset"):
+        pickle.loads(pickle.dumps(agent)).act("")
+
+
+def test_unknown_agents_and_settings_name_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
+        make_agent("golden")
+    with pytest.raises(UnknownNameError, match="did you mean 'finish'"):
+        make_agent("random", finnish=0.5)
+    with pytest.raises(FhirGymError, match="needs a value for script"):
+        make_agent("scripted")
+
+
+def test_importing_the_package_is_quick_and_loads_no_server() -> None:
+    code = (
+        "import sys, time; start = time.perf_counter(); import fhir_gym; spent = time.perf_counter() - start\n"
+        "assert 'fhir_gym.fhir' not in sys.modules and 'pydantic' not in sys.modules, 'loads too much'\n"
+        "assert spent < 0.5, spent\n"
+        "assert callable(fhir_gym.make_agent) and fhir_gym.worlds and 'run' in dir(fhir_gym)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+import fhir_gym
+from fhir_gym.agents import make_agent
+from fhir_gym.agents.protocol import Context
+from fhir_gym.envs import FHIREnv
+from fhir_gym.envs.registration import SHIPPED
+from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.fhir import World
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+Env = gym.Env[str, str]
+
+
+@pytest.fixture
+def env(hospital: World) -> Iterator[Env]:
+    made: Env = gym.make(ENV_ID, world=hospital)
+    yield made
+    made.close()
+
+
+def test_every_pack_is_registered() -> None:
+    assert fhir_gym.tasks.packs() == SHIPPED
+    assert set(SHIPPED) <= set(gym.registry)
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+@pytest.mark.parametrize("render_mode", [None, "ansi"])
+def test_check_env_finds_nothing(env_id: str, render_mode: str | None) -> None:
+    made = gym.make(env_id, render_mode=render_mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(made.unwrapped)
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_two_envs_in_lock_step_agree(env_id: str, hospital: World) -> None:
+    first, second = gym.make(env_id, world=hospital), gym.make(env_id, world=hospital)
+    agent = make_agent("random")
+    for seed in range(6):
+        one, other = first.reset(seed=seed), second.reset(seed=seed)
+        assert data_equivalence(one, other, exact=True)
+        agent.reset(one[0], Context(env_id, one[1]["task"], one[1]["variation"], hospital, seed, 15, ""))
+        observation, done = one[0], False
+        while not done:
+            action = agent.act(observation)
+            assert isinstance(action, str)
+            step, twin = first.step(action), second.step(action)
+            assert data_equivalence(step, twin, exact=True)
+            observation, done = step[0], step[2] or step[3]
+    first.close()
+    second.close()
+
+
+def test_a_spec_survives_json() -> None:
+    made = gym.make(ENV_ID, tasks=["01"], split="test", reward="dense")
+    assert made.spec is not None
+    spec = EnvSpec.from_json(made.spec.to_json())
+    again = gym.make(spec)
+    assert again.reset(seed=5) == made.reset(seed=5)
+    assert made.unwrapped.tasks == again.unwrapped.tasks == ("01",)  # type: ignore[attr-defined]
+    made.close()
+    again.close()
+
+
+def test_make_imports_the_package_by_its_prefix() -> None:
+    made = gym.make(f"fhir_gym:{ENV_ID}")
+    assert isinstance(made.unwrapped, FHIREnv)
+    made.close()
+
+
+def test_options_choose_task_and_variation(env: Env) -> None:
+    _, info = env.reset(options={"task": "15a", "variation": 1007})
+    assert info == {"task": "15a", "variation": 1007, "step": 0, "status": 0, "invalid": False}
+    _, info = env.reset(seed=1, options={"task": "01"})
+    assert info["task"] == "01"
+    _, info = env.reset(seed=1, options={"variation": 4})
+    assert info["variation"] == 4
+
+
+def test_without_options_np_random_chooses_in_tasks_and_split(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, tasks=["01", "02a"], split="test", world=hospital)
+    made.reset(seed=0)
+    drawn = {(info["task"], info["variation"]) for _, info in (made.reset() for _ in range(20))}
+    assert {task for task, _ in drawn} == {"01", "02a"}
+    assert all(1000 <= variation < 2000 for _, variation in drawn)
+    assert len(drawn) > 10
+    made.close()
+
+
+def test_each_reward_rule_is_used(hospital: World) -> None:
+    rewards = {}
+    wrong = 'POST /Patient\n{"resourceType": "Patient", "name": [{"use": "official", "family": "Nobody"}]}'
+    for rule in ("sparse", "dense"):
+        made = FHIREnv(ENV_ID, world=hospital, reward=rule)  # type: ignore[arg-type]
+        made.reset(options={"task": "01", "variation": 0})
+        assert made.step("GET /Patient?_count=1")[1] == 0.0
+        made.step(wrong)
+        _, reward, terminated, _, info = made.step("FINISH([])")
+        verdict = made._episodes["01", 0].verdict()
+        assert terminated
+        assert reward == verdict.reward(rule)  # type: ignore[arg-type]
+        assert not info["success"]
+        rewards[rule] = reward
+        made.reset(options={"task": "01", "variation": 0})
+        assert made.step("FINISH([])")[1] == 0.0
+        made.close()
+    assert rewards["sparse"] == 0.0
+    assert 0.0 <= rewards["dense"] < 1.0
+
+
+def test_evidence_grading_reaches_the_verdict(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, world=hospital, grading="evidence")
+    made.reset(options={"task": "02a", "variation": 0})
+    info = made.step("FINISH([])")[4]
+    assert "evidence" in [check["name"] for check in info["verdict"]["checks"]]
+    made.close()
+
+
+def test_stepping_needs_a_reset(env: Env) -> None:
+    with pytest.raises(ResetNeeded):
+        env.step("FINISH([])")
+    env.reset(seed=0)
+    env.step("FINISH([])")
+    with pytest.raises(ResetNeeded):
+        env.unwrapped.step("FINISH([])")
+
+
+def test_render_shows_the_latest_turn(hospital: World) -> None:
+    made = gym.make(ENV_ID, world=hospital, render_mode="ansi")
+    observation, _ = made.reset(seed=0)
+    assert made.render() == observation
+    observation, *_ = made.step("hello")
+    assert made.render() == f"> hello\n{observation}"
+    made.close()
+
+
+def test_closing_twice_and_closing_early_is_fine(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, world=hospital)
+    made.close()
+    made.reset(seed=0)
+    made.close()
+    made.close()
+
+
+def test_more_start_states_than_are_kept(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, tasks="02a", world=hospital)
+    first = made.reset(options={"variation": 0})
+    for variation in range(1, 20):
+        made.reset(options={"variation": variation})
+    assert len(made._episodes) == 16
+    assert made.reset(options={"variation": 0}) == first
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ({"taks": ["01"]}, "tasks"),
+        ({"tasks": ["2b"]}, "02b"),
+        ({"split": "tests"}, "test"),
+        ({"world": "hospital_small"}, "hospital-small"),
+        ({"reward": "dens"}, "dense"),
+        ({"grading": "states"}, "state"),
+    ],
+)
+def test_wrong_arguments_name_the_nearest(arguments: dict[str, Any], nearest: str) -> None:
+    for make in (gym.make, gym.make_vec):
+        with pytest.raises(UnknownNameError, match=f"did you mean '{nearest}'"):
+            make(ENV_ID, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"taks": "01"}, UnknownNameError, "did you mean 'task'"),
+        ({"task": "11"}, UnknownNameError, "did you mean '11a'"),
+        ({"variation": "first"}, FhirGymError, "whole number"),
+        ({"variation": True}, FhirGymError, "whole number"),
+        ({"variation": -1}, TaskError, "from 0"),
+    ],
+)
+def test_wrong_options_are_refused(env: Env, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        env.reset(options=options)
+
+
+def test_an_env_needs_a_task() -> None:
+    with pytest.raises(FhirGymError, match="at least one task"):
+        FHIREnv(ENV_ID, tasks=[])
+
+
+def test_an_unknown_render_mode_is_refused(hospital: World) -> None:
+    with pytest.raises(UnknownNameError, match="render mode"):
+        FHIREnv(ENV_ID, world=hospital, render_mode="rgb_array")
+
+
+def test_gymnasium_statistics_wrapper_fits(env: Env) -> None:
+    wrapped = gym.wrappers.RecordEpisodeStatistics(env)
+    wrapped.reset(seed=0)
+    info = wrapped.step("FINISH([])")[4]
+    assert info["episode"]["l"] == 1
+    json.dumps(info["verdict"])
+
+
+def test_the_docstring_has_the_fixed_sections() -> None:
+    sections = [line.strip()[3:] for line in (FHIREnv.__doc__ or "").splitlines() if line.strip().startswith("## ")]
+    assert sections == [
+        "Action",
+        "Observation",
+        "Starting state",
+        "Rewards",
+        "Episode end",
+        "Info",
+        "Arguments",
+        "Version history",
+    ]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fhir_gym.errors import RecordError
+from fhir_gym.rollouts import Rollout, completed, read_rollouts, write_rollouts
+
+
+def test_what_is_written_is_read_and_appended_to(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "new" / "rollouts.jsonl"
+    assert write_rollouts(path, gold[:2]) == 2
+    assert write_rollouts(path, gold[2:]) == len(gold) - 2
+    assert list(read_rollouts(path)) == gold
+
+
+def test_timings_can_be_left_out(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    write_rollouts(path, gold[:1], timings=False)
+    assert b"timings" not in path.read_bytes()
+    (read,) = read_rollouts(path)
+    assert read == gold[0].model_copy(update={"timings": None})
+
+
+def test_an_interrupted_run_keeps_what_was_done(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+
+    def interrupted() -> Iterator[Rollout]:
+        yield gold[0]
+        # On disk before the next episode starts, not when the file is closed.
+        assert len(list(read_rollouts(path))) == 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rollouts(path, interrupted())
+    assert list(read_rollouts(path)) == gold[:1]
+    assert completed(path) == {(gold[0].task.key, 0, 0)}
+
+
+@pytest.mark.parametrize("kept", [1, 100, -3])
+def test_a_partial_last_line_is_skipped_and_cut_on_resume(tmp_path: Path, gold: list[Rollout], kept: int) -> None:
+    path = tmp_path / "r.jsonl"
+    write_rollouts(path, gold[:1])
+    with path.open("ab") as file:
+        file.write(gold[1].line().encode()[:kept])
+    assert list(read_rollouts(path)) == gold[:1]
+    write_rollouts(path, gold[1:2])
+    assert list(read_rollouts(path)) == gold[:2]
+
+
+def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(gold[0].line(), encoding="utf-8")
+    assert list(read_rollouts(path)) == gold[:1]
+    write_rollouts(path, gold[1:2])
+    assert list(read_rollouts(path)) == gold[:2]
+
+
+def test_a_partial_line_longer_than_what_is_looked_at_at_once(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    write_rollouts(path, gold[:1])
+    with path.open("ab") as file:
+        file.write(b'{"x": "' + b"y" * 200_000)
+    write_rollouts(path, gold[1:2])
+    assert list(read_rollouts(path)) == gold[:2]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "r.jsonl:2: not JSON"),
+        ("[]", "r.jsonl:2: a rollout of schema version None, this fhir_gym reads 1"),
+        ('{"schema_version": 99}', "schema version 99"),
+        ('{"schema_version": 1}', "r.jsonl:2: no rollout: package_version: Field required"),
+    ],
+)
+def test_lines_that_are_no_rollout_are_named(tmp_path: Path, gold: list[Rollout], line: str, message: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(f"{gold[0].line()}\n{line}\n", encoding="utf-8")
+    reading = read_rollouts(path)
+    assert next(reading) == gold[0]
+    with pytest.raises(RecordError) as caught:
+        next(reading)
+    assert message in str(caught.value)
+
+
+def test_unknown_fields_are_refused(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(json.loads(gold[0].line()) | {"extra": 1}) + "\n", encoding="utf-8")
+    with pytest.raises(RecordError, match="extra"):
+        list(read_rollouts(path))
+
+
+def test_unreadable_and_unwritable_files_are_named(tmp_path: Path, gold: list[Rollout]) -> None:
+    with pytest.raises(RecordError, match="nothing.jsonl: cannot be read"):
+        next(read_rollouts(tmp_path / "nothing.jsonl"))
+    with pytest.raises(RecordError, match="cannot be written"):
+        write_rollouts(tmp_path, gold)
+    assert completed(tmp_path / "nothing.jsonl") == frozenset()
+
+
+def test_ungraded_rollouts_are_not_completed(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    lost = {"stop_reason": "infra_error", "verdict": None, "reward": None, "success": None, "light": None}
+    write_rollouts(path, [gold[0].model_copy(update=lost)])
+    assert completed(path) == frozenset()

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fhir_gym.actions import GRAMMAR, Get
+from fhir_gym.agents import Context, GoldAgent, IdleAgent, Reply, ScriptedAgent
+from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import Rollout, numbers, plan, run
+from fhir_gym.tasks import task_keys
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+def lines(rollouts: list[Rollout]) -> list[str]:
+    return [rollout.line(timings=False) for rollout in rollouts]
+
+
+def test_gold_rollouts_say_everything(gold: list[Rollout], hospital: World) -> None:
+    assert [rollout.task.key for rollout in gold] == list(task_keys(ENV_ID))
+    for rollout in gold:
+        assert (rollout.success, rollout.reward, rollout.stop_reason) == (True, 1.0, "finished")
+        assert rollout.verdict is not None and rollout.verdict.success
+        assert rollout.steps == len(rollout.turns) > 0
+        assert rollout.turns[-1].action.startswith("FINISH(")
+        assert rollout.world.hash == hospital.manifest.content_hash
+        assert rollout.agent.name == "gold"
+        assert rollout.task.split == "train"
+        assert rollout.first_observation.startswith(rollout.prompt)
+        assert rollout.timings is not None and rollout.timings.server > 0
+        assert Rollout.model_validate_json(rollout.line()) == rollout
+
+
+def test_a_step_limit_is_a_stop_reason_and_is_graded(hospital: World) -> None:
+    agent = ScriptedAgent(["GET /Patient?_count=1"] * 9)
+    (rollout,) = run(ENV_ID, agent, tasks="02a", variations=0, world=hospital, max_steps=3)
+    assert (rollout.stop_reason, rollout.steps, rollout.reward, rollout.success) == ("step_limit", 3, 0.0, False)
+
+
+def test_turns_record_status_and_errors(hospital: World) -> None:
+    agent = ScriptedAgent(["GET /Patient/nobody", "hello \ud800", "GET http://example.org/Patient", "FINISH([])"])
+    (rollout,) = run(ENV_ID, agent, tasks="02a", variations=0, world=hospital)
+    assert [turn.status for turn in rollout.turns] == [404, 0, 0, 0]
+    errors = [turn.error for turn in rollout.turns]
+    assert errors[0] is None and errors[3] is None
+    assert "lone surrogates" in str(errors[1])
+    assert "only the server at" in str(errors[2])
+    assert rollout.turns[1].action == "hello \\ud800"
+
+
+class ToolAgent(IdleAgent):
+    """Acts by tool calls, as chat models do."""
+
+    name = "tools"
+
+    def reset(self, observation: str, context: Context) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = [
+            ("searchResources", {"resourceType": "Patient", "params_json": {"_count": 1}}),
+            ("deleteEverything", {}),
+            ("finish", {"answer": []}),
+        ]
+
+    def act(self, observation: str) -> Reply:  # type: ignore[override]
+        name, arguments = self.calls.pop(0)
+        return Reply(GRAMMAR.from_tool_call(name, arguments), "I call a tool", name, {"tokens": 3})
+
+
+def test_replies_carry_tool_text_and_notes_into_the_record(hospital: World) -> None:
+    (rollout,) = run(ENV_ID, ToolAgent(), tasks="01", variations=0, world=hospital)
+    first, second, third = rollout.turns
+    assert (first.action, first.tool, first.text, first.notes) == (
+        Get("/Patient?_count=1").text(),
+        "searchResources",
+        "I call a tool",
+        {"tokens": 3},
+    )
+    assert second.error is not None and "there is no tool 'deleteEverything'" in second.error
+    assert third.action == "FINISH([])"
+
+
+class FailingAgent(IdleAgent):
+    """Loses its provider, or is interrupted, at its second action."""
+
+    name = "failing"
+
+    def __init__(self, failure: BaseException) -> None:
+        super().__init__()
+        self.failure = failure
+
+    def reset(self, observation: str, context: Context) -> None:
+        self.left = 1
+
+    def act(self, observation: str) -> str:
+        self.left -= 1
+        if self.left < 0:
+            raise self.failure
+        return "GET /Patient?_count=1"
+
+
+def test_an_infrastructure_failure_is_a_record_without_reward(hospital: World) -> None:
+    agent = FailingAgent(InfraError("the provider is down"))
+    rollouts = list(run(ENV_ID, agent, tasks="01", variations="0-1", world=hospital))
+    assert len(rollouts) == 2
+    for rollout in rollouts:
+        assert (rollout.stop_reason, rollout.error) == ("infra_error", "the provider is down")
+        assert rollout.reward is None and rollout.success is None and rollout.verdict is None
+        assert rollout.steps == 1
+        assert not rollout.graded
+
+
+def test_a_server_that_is_down_is_a_record_too(hospital: World) -> None:
+    (rollout,) = run(ENV_ID, "idle", tasks="01", variations=0, world=hospital, fhir_server="http://127.0.0.1:9/fhir")
+    assert rollout.stop_reason == "infra_error"
+    assert rollout.reward is None and rollout.steps == 0
+    assert "does not answer" in str(rollout.error)
+
+
+def test_an_interrupt_gives_the_record_so_far_and_then_stops(hospital: World) -> None:
+    rollouts = run(ENV_ID, FailingAgent(KeyboardInterrupt()), tasks="01", variations="0-1", world=hospital)
+    first = next(rollouts)
+    assert (first.stop_reason, first.steps, first.reward) == ("interrupted", 1, None)
+    with pytest.raises(KeyboardInterrupt):
+        next(rollouts)
+
+
+def test_an_agents_own_bug_is_not_hidden(hospital: World) -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(run(ENV_ID, FailingAgent(ZeroDivisionError()), tasks="01", variations=0, world=hospital))
+
+
+def test_workers_give_the_same_records_in_the_same_order(hospital: World) -> None:
+    choice: dict[str, Any] = {"tasks": ["01", "02a"], "variations": "0-4", "repeats": 2, "seed": 7, "world": hospital}
+    serial = list(run(ENV_ID, "random", **choice))
+    parallel = list(run(ENV_ID, "random", workers=2, **choice))
+    assert lines(serial) == lines(parallel)
+    assert len({rollout.seed for rollout in serial}) == 20
+
+
+def test_taking_only_some_rollouts_of_workers_stops_them(hospital: World) -> None:
+    running = run(ENV_ID, "idle", tasks="01", variations="0-40", workers=1, world=hospital)
+    assert [rollout.task.variation for rollout in islice(running, 2)] == [0, 1]
+    running.close()  # type: ignore[attr-defined]
+
+
+def test_episodes_are_done_in_the_order_of_tasks_variations_repeats() -> None:
+    todo = plan(ENV_ID, tasks=["02a", "01"], variations=[3, 1], repeats=2)
+    assert [(job.task, job.variation, job.repeat) for job in todo.jobs] == [
+        *(("02a", 3, 0), ("02a", 3, 1), ("02a", 1, 0), ("02a", 1, 1)),
+        *(("01", 3, 0), ("01", 3, 1), ("01", 1, 0), ("01", 1, 1)),
+    ]
+
+
+def test_what_is_done_can_be_skipped() -> None:
+    todo = plan(ENV_ID, tasks="01", variations="0-2", skip={("01", 1, 0)})
+    assert [job.variation for job in todo.jobs] == [0, 2]
+
+
+def test_seeds_differ_by_episode_and_not_by_plan() -> None:
+    few, many = plan(ENV_ID, tasks="01", variations=4), plan(ENV_ID, variations="0-9")
+    assert few.seed_of(few.jobs[0]) == many.seed_of(many.jobs[4])
+    assert len({many.seed_of(job) for job in many.jobs}) == len(many.jobs)
+    assert plan(ENV_ID, tasks="01", variations=4, seed=1).seed_of(few.jobs[0]) != few.seed_of(few.jobs[0])
+
+
+@pytest.mark.parametrize(("split", "first"), [("train", 0), ("test", 1000), (None, 0)])
+def test_without_variations_the_first_ten_of_the_split_are_done(split: str | None, first: int) -> None:
+    assert [job.variation for job in plan(ENV_ID, tasks="01", split=split).jobs] == list(range(first, first + 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("3", (3,)), ("0-2", (0, 1, 2)), (" 0 - 1 , 1000-1001,1", (0, 1, 1000, 1001))],
+)
+def test_numbers(text: str, expected: tuple[int, ...]) -> None:
+    assert numbers(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "1-", "5-2", "0-9999999", "1,,2", "1.5"])
+def test_what_are_no_numbers(text: str) -> None:
+    with pytest.raises(FhirGymError, match="variations"):
+        numbers(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tasks": ["1"]}, "unknown task"),
+        ({"split": "tests"}, "did you mean 'test'"),
+        ({"grading": "stat"}, "did you mean 'state'"),
+        ({"reward": "dens"}, "did you mean 'dense'"),
+        ({"world": "emty"}, "did you mean 'empty'"),
+        ({"split": "test", "variations": "0-3"}, "variation 0 is not in split 'test'"),
+        ({"repeats": 0}, "repeats"),
+        ({"workers": -1}, "workers"),
+        ({"workers": 1, "fhir_server": "http://localhost:1"}, "one episode at a time"),
+        ({"max_steps": 0}, "max_steps"),
+    ],
+)
+def test_arguments_are_checked_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(FhirGymError, match=message):
+        run(ENV_ID, "idle", **arguments)
+
+
+def test_an_unknown_agent_or_pack_is_refused_at_once() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'gold'"):
+        run(ENV_ID, "gol")
+    with pytest.raises(UnknownNameError, match=f"did you mean '{ENV_ID}'"):
+        run("FHIRAgent/Appointments-v0", GoldAgent())
+
+
+_DETERMINISM = """
+import sys
+import fhir_gym
+
+for agent in ("gold", "random"):
+    choice = {"variations": "0-2,1000", "world": sys.argv[1], "seed": 5}
+    fhir_gym.write_rollouts(sys.argv[2], fhir_gym.run("FHIRAgent/Appointment-v0", agent, **choice), timings=False)
+"""
+
+
+def test_the_same_bytes_whatever_the_process(tmp_path: Path, hospital: World) -> None:
+    written = []
+    for number, surroundings in enumerate(
+        (
+            {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"},
+            {
+                "PYTHONHASHSEED": "2",
+                "TZ": "America/New_York",
+                "LC_ALL": "C",
+                "PYTHONUTF8": "0",
+                "PYTHONCOERCECLOCALE": "0",
+            },
+        )
+    ):
+        target = tmp_path / f"{number}.jsonl"
+        command = [sys.executable, "-c", _DETERMINISM, str(hospital.path), str(target)]
+        subprocess.run(command, check=True, env={**os.environ, **surroundings})
+        written.append(target.read_bytes())
+    assert written[0] == written[1]
+    assert written[0].count(b"\n") == 2 * 4 * len(task_keys(ENV_ID))

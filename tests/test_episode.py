@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fhir_gym.actions import Get, Invalid, Post
+from fhir_gym.episode import FINISHED, Episode, Rules, format_response, read_response
+from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError
+from fhir_gym.fhir import Request, Response, World
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+@pytest.fixture
+def episode(hospital: World) -> Iterator[Episode]:
+    with Episode(ENV_ID, task="02a", variation=0, world=hospital) as opened:
+        yield opened
+
+
+def test_the_first_observation_is_the_prompt_and_the_action_format(episode: Episode) -> None:
+    observation = episode.start()
+    assert observation.startswith(episode.prompt)
+    assert "FINISH([...])" in observation
+    assert "http://localhost:8080/fhir" in observation
+    assert "at most 15 actions" in observation
+
+
+def test_an_answer_is_status_line_and_json(episode: Episode) -> None:
+    episode.start()
+    step = episode.step("GET /Patient?_count=1")
+    line, _, body = step.observation.partition("\n")
+    assert line == "HTTP 200 OK"
+    assert json.loads(body)["resourceType"] == "Bundle"
+    assert (step.reward, step.terminated, step.truncated) == (0.0, False, False)
+    assert step.info == {"task": "02a", "variation": 0, "step": 1, "status": 200, "invalid": False}
+
+
+@pytest.mark.parametrize("text", ["look for the patient", "GET http://example.org/fhir/Patient", "GET /Patient/.."])
+def test_an_invalid_action_is_explained_and_counts_as_a_step(episode: Episode, text: str) -> None:
+    episode.start()
+    step = episode.step(text)
+    assert step.observation.startswith("Invalid action: ")
+    assert "\nExample of a valid action:\nGET /" in step.observation
+    assert step.info["invalid"] is True
+    assert step.info["status"] == 0
+    assert episode.step("GET /Patient/nobody").info["step"] == 2
+
+
+def test_what_the_server_refuses_is_an_operation_outcome(episode: Episode) -> None:
+    episode.start()
+    step = episode.step("GET /Patient/nobody")
+    assert step.info["status"] == 404
+    assert '"OperationOutcome"' in step.observation
+
+
+def test_actions_and_invalid_tool_calls_may_be_given_as_objects(episode: Episode) -> None:
+    episode.start()
+    assert episode.step(Get("/Patient", {"_count": 1})).info["status"] == 200
+    step = episode.step(Invalid("there is no such tool", "GET /Patient"))
+    assert step.observation.startswith("Invalid action: there is no such tool")
+    assert step.info["invalid"] is True
+
+
+def test_finish_ends_the_episode_with_a_verdict(episode: Episode) -> None:
+    episode.start()
+    step = episode.step("FINISH([])")
+    assert step.terminated and not step.truncated and step.done
+    assert step.observation == FINISHED
+    assert step.info["success"] is False
+    assert step.info["verdict"] == episode.verdict().model_dump(mode="json")
+    json.dumps(step.info)
+    assert "episode" not in step.info
+
+
+def test_the_step_limit_truncates_and_is_graded_all_the_same(hospital: World) -> None:
+    with Episode(ENV_ID, task="02a", world=hospital, max_steps=2) as episode:
+        episode.start()
+        assert not episode.step("nonsense").done
+        step = episode.step("GET /Patient")
+        assert step.truncated and not step.terminated
+        assert episode.verdict().answer is None
+        assert step.info["success"] is False
+
+
+def test_finish_at_the_last_step_terminates(hospital: World) -> None:
+    with Episode(ENV_ID, task="02a", world=hospital, max_steps=1) as episode:
+        episode.start()
+        step = episode.step("FINISH([])")
+        assert (step.terminated, step.truncated) == (True, False)
+
+
+def test_steps_before_the_start_after_the_end_and_after_closing_are_errors(hospital: World) -> None:
+    episode = Episode(ENV_ID, task="02a", world=hospital)
+    with pytest.raises(FhirGymError, match=r"call start\(\) first"):
+        episode.step("FINISH([])")
+    with pytest.raises(FhirGymError, match="no verdict yet"):
+        episode.verdict()
+    episode.start()
+    episode.step("FINISH([])")
+    with pytest.raises(FhirGymError, match=r"is over; start\(\) begins anew"):
+        episode.step("FINISH([])")
+    episode.close()
+    episode.close()
+    with pytest.raises(FhirGymError, match="closed"):
+        episode.step("FINISH([])")
+    with pytest.raises(FhirGymError, match="closed"):
+        episode.start()
+
+
+def _everything(episode: Episode) -> list[Any]:
+    created = 'POST /Patient\n{"resourceType": "Patient", "name": [{"family": "New"}]}'
+    texts = [created, "GET /Patient?family=New", "GET /Patient?_count=2", "PATCH /Patient/1\n[]", "FINISH([1])"]
+    return [episode.start(), *(episode.step(text) for text in texts)]
+
+
+def test_starting_anew_gives_the_same_bytes(hospital: World) -> None:
+    with Episode(ENV_ID, task="01", variation=3, world=hospital) as first:
+        runs = [_everything(first), _everything(first)]
+    with Episode(ENV_ID, task="01", variation=3, world=hospital) as second:
+        runs.append(_everything(second))
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_starting_anew_in_the_middle_forgets_the_writes(episode: Episode) -> None:
+    episode.start()
+    step = episode.step(Post("/Patient", {"resourceType": "Patient", "name": [{"family": "Ephemeral"}]}))
+    assert step.info["status"] == 201
+    episode.start()
+    assert json.loads(episode.step("GET /Patient?family=Ephemeral").observation.partition("\n")[2])["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ({"task": "2a"}, "02a"),
+        ({"task": "02a", "grading": "stat"}, "state"),
+        ({"task": "02a", "reward": "spars"}, "sparse"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(hospital: World, arguments: Any, nearest: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{nearest}'"):
+        Episode(ENV_ID, world=hospital, **arguments)
+
+
+def test_an_unknown_pack_is_answered_with_the_nearest(hospital: World) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{ENV_ID}'"):
+        Episode("FHIRAgent/Apointment-v0", task="01", world=hospital)
+
+
+def test_an_unknown_world_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'hospital-small'"):
+        Episode(ENV_ID, task="01", world="hospital-smal")
+
+
+def test_a_negative_variation_is_refused(hospital: World) -> None:
+    with pytest.raises(TaskError):
+        Episode(ENV_ID, task="01", variation=-1, world=hospital)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5])
+def test_a_step_limit_is_a_positive_whole_number(limit: Any) -> None:
+    with pytest.raises(FhirGymError, match="max_steps"):
+        Rules(max_steps=limit)
+
+
+def test_packs_have_their_own_step_limits() -> None:
+    assert Rules.of(ENV_ID, "state", "sparse", None).max_steps == 15
+    assert Rules.of("FHIRAgent/MedAgentBench-v0", "state", "sparse", None).max_steps == 8
+    assert Rules.of("FHIRAgent/MedAgentBench-v0", "state", "sparse", 3).max_steps == 3
+
+
+def test_a_server_failure_is_an_exception_and_breaks_the_run(episode: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(request: Request) -> Response:
+        raise InfraError("the server is down")
+
+    episode.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(episode._session, "handle", down)
+        with pytest.raises(InfraError):
+            episode.step("GET /Patient")
+    with pytest.raises(FhirGymError, match="broken"):
+        episode.step("GET /Patient")
+    with pytest.raises(FhirGymError, match="no verdict"):
+        episode.verdict()
+    episode.start()
+    assert episode.step("GET /Patient?_count=1").info["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (Response(200, body=b'{"a":"\xc3\xa9"}'), 'HTTP 200 OK\n{"a":"é"}'),
+        (Response(204), "HTTP 204 No Content"),
+        (Response(201, {"Location": "http://x/Patient/1"}), "HTTP 201 Created\nLocation: http://x/Patient/1"),
+        (Response(201, {"Location": "http://x/Patient/1"}, b"{}"), "HTTP 201 Created\n{}"),
+        (Response(599, body=b"?"), "HTTP 599\n?"),
+    ],
+)
+def test_responses_are_formatted_and_read_back(response: Response, text: str) -> None:
+    assert format_response(response) == text
+    read = read_response(text)
+    assert read is not None
+    assert (read.status, read.body) == (response.status, response.body)
+
+
+@pytest.mark.parametrize("text", ["", "hello", "HTTP", "HTTP x", FINISHED, "Invalid action: …"])
+def test_other_texts_are_no_response(text: str) -> None:
+    assert read_response(text) is None
+
+
+_PIECES = st.sampled_from(
+    [
+        *(
+            "GET ",
+            "POST ",
+            "PUT ",
+            "PATCH ",
+            "DELETE ",
+            "FINISH(",
+            ")",
+            "/",
+            "/Patient",
+            "/Observation?",
+            "Patient/1",
+            "\n",
+        ),
+        *("{", "}", "[", "]", '"resourceType"', ":", ",", '"Patient"', "null", "?_sort=-", "&_count=", "9" * 20, "1e5"),
+        *(
+            "_include=*",
+            "_has:",
+            ":exact=",
+            "%",
+            "%00",
+            "%ff",
+            "+",
+            "|",
+            "date=ge",
+            "/_history",
+            "/$everything",
+            "é",
+            "\x00",
+        ),
+        *(
+            "_revinclude=*:*",
+            "&name:contains=a",
+            "_getpages=",
+            "/_search",
+            "\ud800",
+            "http://localhost:8080/fhir",
+            "..",
+            "#",
+        ),
+    ]
+)
+_TEXTS = st.text(max_size=200) | st.lists(_PIECES, max_size=14).map("".join)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(_TEXTS, min_size=1, max_size=4))
+def test_no_text_raises_or_takes_long(episode: Episode, texts: list[str]) -> None:
+    episode.start()
+    for text in texts:
+        before = time.perf_counter()
+        step = episode.step(text)
+        assert time.perf_counter() - before < 1.0
+        step.observation.encode()
+        if step.done:
+            return
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "POST /Patient\n" + '{"a":' * 60 + "1" + "}" * 60,
+        "POST /Patient\n" + "[" * 100_000,
+        "FINISH(" + "[" * 120_000 + "]" * 120_000 + ")",
+        "FINISH([" + "1," * 120_000 + "1])",
+        "FINISH([" + '"' + "x" * 250_000 + '"])',
+        "GET /Patient?" + "&".join(f"name=a{n}" for n in range(900)),
+        "GET /Patient?name=" + ",".join(f"a{n}" for n in range(1500)),
+        "GET /Observation?_include=*&_revinclude=*&_count=1000000",
+        "POST /Patient\n" + json.dumps({"resourceType": "Patient", "name": [{"given": ["x" * 50] * 4_000}]}),
+        "POST /\n"
+        + json.dumps(
+            {
+                "resourceType": "Bundle",
+                "type": "batch",
+                "entry": [{"request": {"method": "GET", "url": "Observation?_count=500"}}] * 1500,
+            }
+        ),
+    ],
+    ids=lambda text: text[:24].replace("\n", " "),
+)
+def test_costly_texts_are_answered_in_time(episode: Episode, text: str) -> None:
+    episode.start()
+    before = time.perf_counter()
+    episode.step(text)
+    assert time.perf_counter() - before < 1.0
