@@ -1,1 +1,22 @@
-"""The embedded FHIR R4 server."""
+"""The embedded FHIR R4 server: `World` holds resources, `Session.handle` answers requests as HAPI FHIR does."""
+
+from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.outcome import FhirError, operation_outcome
+from fhir_gym.fhir.session import DEFAULT_BASE_URL, Change, Checkpoint, Session
+from fhir_gym.fhir.store import Manifest, World, WorldBuilder
+
+__all__ = [
+    "DEFAULT_BASE_URL",
+    "Change",
+    "Checkpoint",
+    "FhirError",
+    "Limits",
+    "Manifest",
+    "Request",
+    "Response",
+    "Session",
+    "World",
+    "WorldBuilder",
+    "operation_outcome",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fhir_gym.fhir import capability, parsing, search, transaction, writes
+from fhir_gym.fhir import parsing, search, transaction, writes
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.history import history
@@ -38,8 +38,7 @@ def dispatch(ctx: Context, request: Request) -> Response:
     if segments[0] == "metadata":
         if request.method not in ("GET", "HEAD"):
             raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
-        statement = capability.capability_statement(ctx.base_url, ctx.now_text)
-        return shape(parsing.dumps(statement), pairs)
+        return _metadata(ctx, pairs)
     if segments == ["_history"]:
         return history(ctx, None, None, pairs)
     if segments[0].startswith("$"):
@@ -57,6 +56,12 @@ def unknown_type(name: str) -> FhirError:
     return FhirError(404, f"HAPI-0302: Unknown resource type '{name}' - Server knows how to handle: [{known}]")
 
 
+def _metadata(ctx: Context, pairs: Pairs) -> Response:
+    from fhir_gym.fhir.capability import capability_statement  # a large table, and few ask for it
+
+    return shape(parsing.dumps(capability_statement(ctx.base_url, ctx.now_text)), pairs)
+
+
 def _base(ctx: Context, request: Request, rest: str, pairs: Pairs) -> Response:
     if rest:  # nothing but slashes
         raise unroutable(request, rest, pairs)
@@ -65,7 +70,7 @@ def _base(ctx: Context, request: Request, rest: str, pairs: Pairs) -> Response:
     if request.method == "GET" and any(name == "_getpages" for name, _ in pairs):
         return search.page(ctx, pairs)
     if request.method == "OPTIONS":
-        return Response(200, {}, parsing.dumps(capability.capability_statement(ctx.base_url, ctx.now_text)))
+        return _metadata(ctx, [])
     raise FhirError(
         400,
         "HAPI-0287: This is the base URL of FHIR server. Unable to handle this request, "

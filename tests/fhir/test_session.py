@@ -1,0 +1,303 @@
+"""The session: routing, limits, determinism, and that nothing an agent sends raises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fhir_gym.fhir import Limits, Request, Response, Session, World, WorldBuilder
+from fhir_gym.types import Resource
+
+NOW = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
+
+RESOURCES: list[Resource] = [
+    {"resourceType": "Organization", "id": "org", "name": "Clinic"},
+    {
+        "resourceType": "Patient",
+        "id": "S1",
+        "name": [{"family": "O'Brien", "given": ["Ana"]}],
+        "birthDate": "1980-02-03",
+        "gender": "female",
+        "managingOrganization": {"reference": "Organization/org"},
+    },
+    {"resourceType": "Patient", "id": "S2", "name": [{"family": "Muñoz"}], "gender": "male"},
+    *(
+        {
+            "resourceType": "Observation",
+            "id": f"obs{n}",
+            "status": "final",
+            "code": {"coding": [{"system": "http://loinc.org", "code": "GLU"}]},
+            "subject": {"reference": f"Patient/S{n % 2 + 1}"},
+            "effectiveDateTime": f"2023-11-{n + 1:02}T08:00:00+00:00",
+            "valueQuantity": {"value": 100 + n, "unit": "mg/dL"},
+        }
+        for n in range(28)
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    path = tmp_path_factory.mktemp("world") / "w.sqlite"
+    with WorldBuilder(path, name="small", seed=None, now=NOW) as builder:
+        for resource in RESOURCES:
+            builder.add(resource)
+    return World.open(path)
+
+
+@pytest.fixture
+def session(world: World) -> Iterator[Session]:
+    with world.session() as session:
+        yield session
+
+
+def ask(session: Session, method: str, url: str, body: Any = None, **headers: str) -> Response:
+    parts = urlsplit(url)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    data = b""
+    if body is not None:
+        sent.setdefault("content-type", "application/fhir+json")
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return session.handle(Request(method, parts.path, parts.query, sent, data))
+
+
+def diagnostics(response: Response) -> str:
+    outcome = response.json()
+    assert outcome["resourceType"] == "OperationOutcome"
+    return str(outcome["issue"][0]["diagnostics"])
+
+
+def test_read(session: Session) -> None:
+    answer = ask(session, "GET", "/Patient/S1")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/fhir+json;charset=UTF-8"
+    assert answer.headers["ETag"] == 'W/"1"'
+    assert answer.headers["Last-Modified"] == "Mon, 13 Nov 2023 10:15:00 GMT"
+    assert answer.headers["Content-Location"] == "http://localhost:8080/fhir/Patient/S1/_history/1"
+    assert answer.json()["name"][0]["family"] == "O'Brien"
+    assert b"\n" not in answer.body
+    assert b"\n" in ask(session, "GET", "/Patient/S1?_pretty=true").body
+    assert ask(session, "HEAD", "/Patient/S1").body == b""
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "status", "text"),
+    [
+        ("GET", "/", 400, "HAPI-0287"),
+        ("GET", "/Patient/nobody", 404, "HAPI-2001: Resource Patient/nobody is not known"),
+        ("GET", "/patient/S1", 404, "HAPI-0302: Unknown resource type 'patient'"),
+        ("GET", "/../Patient/S1", 404, "HAPI-0302: Unknown resource type '..'"),
+        ("GET", "/Patient/S1/_history/2", 404, 'HAPI-0979: Version "2"'),
+        ("GET", "/Patient/S1/_history/x", 404, 'HAPI-0978: Version "x"'),
+        ("GET", "/Patient/S1/name", 400, "does not know how to handle GET operation[Patient/S1/name]"),
+        ("GET", "/Patient/S1?_count=2", 400, "HAPI-0384"),
+        ("GET", "/Patient/%ZZ", 400, "percent-encoding"),
+        ("POST", "/metadata", 405, "HAPI-0388"),
+        ("TRACE", "/Patient", 400, "does not know how to handle TRACE"),
+        ("GET", "/Patient/S1/$nothing", 400, "does not know how"),
+    ],
+)
+def test_what_is_wrong_is_said(session: Session, method: str, url: str, status: int, text: str) -> None:
+    answer = ask(session, method, url)
+    assert answer.status == status
+    assert text in diagnostics(answer)
+
+
+def test_a_current_copy_is_not_sent_again(session: Session) -> None:
+    assert ask(session, "GET", "/Patient/S1", if_none_match='W/"1"') == Response(304)
+    assert ask(session, "GET", "/Patient/S1", if_none_match='W/"2"').status == 200
+    assert ask(session, "GET", "/Patient/S1", if_modified_since="Tue, 14 Nov 2023 00:00:00 GMT").status == 304
+    assert ask(session, "GET", "/Patient/S1", if_modified_since="yesterday").status == 400
+
+
+def test_a_deleted_resource_is_gone_and_its_history_stays(session: Session) -> None:
+    assert ask(session, "DELETE", "/Observation/obs1").status == 200
+    answer = ask(session, "GET", "/Observation/obs1")
+    assert answer.status == 410
+    assert answer.headers["Location"].endswith("/Observation/obs1/_history/2")
+    assert ask(session, "GET", "/Observation/obs1/_history/1").status == 200
+    entries = ask(session, "GET", "/Observation/obs1/_history").json()["entry"]
+    assert [entry["request"]["method"] for entry in entries] == ["DELETE", "POST"]
+    assert "resource" not in entries[0]
+
+
+def test_history_pages(session: Session) -> None:
+    for gender in ("male", "other", "unknown"):
+        resource = {"resourceType": "Patient", "id": "S1", "gender": gender}
+        assert ask(session, "PUT", "/Patient/S1", resource).status == 200
+    seen: list[str] = []
+    url: str | None = "/Patient/S1/_history?_count=3"
+    while url:
+        bundle = ask(session, "GET", url.removeprefix(session.base_url)).json()
+        assert bundle["total"] == 4
+        seen += [entry["response"]["etag"] for entry in bundle["entry"]]
+        url = next((link["url"] for link in bundle["link"] if link["relation"] == "next"), None)
+    assert seen == ['W/"4"', 'W/"3"', 'W/"2"', 'W/"1"']
+    assert ask(session, "GET", "/_history?_count=2").json()["total"] == len(RESOURCES) + 3
+
+
+def test_meta_changes_make_no_version(session: Session) -> None:
+    tags = {"tag": [{"system": "http://example.org", "code": "x"}]}
+    body = {"resourceType": "Parameters", "parameter": [{"name": "meta", "valueMeta": tags}]}
+    answer = ask(session, "POST", "/Patient/S1/$meta-add", body)
+    assert answer.json()["parameter"][0]["valueMeta"]["tag"] == tags["tag"]
+    assert [p["id"] for p in session.search("Patient", _tag="x")] == ["S1"]
+    assert ask(session, "GET", "/Patient/S1").headers["ETag"] == 'W/"1"'
+    assert ask(session, "GET", "/Patient/S1/_history").json()["total"] == 1
+    ask(session, "POST", "/Patient/S1/$meta-delete", body)
+    assert session.search("Patient", _tag="x") == []
+
+
+def test_validate_names_what_is_missing(session: Session) -> None:
+    body = {"resourceType": "Observation", "status": "final"}
+    answer = ask(session, "POST", "/Observation/$validate", body)
+    assert answer.status == 200
+    assert "Observation.code: minimum required = 1" in diagnostics(answer)
+    whole = {**body, "code": {"text": "x"}}
+    issues = ask(session, "POST", "/Observation/$validate", whole).json()["issue"]
+    assert [issue["severity"] for issue in issues] == ["warning"]
+
+
+def test_base_url_follows_the_host(session: Session) -> None:
+    answer = ask(session, "GET", "/Patient?_id=S1", host="example.org:99")
+    assert answer.json()["link"][0]["url"] == "http://example.org:99/fhir/Patient?_id=S1"
+
+
+# limits
+
+
+def test_limits_are_said(world: World) -> None:
+    limits = Limits(url_chars=100, body_bytes=1000, page_entries=5, answer_bytes=20_000, sql_steps=30_000)
+    with world.session(limits=limits) as session:
+        assert ask(session, "GET", "/Patient?name=" + "x" * 200).status == 414
+        assert ask(session, "POST", "/Patient", b" " * 2000).status == 413
+        bundle = ask(session, "GET", "/Observation?_count=100000").json()
+        assert len(bundle["entry"]) == 5
+        costly = "/Observation?" + "&".join(["code:not=x"] * 3)
+        answer = ask(session, "GET", costly)
+        assert answer.status in (200, 400)
+    with world.session(limits=Limits(answer_bytes=100)) as session:
+        answer = ask(session, "GET", "/Patient/S1")
+        assert answer.status == 413
+        assert "bytes" in diagnostics(answer)
+
+
+def test_a_runaway_search_is_stopped(world: World) -> None:
+    with world.session(limits=Limits(sql_steps=10_000)) as session:
+        url = "/Patient?" + "&".join(f"_has:Observation:patient:value-quantity=gt{n}" for n in range(60))
+        answer = ask(session, "GET", url)
+        assert answer.status == 400
+        assert "too costly" in diagnostics(answer)
+        assert ask(session, "GET", "/Patient/S1").status == 200
+
+
+def test_deep_nesting_is_refused(session: Session) -> None:
+    deep = b'{"resourceType":"Patient","extension":' + b'[{"extension":' * 20_000 + b"[]" + b"}]" * 20_000 + b"}"
+    assert ask(session, "POST", "/Patient", deep).status in (400, 413)
+    assert ask(session, "POST", "/Patient", b"[" * 100_000).status == 400
+
+
+# determinism
+
+CONVERSATION: list[tuple[str, str, Any]] = [
+    ("GET", "/Patient?_count=1", None),
+    ("POST", "/Patient", {"resourceType": "Patient", "name": [{"family": "New"}]}),
+    ("GET", "/Patient?family=new", None),
+    ("PUT", "/Patient/S1", {"resourceType": "Patient", "id": "S1", "active": True}),
+    ("GET", "/Observation?code=GLU&_count=3&_sort=-date", None),
+    ("DELETE", "/Observation/obs3", None),
+    ("GET", "/_history", None),
+    ("GET", "/metadata", None),
+]
+
+
+def converse(session: Session) -> list[Response]:
+    return [ask(session, method, url, body) for method, url, body in CONVERSATION]
+
+
+def test_the_same_requests_give_the_same_bytes(world: World) -> None:
+    with world.session() as one, world.session() as two:
+        assert converse(one) == converse(two)
+
+
+def test_rollback_restores_every_byte(session: Session) -> None:
+    fresh = converse(session)
+    session.rollback()
+    checkpoint = session.checkpoint()
+    assert converse(session) == fresh
+    session.rollback(checkpoint)
+    assert converse(session) == fresh
+    assert session.changes(checkpoint)
+    session.rollback(checkpoint)
+    assert session.changes(checkpoint) == []
+
+
+def test_sessions_do_not_see_each_other(world: World) -> None:
+    with world.session() as one, world.session() as two:
+        ask(one, "DELETE", "/Observation/obs0")
+        assert ask(two, "GET", "/Observation/obs0").status == 200
+        assert world.read("Observation", "obs0") is not None
+
+
+def test_load_takes_any_order_and_digits(session: Session) -> None:
+    session.load(
+        [
+            {"resourceType": "Appointment", "id": "77777", "participant": [{"actor": {"reference": "Patient/later"}}]},
+            {"resourceType": "Patient", "id": "later"},
+        ]
+    )
+    assert [a["id"] for a in session.search("Appointment", patient="later")] == ["77777"]
+    created = ask(session, "POST", "/Patient", {"resourceType": "Patient"}).json()
+    assert int(created["id"]) > 77777
+
+
+# nothing raises
+
+TEXT = st.text(max_size=40)
+SEGMENT = st.sampled_from(
+    ["Patient", "Observation", "S1", "_history", "_search", "metadata", "$meta", "$validate", "1", "..", "%2e", "$everything"]
+) | TEXT.map(quote)
+PARAMETER = st.sampled_from(
+    ["family", "birthdate", "code", "_sort", "_include", "_count", "_has:Observation:patient:code", "patient.name", "_getpages"]
+) | TEXT
+QUERY = st.lists(st.tuples(PARAMETER, TEXT | st.integers().map(str)), max_size=4).map(
+    lambda pairs: "&".join(f"{name}={value}" for name, value in pairs)
+)
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        ["content-type", "if-match", "if-none-match", "if-none-exist", "if-modified-since", "prefer", "accept", "host"]
+    ),
+    st.sampled_from(["application/fhir+json", 'W/"1"', "family=x", "*", "return=minimal", ""]) | TEXT,
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["resourceType", "id", "entry", "request", "name", "value"]) | TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+BODY = st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode())
+
+
+@settings(max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "FOO"]),
+    segments=st.lists(SEGMENT, max_size=4),
+    query=QUERY,
+    headers=HEADERS,
+    body=BODY,
+)
+def test_nothing_sent_raises(
+    session: Session, method: str, segments: list[str], query: str, headers: dict[str, str], body: bytes
+) -> None:
+    answer = session.handle(Request(method, "/" + "/".join(segments), query, headers, body))
+    assert 200 <= answer.status < 500
+    if answer.body and answer.headers["Content-Type"].startswith("application/fhir+json"):
+        assert "resourceType" in answer.json()
