@@ -95,7 +95,7 @@ def test_unknown_fields_are_refused(tmp_path: Path, gold: list[Rollout]) -> None
 
 
 def test_unreadable_and_unwritable_files_are_named(tmp_path: Path, gold: list[Rollout]) -> None:
-    with pytest.raises(RecordError, match="nothing.jsonl: cannot be read"):
+    with pytest.raises(RecordError, match=r"nothing\.jsonl: cannot be read"):
         next(read_rollouts(tmp_path / "nothing.jsonl"))
     with pytest.raises(RecordError, match="cannot be written"):
         write_rollouts(tmp_path, gold)
