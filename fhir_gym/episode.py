@@ -271,7 +271,7 @@ class Episode:
         if isinstance(request, Invalid):
             return request
         try:
-            response = self._session.handle(request)
+            response: Response = self._session.handle(request)
         except BaseException:
             # Whatever stopped the server (it is down, Ctrl-C): what it did is unknown, so this run cannot go on.
             self._state = "broken"

@@ -40,6 +40,9 @@ class FHIRVectorEnv(SyncVectorEnv):
         unknown: Refused.
     """
 
+    # Gymnasium closes what is collected, also where __init__ did not get far.
+    _owns_world = False
+
     def __init__(
         self,
         env_id: str,

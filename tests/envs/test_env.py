@@ -103,14 +103,14 @@ def test_each_reward_rule_is_used(hospital: World) -> None:
     rewards = {}
     wrong = 'POST /Patient\n{"resourceType": "Patient", "name": [{"use": "official", "family": "Nobody"}]}'
     for rule in ("sparse", "dense"):
-        made = FHIREnv(ENV_ID, world=hospital, reward=rule)  # type: ignore[arg-type]
+        made = FHIREnv(ENV_ID, world=hospital, reward=rule)
         made.reset(options={"task": "01", "variation": 0})
         assert made.step("GET /Patient?_count=1")[1] == 0.0
         made.step(wrong)
         _, reward, terminated, _, info = made.step("FINISH([])")
         verdict = made._episodes["01", 0].verdict()
         assert terminated
-        assert reward == verdict.reward(rule)  # type: ignore[arg-type]
+        assert reward == verdict.reward(rule)
         assert not info["success"]
         rewards[rule] = reward
         made.reset(options={"task": "01", "variation": 0})

@@ -227,18 +227,9 @@ for agent in ("gold", "random"):
 
 def test_the_same_bytes_whatever_the_process(tmp_path: Path, hospital: World) -> None:
     written = []
-    for number, surroundings in enumerate(
-        (
-            {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"},
-            {
-                "PYTHONHASHSEED": "2",
-                "TZ": "America/New_York",
-                "LC_ALL": "C",
-                "PYTHONUTF8": "0",
-                "PYTHONCOERCECLOCALE": "0",
-            },
-        )
-    ):
+    tokyo = {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    boston = {"PYTHONHASHSEED": "2", "TZ": "America/New_York", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    for number, surroundings in enumerate((tokyo, boston | {"PYTHONCOERCECLOCALE": "0"})):
         target = tmp_path / f"{number}.jsonl"
         command = [sys.executable, "-c", _DETERMINISM, str(hospital.path), str(target)]
         subprocess.run(command, check=True, env={**os.environ, **surroundings})
