@@ -25,6 +25,7 @@ class SearchParameter:
         expression: FHIRPath of what is indexed, with the alternatives of this resource type only.
         targets: Types a reference may point to.
         components: Of a composite: name of each component's parameter, and its expression below `expression`.
+        definition: Id of its SearchParameter in the official package.
     """
 
     id: int
@@ -33,6 +34,7 @@ class SearchParameter:
     expression: str
     targets: tuple[str, ...] = ()
     components: tuple[tuple[str, str], ...] = ()
+    definition: str = ""
 
 
 @cache
@@ -67,7 +69,7 @@ def _searchable(resource_type: str, rows: list[list[Any]]) -> Iterator[tuple[Any
             if expression.startswith(base):
                 expression = f"{resource_type}.{expression.removeprefix(base)}"
         allowed = RESOURCE_TYPES if targets == "*" else tuple(targets.split())
-        yield name, type_, expression, allowed, tuple((part, inner) for part, inner in components)
+        yield name, type_, expression, allowed, tuple((part, inner) for part, inner in components), identifier
 
 
 def _filled(rows: list[list[Any]]) -> Iterator[list[Any]]:
