@@ -16,7 +16,7 @@ import pytest
 
 from fhir_gym import read_rollouts
 
-COMMAND = [sys.executable, "-c", "from fhir_gym.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "fhir_gym"]
 ENV = "FHIRAgent/Appointment-v0"
 
 
