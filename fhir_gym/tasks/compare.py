@@ -63,9 +63,9 @@ def same_telephone(actual: Json, expected: str) -> bool:
 
 
 def phone_numbers(resource: Resource | None) -> list[Json]:
-    """The telephone numbers of a person: every contact that is not of another system."""
+    """The telephone numbers of a person."""
     contacts = [contact for contact in _list((resource or {}).get("telecom")) if isinstance(contact, dict)]
-    return [contact.get("value") for contact in contacts if contact.get("system") in ("phone", "sms")]
+    return [contact.get("value") for contact in contacts if contact.get("system") == "phone"]
 
 
 def address_parts(address: Json) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.grading import NOTHING_ELSE
 from fhir_gym.tasks.registry import get_task, packs, task_keys
 from fhir_gym.tasks.soundness.arena import Arena, Policy, Run, script
 from fhir_gym.tasks.soundness.constants import always_create, constant_answers, other_variation
@@ -16,6 +17,8 @@ from fhir_gym.tasks.soundness.report import Failure, SoundnessReport, Tally, Tas
 from fhir_gym.tasks.task import Task
 
 __all__ = ["Progress", "check", "check_task"]
+
+_WRITE_TOOLS = frozenset({"create", "update", "patch", "delete"})
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being tried, how many variations are done, and of how many."""
@@ -120,7 +123,9 @@ class _Judge:
         report.variations += 1
         report.gold_steps = max(report.gold_steps, len(run.actions))
         for check in verdict.checks:
-            if check.name not in report.checks:
+            # Where no tool may write, whatever writes has used a prohibited one: one of the two checks is redundant.
+            redundant = check.name == NOTHING_ELSE and set(self._task.prohibited_tools) >= _WRITE_TOOLS
+            if check.name not in report.checks and not redundant:
                 report.checks.append(check.name)
         policy = Policy("gold", "gold", script(()))
         self.policy(number, policy, run)

@@ -23,22 +23,19 @@ class Step:
         body: Its JSON body; None without.
         answer: What it was answered, parsed.
         before: For an update, the resource as it was.
+        created: The id the server chose; None if this creates nothing.
     """
 
     action: Action
     body: Json
     answer: Json
     before: Resource | None = None
+    created: str | None = None
 
     @property
     def writes(self) -> bool:
         """Whether it changes the server."""
         return self.action.kind in WRITES
-
-    @property
-    def created(self) -> str | None:
-        """The id the server chose; None if this creates nothing."""
-        return str(self.answer["id"]) if self.action.kind == "POST" and "id" in (self.answer or {}) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,9 @@ class Recording:
                 kind, _, id = action.url.strip("/").partition("/")
                 before = run.end.before.read(kind, id)
             answer = logged.response.json() if logged.response.body else None
-            steps.append(Step(action, body, answer, before))
+            made = answer if action.kind == "POST" and isinstance(answer, dict) else {}
+            created = str(made["id"]) if "id" in made else None
+            steps.append(Step(action, body, answer, before, created))
         ids: dict[str, list[str]] = {}
         for resource in setup:
             ids.setdefault(resource["resourceType"], []).append(resource["id"])
@@ -101,9 +100,10 @@ def with_ids(action: Action, names: Mapping[str, str]) -> Action:
         return action
     path, mark, query = action.url.partition("?")
     parts = [names.get(part, part) for part in path.split("/")]
-    body = action.body and json.dumps(_renamed(json.loads(action.body), names), ensure_ascii=False)
-    answer = None if action.answer is None else _renamed(action.answer, names)
-    return replace(action, url="/".join(parts) + mark + query, body=body, answer=answer)
+    action = replace(action, url="/".join(parts) + mark + query)
+    if action.body and action.body[0] in "{[":  # not the form of a search
+        action = rebody(action, _renamed(json.loads(action.body), names))
+    return action if action.answer is None else replace(action, answer=_renamed(action.answer, names))
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
