@@ -46,7 +46,7 @@ def find_files(source: Path, endings: Sequence[str]) -> list[Path]:
     if not source.is_dir():
         raise WorldError(f"cannot import {source}: there is no such file or folder")
     wanted = (*endings, *(f"{ending}.gz" for ending in endings))
-    found = sorted(path for path in source.rglob("*") if path.name.endswith(wanted) and path.is_file())
+    found = sorted(path for path in source.rglob("[!.]*") if path.name.endswith(wanted) and path.is_file())
     if not found:
         raise WorldError(f"cannot import {source}: no {' or '.join(endings)} file in it")
     return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fhir_gym import worlds
 from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.fhir.store import World
+from fhir_gym.types import Resource
 from fhir_gym.worlds import catalogue, loading
 from fhir_gym.worlds.cache import VARIABLE
 
@@ -141,8 +144,8 @@ class FullDisk:
             raise sqlite3.OperationalError("database or disk is full")
         return self._db.executemany(sql, rows)
 
-    def execute(self, *args: object) -> object:
-        return self._db.execute(*args)  # type: ignore[arg-type]
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        return self._db.execute(*args)
 
     def close(self) -> None:
         self._db.close()
@@ -168,11 +171,11 @@ def test_full_disk_at_the_very_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_failing_generator_leaves_nothing(tmp_path: Path) -> None:
-    def resources() -> object:
+    def resources() -> Iterator[Resource]:
         yield {"resourceType": "Patient", "id": "a"}
         raise KeyboardInterrupt
 
     now = catalogue.RECIPES["empty"].now
     with pytest.raises(KeyboardInterrupt):
-        loading.write(tmp_path / "w.sqlite", resources(), name="x", seed=None, now=now)  # type: ignore[arg-type]
+        loading.write(tmp_path / "w.sqlite", resources(), name="x", seed=None, now=now)
     assert list(tmp_path.iterdir()) == []

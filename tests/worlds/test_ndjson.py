@@ -54,6 +54,7 @@ def test_folder_becomes_a_named_world(tmp_path: Path) -> None:
     write(folder / "deep" / "Observation.000.ndjson.gz", observation("o1"), observation("o2"))
     (folder / "notes.jsonl").write_text("not for import\n")
     (folder / "data.json").write_text("{")
+    (folder / "._Patient.ndjson").write_bytes(b"what some systems put beside a file")
     reports: list[ImportReport] = []
     told: list[tuple[int, int]] = []
     world = worlds.import_ndjson(
