@@ -12,6 +12,8 @@ from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, EndState, Fhir, Gold, Params, Task, register, soundness
 from fhir_gym.tasks.answers import Ids
+from fhir_gym.tasks.checks import equal
+from fhir_gym.tasks.ids import Ids as NewIds
 from fhir_gym.types import Resource
 
 ENV_ID = "Example/Weights-v0"
@@ -21,16 +23,16 @@ class LatestWeightParams(Params):
     """Values of the task.
 
     Attributes:
-        patient: Id of a patient of the world.
+        patient: Id of a patient.
         other: Id of another one.
-        first_id: Id of the first Observation; the others follow.
+        weights: Ids of their Observations.
         days: How many days ago each was taken: the right one first, then older ones.
         kilograms: Their values.
     """
 
     patient: str
     other: str
-    first_id: int
+    weights: tuple[str, ...]
     days: tuple[int, ...]
     kilograms: tuple[int, ...]
 
@@ -52,34 +54,34 @@ class LatestWeight(Task[LatestWeightParams]):
     gold_steps = 2
 
     def sample(self, rng: random.Random, world: World) -> LatestWeightParams:
-        """Draw two patients of the world, and days."""
-        patient, other = rng.sample(world.ids("Patient"), 2)
+        """Draw days, and ids that are new to the world."""
+        ids = NewIds(rng, world, 8)
         latest = rng.randrange(5, 50)
-        older = sorted(rng.sample(range(latest + 1, 400), 3))
         return LatestWeightParams(
-            patient=patient,
-            other=other,
-            first_id=world.manifest.next_id + rng.randrange(1_000, 100_000),
-            days=(latest, *older),
+            patient=ids.new(),
+            other=ids.new(),
+            weights=tuple(ids.new() for _ in range(6)),
+            days=(latest, *rng.sample(range(latest + 1, 400), 3)),
             kilograms=tuple(rng.sample(range(50, 110), 6)),
         )
 
     def setup(self, p: LatestWeightParams, world: World) -> list[Resource]:
-        """The patient's weights, and two decoys newer than the latest: entered in error, and somebody else's."""
+        """Two patients; one's weights, and two decoys newer than the latest: entered in error, and the other's."""
         latest = p.days[0]
+        people = [{"resourceType": "Patient", "id": id} for id in (p.patient, p.other)]
         taken = [(p.patient, "final", days) for days in p.days]
         taken += [(p.patient, "entered-in-error", latest - 2), (p.other, "final", latest - 3)]
-        return [
+        return people + [
             {
                 "resourceType": "Observation",
-                "id": str(p.first_id + number),
+                "id": id,
                 "status": status,
                 "code": {"coding": [{"system": "http://loinc.org", "code": "29463-7"}]},
                 "subject": {"reference": f"Patient/{patient}"},
                 "effectiveDateTime": (world.now - timedelta(days=days)).isoformat(timespec="seconds"),
                 "valueQuantity": {"value": kilograms, "unit": "kg"},
             }
-            for number, ((patient, status, days), kilograms) in enumerate(zip(taken, p.kilograms, strict=True))
+            for id, (patient, status, days), kilograms in zip(p.weights, taken, p.kilograms, strict=True)
         ]
 
     def words(self, p: LatestWeightParams, world: World) -> dict[str, str]:
@@ -94,13 +96,12 @@ class LatestWeight(Task[LatestWeightParams]):
 
     def rests_on(self, p: LatestWeightParams) -> tuple[str, ...]:
         """The record that has to be seen."""
-        return (f"Observation/{p.first_id}",)
+        return (f"Observation/{p.weights[0]}",)
 
     def checks(self, p: LatestWeightParams, end: EndState) -> Iterator[Check]:
         """The answer is the latest weight."""
         (answer,) = end.answer_ids("Observation")
-        expected = str(p.first_id)
-        yield Check(name="answer", passed=answer == expected, expected=expected, actual=answer)
+        yield equal("answer", answer, p.weights[0])
 
 
 def main() -> None:

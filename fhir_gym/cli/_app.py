@@ -55,6 +55,5 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _leave(message: str, code: int, *, show: BaseException | None = None) -> NoReturn:
     if show is not None and os.environ.get("FHIR_GYM_DEBUG"):
         raise show
-    first, *_ = message.splitlines() or [""]
-    err.print(f"error: {first}", style="red", markup=False, soft_wrap=True)
+    err.print(f"error: {message.rstrip()}", style="red", markup=False, soft_wrap=True)
     sys.exit(code)

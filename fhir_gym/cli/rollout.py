@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -56,7 +56,7 @@ def rollout(
     from fhir_gym.agents import make_agent
 
     actor = make_agent(agent, **agent_settings(setting))
-    choice = {
+    choice: dict[str, Any] = {
         "tasks": names(tasks),
         "variations": variations,
         "split": split,

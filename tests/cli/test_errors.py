@@ -74,7 +74,8 @@ def test_unusable_import_leaves_no_world(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "Patient.ndjson").write_text('{"resourceType": "Patient", "id": "1"}\n{"resourceType": "Pat')
     outcome = cli("worlds", "import", tmp_path, "--out", tmp_path / "new.sqlite")
     assert outcome.code == 1
-    assert "Patient.ndjson" in outcome.err
+    assert "Patient.ndjson:2" in outcome.err
+    assert "Traceback" not in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["Patient.ndjson"]
 
 
