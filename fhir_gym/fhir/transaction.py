@@ -99,13 +99,17 @@ class _Run:
     Attributes:
         ctx: Surroundings of the request.
         request: The request that brought the bundle.
+        answered: Bytes of the answers of its GET entries so far.
     """
 
     ctx: Context
     request: Request
+    answered: int = 0
 
     def get(self, entry: Entry) -> bytes:
         """Run a GET entry through the session; raises what it is answered with."""
+        if self.answered > self.ctx.limits.answer_bytes:  # the whole answer will be refused: don't go on making it
+            raise FhirError(413, "The answers of this Bundle's entries are more than this server sends: ask for less")
         names = ("host", "x-forwarded-proto")
         headers = {name: self.request.headers[name] for name in names if name in self.request.headers}
         if entry.if_none_match:
@@ -115,6 +119,7 @@ class _Run:
         if answer.status >= 400:
             issue = answer.json()["issue"][0]
             raise FhirError(answer.status, issue["diagnostics"], code=issue["code"])
+        self.answered += len(answer.body)
         return _entry({"status": _status(answer.status)}, answer.body)
 
 
