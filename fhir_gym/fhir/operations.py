@@ -1,4 +1,4 @@
-"""Operations: `$meta` and its siblings, `$validate`; others are answered as HAPI answers what it does not know."""
+"""Operations: `$meta` and its siblings, `$validate`, `$everything`; others are answered as HAPI answers what it does not know."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
+from fhir_gym.fhir.everything import EVERYTHING_TYPES, everything
+from fhir_gym.fhir.index import plan
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
@@ -17,7 +19,6 @@ from fhir_gym.types import Resource
 
 __all__ = ["operate"]
 
-_TYPES = frozenset(RESOURCE_TYPES)
 _TAGS = ("profile", "security", "tag")
 
 
@@ -43,6 +44,8 @@ def operate(
         return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
     if name == "$validate" and resource_type:
         return _validate(resource_type, request)
+    if name == "$everything" and resource_type in EVERYTHING_TYPES and id:
+        return everything(ctx, resource_type, id, path, pairs)
     raise unroutable(request, path, pairs)
 
 
@@ -66,7 +69,9 @@ def _meta(ctx: Context, resource_type: str | None, id: str | None) -> Response:
 def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
     """Every profile, security label and tag in use, each once."""
     found: dict[str, dict[str, Any]] = {name: {} for name in _TAGS}
-    for body in ctx.store.tagged(resource_type):
+    types = [resource_type] if resource_type else RESOURCE_TYPES
+    fields = [plan(kind).fields[f"_{name}"] for kind in types for name in _TAGS if f"_{name}" in plan(kind).fields]
+    for body in ctx.store.tagged(sorted({pid for field in fields for pid in field.pids})):
         meta = parsing.loads(body).get("meta", {})
         for name in _TAGS:
             for value in meta.get(name, []):

@@ -33,6 +33,8 @@ def dispatch(ctx: Context, request: Request) -> Response:
     pairs = decode_query(request.query)
     if not segments:
         return _base(ctx, request, rest, pairs)
+    if request.method == "TRACE":
+        raise FhirError(405, "TRACE is not allowed", code="not-supported")
     if request.method not in _METHODS:
         raise unroutable(request, "/".join(segments), pairs)
     if segments[0] == "metadata":
@@ -40,7 +42,7 @@ def dispatch(ctx: Context, request: Request) -> Response:
             raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
         return _metadata(ctx, pairs)
     if segments == ["_history"]:
-        return history(ctx, None, None, pairs)
+        return history(ctx, None, None, pairs, path=request.path)
     if segments[0].startswith("$"):
         return operate(ctx, None, None, segments, request, pairs)
     if segments == ["_search"]:
@@ -83,7 +85,7 @@ def _on_type(ctx: Context, request: Request, segments: list[str], pairs: Pairs) 
     if second is None:
         return _type_level(ctx, request, kind, pairs)
     if second == "_history" and len(segments) == 2 and method in ("GET", "HEAD"):
-        return history(ctx, kind, None, pairs)
+        return history(ctx, kind, None, pairs, path=request.path)
     if second == "_search" and len(segments) == 2 and method in ("GET", "POST"):
         return search.search(ctx, kind, pairs, f"{kind}/_search", request)
     if second.startswith("$") and len(segments) == 2:
@@ -110,16 +112,16 @@ def _type_level(ctx: Context, request: Request, kind: str, pairs: Pairs) -> Resp
 
 def _instance_level(ctx: Context, request: Request, kind: str, id: str, rest: list[str], pairs: Pairs) -> Response:
     method = request.method
+    if rest and rest[0].startswith("$") and len(rest) == 1:
+        return operate(ctx, kind, id, [kind, id, *rest], request, pairs)
     if method == "PUT":
         return writes.update(ctx, kind, id, request)
     if method == "PATCH":
         return writes.patch(ctx, kind, id, request)
     if method == "DELETE":
         return writes.delete(ctx, kind, id, request)
-    if rest and rest[0].startswith("$") and len(rest) == 1:
-        return operate(ctx, kind, id, [kind, id, *rest], request, pairs)
     if rest == ["_history"]:
-        return history(ctx, kind, id, pairs)
+        return history(ctx, kind, id, pairs, path=request.path)
     if method == "POST" and not rest:
         return writes.create(ctx, kind, request)
     if method in ("GET", "HEAD") and not rest:
