@@ -13,7 +13,7 @@ from fhir_gym.cli._options import EnvArgument, JsonOption, WorldOption, names
 if TYPE_CHECKING:
     from fhir_gym.tasks.soundness import TaskReport
 
-__all__ = ["app"]
+__all__ = ["app", "check", "list_", "show"]
 
 _SHOWN_FAILURES = 5
 

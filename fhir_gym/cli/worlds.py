@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import World
     from fhir_gym.worlds import ImportReport
 
-__all__ = ["app"]
+__all__ = ["app", "build", "import_", "info", "list_"]
 
 app = typer.Typer(help="What a server holds: list, build, import and inspect worlds.", no_args_is_help=True)
 

@@ -22,7 +22,7 @@ from fhir_gym.fhir.outcome import operation_outcome
 from fhir_gym.fhir.session import Session
 from fhir_gym.fhir.store import World
 
-__all__ = ["create_app", "serve"]
+__all__ = ["bind", "create_app", "serve"]
 
 BASE_PATH = "/fhir"
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Found",
     "Parts",
+    "Slot",
     "check_references",
     "check_unreferenced",
     "find_references",

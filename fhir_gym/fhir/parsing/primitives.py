@@ -15,7 +15,18 @@ from fhir_gym.fhir.parsing.errors import invalid_value
 from fhir_gym.fhir.parsing.narrative import check_div
 from fhir_gym.fhir.parsing.numbers import Number, canonical
 
-__all__ = ["Check", "Scalar", "check_for", "is_blank", "text_of"]
+__all__ = [
+    "Check",
+    "Scalar",
+    "check_boolean",
+    "check_date",
+    "check_decimal",
+    "check_for",
+    "check_integer",
+    "check_text",
+    "is_blank",
+    "text_of",
+]
 
 Scalar = str | int | float | bool
 Check = Callable[[str, Scalar], Scalar | None]
