@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, search_parameters
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.conditions import NOTHING, ORDERED, Condition, Rows, any_of, marks
+from fhir_gym.fhir.search.conditions import NOTHING, ORDERED, Condition, Rows, Sql, any_of, marks
 from fhir_gym.fhir.search.names import Name, parse_name
-from fhir_gym.fhir.search.references import target_type
+from fhir_gym.fhir.search.references import CREATED, target_type
 from fhir_gym.fhir.search.scope import Scope
 from fhir_gym.fhir.search.select import ids_query, set_query
 
@@ -43,13 +43,18 @@ def chain_condition(scope: Scope, name: Name, values: list[str], compile_: Compi
             "reference parameters)",
         )
     field = scope.field(name.base)
+    if not name.chain:
+        return NOTHING
     given = target_type(scope, name.modifier, chained=True)
     inner = parse_name(name.chain)
-    types = (given,) if given else tuple(t for t in parameter.targets if field.target in (None, t))
+    types_allowed = tuple(t for t in parameter.targets if field.target in (None, t))
+    types = (given,) if given else types_allowed
     if inner.base == "_id" and not inner.chain:
         return NOTHING  # HAPI indexes no id of the target
     fitting = [t for t in types if t in _TYPES and inner.base in search_parameters(t)]
-    if not fitting or (given and given not in parameter.targets):
+    if given and given not in types_allowed:
+        return NOTHING
+    if not fitting:
         raise FhirError(400, f"HAPI-1243: Invalid parameter chain: {whole}")
     parts: list[Condition] = []
     for type_ in fitting:
@@ -59,11 +64,22 @@ def chain_condition(scope: Scope, name: Name, values: list[str], compile_: Compi
             return None
         text, ids = ids_query(below, [found])
         where = f"@.pid {marks(field.pids)} AND @.target_type = ? AND @.target_id IN ({text})"
-        parts.append(Rows("reference", where, (*field.pids, type_, *ids), rank=15, order=_CREATED, turn=ORDERED))
+        order = _target_order(below, found) if len(fitting) == 1 else ()
+        parts.append(Rows("reference", where, (*field.pids, type_, *ids), rank=15, order=order, turn=ORDERED))
     return any_of(parts)
 
 
-_CREATED = "(SELECT r.rid FROM main.resource r WHERE r.type = @.target_type AND r.id = @.target_id)"
+def _target_order(scope: Scope, found: Condition) -> tuple[Sql, ...]:
+    """HAPI's order of a chain: the target's own order under its condition, then the target's creation."""
+    if scope.changed(scope.resource_type) or not isinstance(found, Rows) or not found.order:
+        return ((CREATED, ()),)
+    own = found.order[0]
+    text = (
+        f"(SELECT min({own[0].replace('@', 'o')}) FROM main.resource r CROSS JOIN main.{found.table} o "
+        f"INDEXED BY {found.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
+        f"AND {found.where.replace('@', 'o').replace('{db}', 'main')})"
+    )
+    return ((text, (*own[1], *found.values)), (CREATED, ()))
 
 
 def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile) -> Condition:

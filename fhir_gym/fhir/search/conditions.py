@@ -44,7 +44,7 @@ class Rows:
         where: What holds for the row.
         values: Values of the ``?`` in `where`.
         rank: Expected cost as the driver of a query; the lowest drives.
-        order: Values of a matching row by which HAPI orders the matches if this condition drives, joined by ``", "``.
+        order: Values of a matching row by which HAPI orders the matches if this condition drives.
         turn: Whose order HAPI takes if there are several conditions: the lowest's. See `fhir_gym.fhir.search.sorting`.
         owned: Whether the rows carry the owner, and the key has it next (`token`, `date`).
         owners: The condition says no more and no less than that the resource's owner is one of these.
@@ -54,7 +54,7 @@ class Rows:
     where: str
     values: tuple[Any, ...] = ()
     rank: int = 50
-    order: str = ""
+    order: tuple[Sql, ...] = ()
     turn: int = 9
     owned: bool = False
     owners: tuple[int, ...] = ()
@@ -104,11 +104,16 @@ def any_of(parts: Sequence[Condition]) -> Condition:
         f"({' OR '.join(f'({r.where})' for r in rows)})",
         tuple(v for r in rows for v in r.values),
         rank=max(r.rank for r in rows) + 1,
-        order=rows[0].order,
+        order=_common(tuple(r.order for r in rows)),
         turn=rows[0].turn,
         owned=all(r.owned for r in rows),
         owners=tuple(o for r in rows for o in r.owners) if all(r.owners for r in rows) else (),
     )
+
+
+def _common(orders: tuple[tuple[Sql, ...], ...]) -> tuple[Sql, ...]:
+    """The order of alternatives: one they share, else creation."""
+    return orders[0] if len(set(orders)) == 1 else ()
 
 
 def check(condition: Condition, db: str, rid: str) -> Sql:

@@ -57,8 +57,6 @@ def _expect(text: str, position: int, wanted: str) -> None:
 
 def _parse(value: str) -> Bound:
     prefix, text = split_prefix(value)
-    if prefix == "ap":
-        raise FhirError(400, "HAPI-1925: Unknown comparator: APPROXIMATE")
     text = text.replace(" ", "+")  # an unescaped "+" of a time zone arrives as a space
     length = len(text)
     if length < 4 or not re.fullmatch(r"\d{4}", text[:4], re.ASCII):
@@ -111,6 +109,8 @@ def parse_bounds(values: list[str]) -> list[Bound]:
         if len([piece for piece in split(value, ",") if piece]) > 1:
             raise FhirError(400, "HAPI-1930: DateRange parameter does not support OR queries")
     bounds = [_parse(value.strip(",")) for value in values]
+    if any(bound.prefix == "ap" for bound in bounds):
+        raise FhirError(400, "HAPI-1925: Unknown comparator: APPROXIMATE")
     lower = upper = False
     same = "Can not have multiple date range parameters for the same param"
     for bound in bounds:
@@ -137,7 +137,7 @@ def date_condition(field: Field, values: list[str]) -> Rows:
         arguments += given
     one_sided = len(bounds) == 1 and bounds[0].prefix in ("gt", "ge", "eb")
     low, high = ("@.low_day", "@.high_day") if by_day else ("@.low", "@.high")
-    order = high if one_sided else f"{low}, {high}"
+    order = ((high, ()),) if one_sided else ((low, ()), (high, ()))
     return Rows(
         "date",
         " AND ".join(parts),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.headers import bundle_headers
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
@@ -139,7 +141,9 @@ def _page_url(
         parts.append(f"_format={encode(format_)}")
     if pretty:
         parts.append("_pretty=true")
-    parts += [f"{encode(name)}={encode(value)}" for name, value in asked.includes if value]
+    iterated = [p for p in asked.includes if ":" in p[0]]
+    plain = [p for p in asked.includes if ":" not in p[0]]
+    parts += [f"{name.partition(':')[0]}={encode(value)}" for name, value in (*iterated, *plain) if value]
     parts.append("_bundletype=searchset")
     if asked.shape.elements:
         parts.append("_elements=" + ",".join(encode(e) for e in sorted(set(asked.shape.elements))))
@@ -188,13 +192,15 @@ def page(ctx: Context, pairs: Pairs) -> Response:
     def url(start: int) -> str:
         return _page_url(ctx, token, start, size, asked.first.get("_format"), indent, asked)
 
-    links = [("self", url(offset))]
+    asked_for = "&".join(f"{encode(n)}={encode(v).replace('%2C', ',')}" for n, v in pairs)
+    links = [("self", f"{ctx.base_url}?{asked_for}")]
     if offset + size < len(result.known) or not result.exhausted:
         links.append(("next", url(offset + size)))
     if offset:
         links.append(("previous", url(max(0, offset - size))))
     shape = asked.shape if asked.shape.elements else result.shape
-    return searchset(ctx, token=token, matches=matches, included=beside, total=total, links=links, shape=shape)
+    response = searchset(ctx, token=token, matches=matches, included=beside, total=total, links=links, shape=shape)
+    return replace(response, headers=bundle_headers(ctx, token))
 
 
 def _number(text: str | None, default: int) -> int:

@@ -87,6 +87,7 @@ def included(ctx: Context, includes: Sequence[Include], resource_type: str, matc
             if include.backwards == backwards:
                 _follow(ctx, include, start, group)
         _take(group, seen, found, frontier)
+    first = len(found)
     again = [include for include in includes if include.iterate]
     for _ in range(MAX_ROUNDS if again else 0):
         if not frontier:
@@ -96,7 +97,7 @@ def included(ctx: Context, includes: Sequence[Include], resource_type: str, matc
             _follow(ctx, include, frontier, group)
         frontier = {}
         _take(group, seen, found, frontier)
-    return found
+    return found[:first] + sorted(found[first:])
 
 
 def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier: dict[str, list[int]]) -> None:

@@ -12,6 +12,7 @@ __all__ = ["number_condition", "quantity_condition"]
 
 _COMPARE = {"": "=", "eq": "=", "ne": "<>", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _APPROXIMATELY = 0.1
+_VALUE = (("@.value", ()),)
 
 
 def quantity_condition(field: Field, values: list[str]) -> Condition:
@@ -56,8 +57,8 @@ def _number(field: Field, text: str, whole: str) -> Rows:
         spread = abs(value) * _APPROXIMATELY
         where = f"{pids} AND @.value >= ? AND @.value <= ?"
         return Rows(
-            "quantity", where, (*field.pids, value - spread, value + spread), rank=45, order="@.value", turn=ORDERED
+            "quantity", where, (*field.pids, value - spread, value + spread), rank=45, order=_VALUE, turn=ORDERED
         )
     rank = 35 if prefix in ("", "eq") else 55
     where = f"{pids} AND @.value {_COMPARE[prefix]} ?"
-    return Rows("quantity", where, (*field.pids, value), rank=rank, order="@.value", turn=ORDERED)
+    return Rows("quantity", where, (*field.pids, value), rank=rank, order=_VALUE, turn=ORDERED)

@@ -10,6 +10,7 @@ from fhir_gym.fhir.search.chains import chain_condition, has_condition
 from fhir_gym.fhir.search.composites import composite_condition
 from fhir_gym.fhir.search.conditions import NOTHING, AllOf, Condition, Not, Rows, marks
 from fhir_gym.fhir.search.dates import date_condition, updated_condition
+from fhir_gym.fhir.search.filters import filter_condition
 from fhir_gym.fhir.search.names import Name, parse_name, split, unescape
 from fhir_gym.fhir.search.numbers import number_condition, quantity_condition
 from fhir_gym.fhir.search.references import reference_condition
@@ -72,7 +73,9 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
         return _all([part for part in parts if part is not None])
     if parsed.base == "_source":
         raise FhirError(400, "HAPI-1216: The _source parameter is disabled on this server")
-    if parsed.modifier == "missing" and parsed.base not in ("_id", "_lastUpdated"):
+    if parsed.modifier == "missing" and parsed.base != "_id":
+        if parsed.base.startswith("_"):
+            return None
         return _all([_missing(scope, parsed.base, value) for value in values])
     alternatives = [found for value in values if (found := _alternatives(value))]
     if not alternatives:
@@ -87,7 +90,7 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
 
 
 def _alternatives(value: str) -> list[str]:
-    found = [piece for piece in split(value, ",") if piece.strip()]
+    found = [piece for piece in split(value, ",") if piece and piece != "|"]
     if len(found) > MAX_VALUES:
         raise FhirError(400, f"More than {MAX_VALUES} values of one parameter are not supported by this server")
     return found
@@ -160,6 +163,8 @@ def _special(scope: Scope, name: Name, values: list[str]) -> Condition | None:
         raise unknown_parameter(scope.resource_type, name.base, code=1223)
     if name.base == "_list" and any(values):
         return NOTHING
+    if name.base == "_filter":
+        return _all([filter_condition(scope, value, compile_parameter) for value in values])
     if not name.base.startswith("_"):
         raise unknown_parameter(scope.resource_type, name.base)
     return None

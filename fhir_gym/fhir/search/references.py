@@ -10,9 +10,9 @@ from fhir_gym.fhir.search.conditions import BY_REFERENCE, NOTHING, Condition, Ro
 from fhir_gym.fhir.search.names import unescape
 from fhir_gym.fhir.search.scope import Scope
 
-__all__ = ["reference_condition", "target_type", "unknown_type"]
+__all__ = ["CREATED", "reference_condition", "target_type", "unknown_type"]
 
-_TYPES = frozenset(RESOURCE_TYPES)
+_LOWER_TYPES = frozenset(t.lower() for t in RESOURCE_TYPES)
 _KNOWN_MODIFIERS = (
     ":contains", ":exact", ":in", ":iterate", ":missing", ":not-in", ":of-type", ":recurse", ":text",
 )  # fmt: skip
@@ -25,8 +25,8 @@ def unknown_type(name: str) -> FhirError:
 
 def target_type(scope: Scope, modifier: str | None, *, chained: bool = False) -> str | None:
     """The type that a modifier names; None without one."""
-    if modifier is None or modifier in _TYPES:
-        return modifier
+    if modifier is None or modifier.lower() in _LOWER_TYPES:
+        return modifier  # a type in wrong case is taken for a type that nothing points to
     if chained or f":{modifier}" in _KNOWN_MODIFIERS:
         raise unknown_type(modifier)
     raise FhirError(
@@ -51,12 +51,11 @@ def _one(scope: Scope, field: Field, type_: str | None, text: str, *, many: bool
         return NOTHING
     parts = text.removeprefix("/").split("/")
     if len(parts) in (2, 4):
-        if type_ is None or parts[0] not in _TYPES:
-            if parts[0] not in _TYPES:
-                raise unknown_type(parts[0])
-            type_ = parts[0]
-        elif type_ != parts[0]:
+        if parts[0].lower() not in _LOWER_TYPES:
+            raise unknown_type(parts[0])
+        if type_ not in (None, parts[0]):
             return NOTHING
+        type_ = parts[0]
         text = parts[1]
         if not text:
             raise FhirError(400, "HAPI-1101: Parameter value missing in request")
@@ -76,9 +75,9 @@ def _rows(scope: Scope, field: Field, type_: str | None, id: str, *, many: bool)
     owners: tuple[int, ...] = ()
     if field.pids == (scope.plan.owner_pid,):
         owners = tuple(owner_key(t, id) for t in ((type_,) if type_ else scope.plan.owner_types))
-    order = _CREATED if many else ""
+    order = ((CREATED, ()),) if many else ()
     return Rows("reference", where, values, rank=10, order=order, turn=BY_REFERENCE, owners=owners)
 
 
-_CREATED = "(SELECT r.rid FROM main.resource r WHERE r.type = @.target_type AND r.id = @.target_id)"
+CREATED = "(SELECT r.rid FROM main.resource r WHERE r.type = @.target_type AND r.id = @.target_id)"
 """Creation order of a target of the world; one created since comes last, as it should."""

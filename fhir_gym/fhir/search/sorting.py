@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, SearchParameter, search_parameters
 from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.conditions import BY_REFERENCE, AllOf, Condition, Rows, marks
+from fhir_gym.fhir.search.conditions import AllOf, Condition, Rows, marks
 from fhir_gym.fhir.search.scope import Scope
 from fhir_gym.fhir.search.select import Key
 
@@ -44,8 +44,11 @@ def default_keys(conditions: Iterable[Condition]) -> list[Key]:
     index = f"s INDEXED BY {first.table}_rid WHERE s.rid = {{rid}}"
     where = first.where.replace("@", "s")
     return [
-        Key(f"(SELECT min({part.replace('@', 's')}) FROM {{db}}.{first.table} {index} AND {where})", first.values)
-        for part in (first.order.split(", ") if first.turn != BY_REFERENCE else (first.order,))
+        Key(
+            f"(SELECT min({text.replace('@', 's')}) FROM {{db}}.{first.table} {index} AND {where})",
+            values + first.values,
+        )
+        for text, values in first.order
     ]
 
 
@@ -62,15 +65,17 @@ def sort_keys(scope: Scope, sorts: Sequence[tuple[str, str]]) -> list[Key]:
 
     Args:
         scope: The type searched.
-        sorts: Names (``_sort``, ``_sort:desc``) and values of all of them. HAPI understands a ``-`` in the first only.
+        sorts: Names (``_sort``, ``_sort:desc``) and values of all of them. HAPI understands a ``-`` in the first only, and
+            a further one goes in the direction the first ended with.
     """
     keys: list[Key] = []
+    descending = False
     for number, (name, value) in enumerate(sorts):
-        for piece in value.split(","):
-            if piece:
-                backwards = piece.startswith("-") and number == 0 and name == "_sort"
-                descending = backwards or name == "_sort:desc"
-                keys += _keys(scope, piece[1:] if backwards else piece, descending)
+        for piece in filter(None, value.split(",")):
+            signed = number == 0 and name == "_sort"
+            if signed or name != "_sort":
+                descending = piece.startswith("-") if signed else name == "_sort:desc"
+            keys += _keys(scope, piece[1:] if signed and descending else piece, descending)
     if len(keys) > MAX_KEYS:
         raise FhirError(400, f"Sorting by more than {MAX_KEYS} values is not supported by this server")
     return keys

@@ -8,10 +8,11 @@ from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions import ORDERED, PLAIN, Condition, Rows, any_of, marks
 from fhir_gym.fhir.search.names import unescape
 
-__all__ = ["MAX_STRING", "prefix_condition", "string_condition"]
+__all__ = ["MAX_STRING", "like", "prefix_condition", "string_condition"]
 
 MAX_STRING = 768
 _AFTER = chr(0x10FFFF)
+_NORM = (("@.norm", ()),)
 
 
 def string_condition(name: str, field: Field, modifier: str | None, values: list[str]) -> Condition:
@@ -34,7 +35,7 @@ def _one(name: str, field: Field, modifier: str | None, text: str) -> Rows:
         return Rows("string", where, (*field.pids, norm, text), rank=25, turn=PLAIN)
     if modifier == "contains":
         return Rows(
-            "string", f"{pids} AND @.norm LIKE ? ESCAPE '\\'", (*field.pids, f"%{_like(norm)}%"), 65, "@.norm", ORDERED
+            "string", f"{pids} AND @.norm LIKE ? ESCAPE '\\'", (*field.pids, f"%{like(norm)}%"), 65, _NORM, ORDERED
         )
     return prefix_condition(field.pids, norm)
 
@@ -44,9 +45,10 @@ def prefix_condition(pids: tuple[int, ...], norm: str, *, table: str = "string")
     fixed = norm.partition("_")[0]
     where, values = f"@.pid {marks(pids)} AND @.norm >= ? AND @.norm < ?", (*pids, fixed, fixed + _AFTER)
     if "_" in norm:
-        where, values = f"{where} AND @.norm LIKE ? ESCAPE '\\'", (*values, f"{_like(norm)}%")
-    return Rows(table, where, values, rank=30, order="@.norm", turn=ORDERED)
+        where, values = f"{where} AND @.norm LIKE ? ESCAPE '\\'", (*values, f"{like(norm)}%")
+    return Rows(table, where, values, rank=30, order=_NORM, turn=ORDERED)
 
 
-def _like(norm: str) -> str:
+def like(norm: str) -> str:
+    """Text for LIKE in which only ``_`` keeps its meaning."""
     return norm.replace("\\", "\\\\").replace("%", "\\%")

@@ -26,6 +26,8 @@ def token_condition(scope: Scope, name: str, field: Field, modifier: str | None,
         modifier: ``not``, ``text``, ``above`` …; unknown ones are ignored, as HAPI ignores them.
         values: Alternatives as written.
     """
+    if name in ("_tag", "_security") and modifier != "not":
+        modifier = None
     if modifier == "of-type":
         raise FhirError(405, "HAPI-2012: The :of-type modifier is not enabled on this server")
     if modifier in ("in", "not-in"):
