@@ -16,17 +16,15 @@ from fhir_gym.fhir.urls import Pairs, encode_pairs
 __all__ = ["history"]
 
 _PAGE = 20
-_KEPT = ("_count", "_offset", "_since", "_at")
 
 
-def history(ctx: Context, resource_type: str | None, id: str | None, pairs: Pairs) -> Response:
-    """GET [base]/_history, [type]/_history or [type]/[id]/_history: newest first."""
+def history(ctx: Context, resource_type: str | None, id: str | None, pairs: Pairs, *, path: str) -> Response:
+    """GET [base]/_history, [type]/_history or [type]/[id]/_history: newest first; `path` as sent, for the links."""
     values = {name: value for name, value in reversed(pairs)}
     count, offset = _number(values.get("_count"), _PAGE), _number(values.get("_offset"), 0)
     count = min(count, ctx.limits.page_entries)
     bounds = [_instant(values[name]) for name in ("_since", "_at") if values.get(name)]
     rows, total = _rows(ctx, resource_type, id, max(bounds, default=None), offset, count + 1)
-    path = "/".join(part for part in (resource_type, id, "_history") if part)
     more, rows = len(rows) > count, rows[:count]
     bundle_id = ctx.new_token()
     bundle = {
@@ -37,7 +35,7 @@ def history(ctx: Context, resource_type: str | None, id: str | None, pairs: Pair
         **({} if bounds else {"total": total}),
     }
     if count:
-        bundle["link"] = _links(ctx, path, {k: values[k] for k in _KEPT if values.get(k)}, count, offset, more)
+        bundle["link"] = _links(ctx, path.removeprefix("/"), dict(pairs), count, offset, more)
     head = parsing.dumps(bundle)
     if rows:
         entries = b",".join(_entry(ctx, row, pairs) for row in rows)

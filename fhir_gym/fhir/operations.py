@@ -1,4 +1,4 @@
-"""Operations: `$meta` and its siblings, `$validate`, `$everything`; others are answered as HAPI answers what it does not know."""
+"""Operations: `$meta` and its siblings, `$validate`, `$everything`; others are refused as HAPI refuses unknown ones."""
 
 from __future__ import annotations
 

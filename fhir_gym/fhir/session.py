@@ -259,7 +259,9 @@ class Session:
     def _finish(self, request: Request, response: Response) -> Response:
         """Indentation, Content-Type, size limit and HEAD: the same for every answer."""
         if (size := len(response.body)) > self.limits.answer_bytes:
-            response = _failure(FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less"))
+            response = _failure(
+                FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
+            )
         headers, body = dict(response.headers), response.body
         if body:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}

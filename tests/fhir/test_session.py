@@ -101,7 +101,7 @@ def test_read(session: Session) -> None:
         ("GET", "/Patient/S1?_count=2", 400, "HAPI-0384"),
         ("GET", "/Patient/%ZZ", 400, "percent-encoding"),
         ("POST", "/metadata", 405, "HAPI-0388"),
-        ("TRACE", "/Patient", 400, "does not know how to handle TRACE"),
+        ("TRACE", "/Patient", 405, "TRACE"),
         ("GET", "/Patient/S1/$nothing", 400, "does not know how"),
     ],
 )

@@ -130,14 +130,15 @@ class Store:
         tables = ("overlay.version", "main.resource")
         return sum(int(self._select_one(f"SELECT count(*) FROM {table} {where}", values)) for table in tables)
 
-    def tagged(self, resource_type: str | None) -> list[bytes]:
-        """Bodies of the current resources, of a type or of all, that carry a profile, a security label or a tag."""
-        where, values = _history_filter(resource_type, None)
-        marks = " OR ".join(f"body LIKE '%\"{name}\":[%'" for name in ("profile", "security", "tag"))
-        test = f"{where or 'WHERE 1'} AND ({marks})"
-        main = f"SELECT {_COLUMNS} FROM main.resource {test} AND rid NOT IN (SELECT rid FROM overlay.resource)"
-        rows = self._select(main, values) + self._select(f"SELECT {_COLUMNS} FROM overlay.resource {test}", values)
-        return [row.body for row in rows]
+    def tagged(self, pids: Sequence[int]) -> list[bytes]:
+        """Bodies of the current resources that have an index row, token or uri, under one of these numbers."""
+        marks = ",".join("?" * len(pids))
+        found: set[int] = set()
+        for db, test in (("main", "AND rid NOT IN (SELECT rid FROM overlay.resource)"), ("overlay", "")):
+            for table in ("token", "uri"):
+                query = f"SELECT DISTINCT rid FROM {db}.{table} WHERE pid IN ({marks}) {test}"
+                found.update(rid for (rid,) in self.db.execute(query, tuple(pids)))
+        return self.bodies(sorted(found))
 
     # writing
 
