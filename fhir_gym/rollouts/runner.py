@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import signal
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -140,7 +142,8 @@ def run(
 
     Args:
         env_id: The pack.
-        agent: The agent, or its name. For workers it must be picklable; each has its own copy.
+        agent: The agent, or its name. For workers it must be picklable; each has its own copy. A pack of your own has
+            to be registered by the module that defines the agent, for workers to know it.
         tasks: Keys of tasks, or one; None for all of the pack.
         variations: Numbers: one, several, or a text such as ``"0-9"``; None for the first ten of the split.
         split: ``"train"`` or ``"test"``, to refuse variations of the other one.
@@ -157,6 +160,7 @@ def run(
     Raises:
         UnknownNameError: No such pack, agent, task, split, world, grading or reward rule.
         FhirGymError: Another argument makes no sense.
+        InfraError: A worker process died (while rollouts are taken).
 
     Example:
         >>> import fhir_gym
@@ -210,6 +214,11 @@ def _parallel(todo: Plan, agent: Agent, world: World, owned: bool, workers: int)
             if not pending:
                 return
             yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise InfraError(
+            "a worker process died: out of memory, or the main script starts the run without the guard "
+            '`if __name__ == "__main__":` that worker processes need'
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
         if owned:
@@ -222,6 +231,8 @@ _worker: tuple[Plan, Agent, World] | None = None
 def _start_worker(todo: Plan, agent: Agent, world: World) -> None:
     global _worker
     _worker = todo, agent, world
+    # Ctrl-C reaches the whole process group: the main process stops the run, workers end the episode they are in.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(job: Job) -> Rollout:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from itertools import islice
@@ -13,7 +14,7 @@ from fhir_gym.actions import GRAMMAR, Get
 from fhir_gym.agents import Context, GoldAgent, IdleAgent, Reply, ScriptedAgent
 from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import Rollout, numbers, plan, run
+from fhir_gym.rollouts import Rollout, completed, numbers, plan, read_rollouts, run
 from fhir_gym.tasks import task_keys
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -147,6 +148,52 @@ def test_taking_only_some_rollouts_of_workers_stops_them(hospital: World) -> Non
     running = run(ENV_ID, "idle", tasks="01", variations="0-40", workers=1, world=hospital)
     assert [rollout.task.variation for rollout in islice(running, 2)] == [0, 1]
     running.close()  # type: ignore[attr-defined]
+
+
+class DyingAgent(IdleAgent):
+    """Takes its process with it."""
+
+    def act(self, observation: str) -> str:
+        os._exit(3)
+
+
+def test_a_worker_that_dies_is_an_infrastructure_failure(hospital: World) -> None:
+    with pytest.raises(InfraError, match="a worker process died"):
+        list(run(ENV_ID, DyingAgent(), tasks="01", variations=0, workers=1, world=hospital))
+
+
+_CTRL_C = """
+import sys
+import fhir_gym
+
+if __name__ == "__main__":
+    def announced(rollouts):
+        for number, rollout in enumerate(rollouts):
+            yield rollout
+            if number == 3:
+                print("running", flush=True)
+    choice = {"variations": "0-5000", "world": sys.argv[1], "workers": int(sys.argv[3])}
+    running = fhir_gym.run("FHIRAgent/Appointment-v0", "random", **choice)
+    fhir_gym.write_rollouts(sys.argv[2], announced(running))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_keeps_what_was_done(tmp_path: Path, hospital: World, workers: int) -> None:
+    script, target = tmp_path / "script.py", tmp_path / "r.jsonl"
+    script.write_text(_CTRL_C)
+    command = [sys.executable, str(script), str(hospital.path), str(target), str(workers)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "running\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to workers too
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert "Process SpawnProcess" not in errors
+    kept = [rollout for rollout in read_rollouts(target) if rollout.graded]
+    assert len(kept) >= 4
+    assert len(completed(target)) == len(kept)
 
 
 def test_episodes_are_done_in_the_order_of_tasks_variations_repeats() -> None:
