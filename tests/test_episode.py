@@ -226,20 +226,9 @@ _PIECES = st.sampled_from(
 _STARTS = st.sampled_from(
     [
         *("GET /", "GET /Patient?", "GET /Observation?patient=Patient/", "GET /Appointment?_has:", "GET /Patient/"),
-        *(
-            "POST /\n",
-            "POST /Patient\n{",
-            'PUT /Patient/a\n{"resourceType":"Patient",',
-            "PATCH /Patient/1\n[",
-            "DELETE /",
-        ),
-        *(
-            "POST /Patient/_search\n",
-            'POST /\n{"resourceType":"Bundle","type":"batch","entry":[',
-            "FINISH([",
-            "",
-            "DELETE /",
-        ),
+        *("POST /\n", "POST /Patient\n{", 'PUT /Patient/a\n{"resourceType":"Patient",', "PATCH /Patient/1\n["),
+        *("POST /Patient/_search\n", 'POST /\n{"resourceType":"Bundle","type":"batch","entry":['),
+        *("FINISH([", "", "DELETE /"),
     ]
 )
 _TEXTS = st.text(max_size=200) | st.tuples(_STARTS, st.lists(_PIECES, max_size=14).map("".join)).map("".join)
