@@ -50,7 +50,7 @@ def search(ctx: Context, resource_type: str, pairs: Pairs, path: str, request: R
     options, matching = parse_options(pairs)
     scope = Scope(resource_type, ctx.store.changed)
     conditions = compile_query(scope, matching)
-    keys = sort_keys(scope, options.sorts) if _sorted(options) else default_keys(conditions)
+    keys = sort_keys(scope, options.sorts) if _sorted(options) else default_keys(scope, conditions, matching)
     includes = parse_includes(options.includes)
     query = Query(resource_type, tuple(conditions), tuple(keys))
     link = f"{ctx.base_url}/{path}"

@@ -21,11 +21,9 @@ __all__ = ["filter_condition"]
 
 MAX_NESTING = 50
 
-_OPERATIONS = frozenset(
-    ["eq", "ne", "co", "sw", "ew", "gt", "lt", "ge", "le", "pr", "po", "ss", "sb", "in", "re", "ap", "sa", "eb"]
-)
-_PREFIXED = frozenset({"date", "number", "quantity"})
 _COMPARE = {"eq": "=", "ne": "<>", "gt": ">", "lt": "<", "ge": ">=", "le": "<="}
+_OPERATIONS = frozenset({*_COMPARE, "co", "sw", "ew", "pr", "po", "ss", "sb", "in", "re", "ap", "sa", "eb"})
+_PREFIXED = frozenset({"date", "number", "quantity"})
 _NAME = re.compile(r"\s*([A-Za-z_][\w.:-]*)")
 _VALUE = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s()]+)')
 

@@ -12,28 +12,7 @@ __all__ = ["DEFAULT_COUNT", "Options", "Shape", "parse_options", "parse_shape", 
 
 DEFAULT_COUNT = 20
 
-_RESULT = frozenset(
-    [
-        "_sort",
-        "_sort:asc",
-        "_sort:desc",
-        "_count",
-        "_offset",
-        "_total",
-        "_elements",
-        "_summary",
-        "_format",
-        "_pretty",
-        "_contained",
-        "_containedType",
-        "_include",
-        "_include:iterate",
-        "_include:recurse",
-        "_revinclude",
-        "_revinclude:iterate",
-        "_revinclude:recurse",
-    ]
-)
+_RESULT = frozenset({"_count", "_offset", "_total", "_format", "_pretty", "_contained", "_containedType"})
 _INCLUDES = ("_include", "_revinclude")
 _MAX_JAVA_INT = 2**31 - 1
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, SearchParameter, search_parameters
 from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.conditions import AllOf, Condition, Rows, marks
+from fhir_gym.fhir.search.conditions import BY_REFERENCE, AllOf, Condition, Rows, marks
 from fhir_gym.fhir.search.scope import Scope
 from fhir_gym.fhir.search.select import Key
+from fhir_gym.fhir.urls import Pairs
 
 __all__ = ["default_keys", "sort_keys"]
 
@@ -26,16 +27,22 @@ _VALUE = {
 }
 
 
-def default_keys(conditions: Iterable[Condition]) -> list[Key]:
+def default_keys(scope: Scope, conditions: Iterable[Condition], pairs: Pairs) -> list[Key]:
     """HAPI's order where `_sort` asks for none.
 
     One condition decides: the first reference, else the first one-sided date, string, quantity or chain, else the
     first token, else a two-sided date. Its smallest matching value orders, then creation.
 
     Args:
+        scope: The type searched.
         conditions: As compiled, in the order of the query.
+        pairs: The query; a string without a value asks for nothing, but orders all the same.
     """
     rows = [r for r in _rows(conditions) if r.turn < 9]
+    fields = scope.plan.fields
+    blank = next((fields[n] for n, v in pairs if not v and n in fields and fields[n].kind == "string"), None)
+    if blank and all(r.turn > BY_REFERENCE for r in rows):
+        return [_of_rows(blank, descending=False)]
     if not rows:
         return []
     first = min(rows, key=lambda r: r.turn)
@@ -65,8 +72,8 @@ def sort_keys(scope: Scope, sorts: Sequence[tuple[str, str]]) -> list[Key]:
 
     Args:
         scope: The type searched.
-        sorts: Names (``_sort``, ``_sort:desc``) and values of all of them. HAPI understands a ``-`` in the first only, and
-            a further one goes in the direction the first ended with.
+        sorts: Names (``_sort``, ``_sort:desc``) and values of all of them. HAPI understands a ``-`` in the first only,
+            and a further one goes in the direction the first ended with.
     """
     keys: list[Key] = []
     descending = False
