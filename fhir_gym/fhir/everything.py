@@ -25,7 +25,7 @@ _REFERENCES = Include(backwards=False, iterate=False, source="*", parameter="*",
 def everything(ctx: Context, resource_type: str, id: str, path: str, pairs: Pairs) -> Response:
     """GET [type]/[id]/$everything, for the types of `EVERYTHING_TYPES`.
 
-    `_type` restricts what refers to the resource, not what is referred to; `start` and `end` are ignored, as HAPI
+    `_type` restricts what refers to the resource; of what is referred to, only the first round is shown then. `start` and `end` are ignored, as HAPI
     ignores them.
 
     Raises:
@@ -40,7 +40,8 @@ def everything(ctx: Context, resource_type: str, id: str, path: str, pairs: Pair
         if name not in _TYPES:
             raise FhirError(404, f"HAPI-2197: Unknown resource type '{name}' in _type parameter.")
     found = _compartment(ctx, resource_type, row.rid, frozenset(asked or _TYPES))
-    found += _referred_to(ctx, resource_type, [*([] if asked else [row.rid]), *found], seen={row.rid, *found})
+    start = found if asked else [row.rid, *found]
+    found += _referred_to(ctx, resource_type, start, seen={row.rid, *found}, rounds=1 if asked else MAX_ROUNDS)
     rids = array("q", [row.rid, *found])
     size = min(options.count or DEFAULT_COUNT, ctx.limits.page_entries)
     token = ctx.new_token()
@@ -75,14 +76,14 @@ def _links(resource_type: str, source: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _referred_to(ctx: Context, resource_type: str, rids: list[int], seen: set[int]) -> list[int]:
-    """What these resources refer to, directly or not, in creation order.
+def _referred_to(ctx: Context, resource_type: str, rids: list[int], *, seen: set[int], rounds: int) -> list[int]:
+    """What these resources refer to, in so many rounds, in creation order.
 
     Nothing is followed through a patient: another one's data is none of this one's.
     """
     found: list[int] = []
     frontier = rids
-    for _ in range(MAX_ROUNDS):
+    for _ in range(rounds):
         by_type: dict[str, list[int]] = {}
         for row in ctx.store.rows(frontier):
             by_type.setdefault(row.type, []).append(row.rid)
