@@ -14,7 +14,7 @@ from fhir_gym.tasks.compare import parse_reference
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
-    from fhir_gym.fhir.session import Change, Session
+    from fhir_gym.fhir.session import Change
 
 __all__ = ["BeforeView", "EndState", "LoggedRequest", "View"]
 
@@ -34,7 +34,7 @@ class View(Protocol):
 class BeforeView:
     """The server as it was when the episode started, seen from its end.
 
-    Reads undo the episode's changes; a search asks a scratch session that is prepared when first needed.
+    Reads undo the episode's changes; a search asks a scratch session.
 
     Args:
         world: The world.
@@ -48,7 +48,6 @@ class BeforeView:
         self._setup = setup
         self._after = after
         self._changed = {(change.resource_type, change.id): change.before for change in changes}
-        self._scratch: Session | None = None
 
     def read(self, resource_type: str, id: str) -> Resource | None:
         """One resource; None if it was not there."""
@@ -58,10 +57,9 @@ class BeforeView:
 
     def search(self, resource_type: str, **params: Any) -> list[Resource]:
         """All matches."""
-        if self._scratch is None:
-            self._scratch = self._world.session()
-            self._scratch.load(self._setup)
-        return self._scratch.search(resource_type, **params)
+        with self._world.session() as scratch:
+            scratch.load(self._setup)
+            return scratch.search(resource_type, **params)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,31 +79,48 @@ def would_have_seen(logged: Sequence[LoggedRequest], phantoms: Sequence[Resource
     """
     wanted = {f"{phantom['resourceType']}/{phantom['id']}" for phantom in phantoms}
     tokens: dict[str, str] = {}
-    for one in logged:
+    for index, one in enumerate(logged):
         request = _with_token(one.request, tokens)
         response = scratch.handle(request)
         tokens.update(_paired_tokens(one.response, response))
-        if wanted & _shown(request, response) or (_is_look(request) and _count_shows(one.response, response)):
-            return True
-        if _is_look(request) and not _next_link(one.response) and wanted & _on_further_pages(response, scratch):
+        now = _shown(request, response)
+        if _is_look(request):
+            if _count_shows(one.response, response):
+                return True
+            if not _next_link(one.response):
+                now |= _on_further_pages(response, scratch)
+        alike = _alike([now[found] for found in now.keys() & wanted], _shown(one.request, one.response))
+        if alike is not None and alike <= retrieved([*logged[:index], *logged[index + 1 :]]):
             return True
     return False
+
+
+def _alike(phantoms: list[Resource], seen: dict[str, Resource]) -> set[str] | None:
+    """What the agent got that looks the same as the phantom it would have got; None if it would have got none."""
+    if not phantoms:
+        return None
+    looks = [_content(phantom) for phantom in phantoms]
+    return {reference for reference, resource in seen.items() if _content(resource) in looks}
+
+
+def _content(resource: Resource) -> Resource:
+    return {name: value for name, value in resource.items() if name not in ("id", "meta")}
 
 
 def _is_look(request: Request) -> bool:
     return request.method == "GET" or (request.method == "POST" and request.path.rstrip("/").endswith("/_search"))
 
 
-def _shown(request: Request, response: Response) -> set[str]:
-    """What a look-up returned; for a batch, what its GET entries returned."""
+def _shown(request: Request, response: Response) -> dict[str, Resource]:
+    """What a look-up returned, by reference; for a batch, what its GET entries returned."""
     if response.status >= 300:
-        return set()
+        return {}
     body = _parsed(response)
     if _is_look(request):
-        return set(_references(body))
+        return dict(_resources(body))
     if request.method == "POST" and not request.path.strip("/"):
-        return {found for resource in _answers_of_gets(request, body) for found in _references(resource)}
-    return set()
+        return {found: one for answer in _answers_of_gets(request, body) for found, one in _resources(answer)}
+    return {}
 
 
 def _answers_of_gets(request: Request, answer: Json) -> Iterator[Json]:
@@ -117,14 +134,14 @@ def _answers_of_gets(request: Request, answer: Json) -> Iterator[Json]:
             yield result.get("resource")
 
 
-def _references(body: Json) -> Iterator[str]:
+def _resources(body: Json) -> Iterator[tuple[str, Resource]]:
     if not isinstance(body, dict):
         return
     if body.get("resourceType") == "Bundle":
         for entry in _entries(body):
-            yield from _references(entry.get("resource") if isinstance(entry, dict) else None)
+            yield from _resources(entry.get("resource") if isinstance(entry, dict) else None)
     elif isinstance(body.get("id"), str):
-        yield f"{body.get('resourceType')}/{body['id']}"
+        yield f"{body.get('resourceType')}/{body['id']}", body
 
 
 def _entries(bundle: Json) -> list[Json]:
@@ -155,8 +172,8 @@ def _next_link(response: Response) -> str | None:
     return None
 
 
-def _on_further_pages(response: Response, scratch: Session) -> set[str]:
-    found: set[str] = set()
+def _on_further_pages(response: Response, scratch: Session) -> dict[str, Resource]:
+    found: dict[str, Resource] = {}
     for _ in range(_MAX_PAGES):
         link = _next_link(response)
         if link is None:

@@ -184,11 +184,11 @@ class Task(ABC, Generic[P]):
         return []
 
     def near_misses(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
-        """Further ways to get it wrong, by name, beyond those made from `gold` automatically."""
+        """Further ways to get it wrong, by name, beyond those made from `gold` (all its actions) automatically."""
         return ()
 
     def equivalents(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
-        """Further ways to get it right, by name, beyond those made from `gold` automatically."""
+        """Further ways to get it right, by name, beyond those made from `gold` (all its actions) automatically."""
         return ()
 
     def variation(self, k: int, world: World) -> Variation:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import eq
 from typing import Any, ClassVar
 
-from fhir_gym.actions import Finish, Post
+from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.checks import Check, equal
@@ -96,6 +97,14 @@ class NewPatient(Task[NewPatientParams]):
         }
         yield Post("/Patient", body)
         yield Finish([fhir.json()["id"]])
+
+    def near_misses(self, p: NewPatientParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """A decoy's record taken over, or merely named."""
+        create = gold[0]
+        for decoy in p.decoys:
+            body = {**json.loads(create.body or ""), "id": decoy.id}
+            yield f"written over Patient/{decoy.id}", [Put(f"/Patient/{decoy.id}", body), Finish([decoy.id])]
+            yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]
 
     def touches(self, p: NewPatientParams) -> tuple[Touch, ...]:
         """One new Patient."""

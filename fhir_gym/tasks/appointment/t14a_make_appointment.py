@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
-from fhir_gym.actions import Finish, Get, Post, Put
+from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.clinic import (
@@ -174,31 +174,30 @@ class MakeAppointment(Task[MakeAppointmentParams]):
         doctor_id = find_person((yield Get("/Practitioner", query)), doctor)
         query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.target.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
-        participant = [
-            {"actor": reference("Patient", patient_id), "status": "accepted"},
-            {"actor": reference("Practitioner", doctor_id), "status": "accepted"},
-        ]
-        made = yield Post(
-            "/Appointment",
-            {
-                "resourceType": "Appointment",
-                "status": "booked",
-                "start": free["start"],
-                "end": free["end"],
-                "slot": [reference("Slot", free["id"])],
-                "participant": participant,
-            },
-        )
+        made = yield Post("/Appointment", _booked(free, patient_id, doctor_id))
         yield Put(f"/Slot/{free['id']}", {**free, "status": "busy"})
         yield Finish([made["id"]])
+
+    def near_misses(self, p: MakeAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Another slot, patient or practitioner booked consistently."""
+        finish = gold[-1]
+        bookings = [
+            *((f"Slot/{opening.id}", opening, p.patient) for opening in p.decoys),
+            ("the namesake", p.target, p.namesake),
+        ]
+        for name, opening, person in bookings:
+            doctor = p.doctor if opening.schedule == p.schedules[0] else p.swapped
+            taken = slot(opening)
+            book = Post("/Appointment", _booked(taken, person.id, doctor.id))
+            yield f"books {name}", [book, Put(f"/Slot/{opening.id}", {**taken, "status": "busy"}), finish]
 
     def touches(self, p: MakeAppointmentParams) -> tuple[Touch, ...]:
         """One new Appointment, the slot."""
         return (Touch("created", "Appointment"), Touch("updated", "Slot", p.target.id))
 
     def rests_on(self, p: MakeAppointmentParams) -> tuple[str, ...]:
-        """The slot."""
-        return (f"Slot/{p.target.id}",)
+        """The patient and the slot."""
+        return (f"Patient/{p.patient.id}", f"Slot/{p.target.id}")
 
     def checks(self, p: MakeAppointmentParams, end: EndState) -> Iterator[Check]:
         """The new appointment, the slot, the answer."""
@@ -216,3 +215,18 @@ class MakeAppointment(Task[MakeAppointmentParams]):
             yield Check(name=f"appointment {bound}", passed=right, expected=wanted[bound], actual=found.get(bound))
         yield from slot_checks(end, p.target, "busy")
         yield equal("answer", answer, found.get("id", "the id of the new appointment"))
+
+
+def _booked(taken: Resource, patient_id: str, doctor_id: str) -> Resource:
+    """The appointment that takes a slot."""
+    return {
+        "resourceType": "Appointment",
+        "status": "booked",
+        "start": taken["start"],
+        "end": taken["end"],
+        "slot": [reference("Slot", taken["id"])],
+        "participant": [
+            {"actor": reference("Patient", patient_id), "status": "accepted"},
+            {"actor": reference("Practitioner", doctor_id), "status": "accepted"},
+        ],
+    }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
-from fhir_gym.actions import Finish, Get, Put
+from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.clinic import (
@@ -190,6 +190,20 @@ class CancelAppointment(Task[CancelAppointmentParams]):
         taken = yield Get(f"/Slot/{slot_id}")
         yield Put(f"/Slot/{slot_id}", {**taken, "status": "free"})
         yield Finish([upcoming["id"], slot_id])
+
+    def near_misses(self, p: CancelAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Another appointment cancelled consistently."""
+        for decoy in p.decoys:
+            cancelled = {**_appointment(decoy, p.doctor), "status": "cancelled"}
+            freed = {**slot(decoy.opening), "status": "free"}
+            yield (
+                f"cancels the {decoy.status} one at {decoy.opening.start}",
+                [
+                    Put(f"/Appointment/{decoy.id}", cancelled),
+                    Put(f"/Slot/{decoy.opening.id}", freed),
+                    Finish([decoy.id, decoy.opening.id]),
+                ],
+            )
 
     def touches(self, p: CancelAppointmentParams) -> tuple[Touch, ...]:
         """The appointment and its slot."""

@@ -86,13 +86,14 @@ class Arena:
         task: The task.
         variation: The variation.
         world: The world.
+        settings: Settings of the session.
     """
 
-    def __init__(self, task: Task[Any], variation: Variation, world: World) -> None:
+    def __init__(self, task: Task[Any], variation: Variation, world: World, **settings: Any) -> None:
         self.task = task
         self.variation = variation
         self.world = world
-        self._session = world.session()
+        self._session = world.session(**settings)
         self._session.load(variation.setup)
         self._start = self._session.checkpoint()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
+from fhir_gym.fhir.definitions import children
 from fhir_gym.tasks.soundness.arena import Policy
 from fhir_gym.tasks.soundness.recording import Recording, Step, rebody, with_ids
 from fhir_gym.tasks.task import Fhir, Gold, Task
@@ -144,6 +145,7 @@ def _other_writes(gold: Recording) -> Iterator[Policy]:
     patched = [_as_patch(step) for step in gold.steps]
     if patched != list(gold.steps):
         yield _same("PATCH instead of PUT", gold, patched)
+        yield _same("FHIRPath Patch instead of PUT", gold, [_as_fhirpath_patch(step) for step in gold.steps])
     put = [_as_put(step, number) for number, step in enumerate(gold.steps)]
     if put != list(gold.steps):
         yield _same("PUT with a new id instead of POST", gold, put)
@@ -160,10 +162,37 @@ def _as_patch(step: Step) -> Step:
         return step
     patch = [
         {"op": "replace" if name in step.before else "add", "path": f"/{name}", "value": value}
-        for name, value in step.body.items()
-        if step.before.get(name) != value and name != "meta"
+        for name, value in _change(step).items()
     ]
     return replace(step, action=Patch(step.action.url, patch))
+
+
+def _as_fhirpath_patch(step: Step) -> Step:
+    """A FHIRPath Patch where the update replaces codes only; the step itself otherwise."""
+    change = _change(step)
+    kind = step.body["resourceType"] if change else ""
+    elements = {name: children(kind).get(name) for name in change}
+    if not change or not all(element and element.type == "code" for element in elements.values()):
+        return step
+    operations = [
+        {
+            "name": "operation",
+            "part": [
+                {"name": "type", "valueCode": "replace"},
+                {"name": "path", "valueString": f"{kind}.{name}"},
+                {"name": "value", "valueCode": value},
+            ],
+        }
+        for name, value in change.items()
+    ]
+    return replace(step, action=Patch(step.action.url, {"resourceType": "Parameters", "parameter": operations}))
+
+
+def _change(step: Step) -> Resource:
+    """What an update gives another value."""
+    if step.before is None:
+        return {}
+    return {name: value for name, value in step.body.items() if step.before.get(name) != value and name != "meta"}
 
 
 def _as_put(step: Step, number: int) -> Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from fhir_gym.actions import Finish
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.grading import NOTHING_ELSE
 from fhir_gym.tasks.registry import get_task, packs, task_keys
@@ -104,9 +105,10 @@ def _policies(task: Task[Any], arena: Arena, gold: Recording, stranger: Recordin
     yield from always_create(task, gold)
     yield from other_variation(stranger, stranger.answer != gold.answer)
     yield from near_misses(task, gold, task.must_look(params))
-    for name, actions in task.near_misses(params, gold.actions):
+    whole = [*gold.actions, Finish(gold.answer)]
+    for name, actions in task.near_misses(params, whole):
         yield Policy("by hand", name, script(actions))
-    for name, actions in task.equivalents(params, gold.actions):
+    for name, actions in task.equivalents(params, whole):
         yield Policy("equivalent", name, script(actions))
 
 
