@@ -25,8 +25,8 @@ _REFERENCES = Include(backwards=False, iterate=False, source="*", parameter="*",
 def everything(ctx: Context, resource_type: str, id: str, path: str, pairs: Pairs) -> Response:
     """GET [type]/[id]/$everything, for the types of `EVERYTHING_TYPES`.
 
-    `_type` restricts what refers to the resource; of what is referred to, only the first round is shown then. `start` and `end` are ignored, as HAPI
-    ignores them.
+    `_type` restricts what refers to the resource; of what is referred to, only the first round is shown then. `start`
+    and `end` are ignored, as HAPI ignores them.
 
     Raises:
         FhirError: Unknown resource or type, or too many resources.
