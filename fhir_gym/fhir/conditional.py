@@ -14,7 +14,7 @@ from fhir_gym.fhir.store import Row
 from fhir_gym.fhir.storing import Unit, Written
 from fhir_gym.types import Resource
 
-__all__ = ["create", "delete", "find_one", "if_none_exist", "matched", "patch", "satisfied", "update"]
+__all__ = ["create", "delete", "find_one", "if_none_exist", "matched", "patch", "satisfied", "unsatisfied", "update"]
 
 _CODES = {"CREATE": "0958", "UPDATE": "0988", "PATCH": "0972", "DELETE": "0962"}
 
@@ -59,11 +59,16 @@ def satisfied(ctx: Context, written: Written, query: str) -> None:
     """Refuse a conditionally created resource that its own match URL does not find."""
     row = ctx.store.find(written.type, written.id)
     if row is None or row.rid not in search.match(ctx, written.type, query):
-        raise FhirError(
-            400,
-            f"HAPI-0929: Failed to process conditional create. The supplied resource {written.type}?{query} "
-            f"of type {written.type} did not satisfy the conditional URL.",
-        )
+        raise unsatisfied(written.type, query)
+
+
+def unsatisfied(resource_type: str, query: str) -> FhirError:
+    """What is said of a conditionally created resource that its own match URL does not find."""
+    return FhirError(
+        400,
+        f"HAPI-0929: Failed to process conditional create. The supplied resource {resource_type}?{query} "
+        f"of type {resource_type} did not satisfy the conditional URL.",
+    )
 
 
 def create(unit: Unit, resource: Resource, header: str) -> Written:

@@ -32,6 +32,8 @@ def operate(
 ) -> Response:
     """Run the operation named by the last of `segments`, at system, type or instance level."""
     name, path = segments[-1], "/".join(segments)
+    if request.method == "DELETE":
+        raise FhirError(405, "HAPI-0427: HTTP Method DELETE is not allowed for this operation. Allowed method(s): POST")
     if request.method not in ("GET", "HEAD", "POST"):
         raise unroutable(request, path, pairs)
     if name == "$meta":

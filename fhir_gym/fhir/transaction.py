@@ -209,11 +209,20 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Transaction(_Run):
-    """All entries or none."""
+    """All entries or none.
+
+    Attributes:
+        unit: The writes.
+        substitutes: ``Type/id`` by the name an entry gives its resource.
+        match_urls: ``Type/id`` by the conditional URL that means it.
+        created: Those of them that are new.
+        deleted: What was deleted.
+    """
 
     unit: Unit = field(init=False)
     substitutes: dict[str, str] = field(default_factory=dict)
     match_urls: dict[str, str] = field(default_factory=dict)
+    created: set[str] = field(default_factory=set)
     deleted: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -234,7 +243,7 @@ class _Transaction(_Run):
             for plan in plans:
                 written = plan.done or self._store(plan)
                 found[plan.entry.number] = _done(written, plan.entry, full=full)
-            self._check_matches(plans)
+            self._check_matches()
             self._check_deleted()
             for entry in ordered:
                 if entry.verb == "GET":
@@ -275,6 +284,7 @@ class _Transaction(_Run):
         self._name(entry, target)
         if query:
             self.match_urls[f"{entry.type}?{query}"] = target
+            self.created.add(target)
         return _Plan(entry, target, lambda: storing.create(unit, resource, id=id, kind=kind, url=quoted))
 
     def _settle_put(self, entry: Entry) -> _Plan:
@@ -293,6 +303,7 @@ class _Transaction(_Run):
             kind = Success.UPDATE_WITH_CONDITIONAL_MATCH
             return _Plan(entry, target, lambda: storing.update(unit, resource, id, kind=kind, url=url))
         kind = Success.UPDATE_NO_CONDITIONAL_MATCH
+        self.created.add(target)
         return _Plan(entry, target, lambda: storing.create(unit, resource, id=id, kind=kind, url=url))
 
     def _name(self, entry: Entry, target: str) -> None:
@@ -313,8 +324,8 @@ class _Transaction(_Run):
         known = self.match_urls.get(reference.removeprefix("/"))
         return known or resolve_reference(self.ctx, reference, several="2207")
 
-    def _check_matches(self, plans: list[_Plan]) -> None:
-        """A match URL must mean one resource also after the transaction, and the one it wrote."""
+    def _check_matches(self) -> None:
+        """A match URL must mean one resource also after the transaction, and what was created for it that resource."""
         for url, target in self.match_urls.items():
             resource_type, _, query = url.partition("?")
             rids = search.match(self.ctx, resource_type, query)
@@ -324,13 +335,9 @@ class _Transaction(_Run):
                     "HAPI-0542: Unable to process Transaction - Request would cause multiple resources to match "
                     f'URL: "{url}". Does transaction request contain duplicates?',
                 )
-            created = any(p.target == target and p.store is not None and p.entry.verb != "PATCH" for p in plans)
-            if created and not rids:
-                raise FhirError(
-                    400,
-                    f"HAPI-0929: Failed to process conditional create. The supplied resource {url} "
-                    f"of type {resource_type} did not satisfy the conditional URL.",
-                )
+            row = self.ctx.store.find(*target.split("/", 1))
+            if target in self.created and (row is None or row.rid not in rids):
+                raise conditional.unsatisfied(resource_type, query)
 
     def _check_deleted(self) -> None:
         """What was deleted, and is not back, may not be referred to."""

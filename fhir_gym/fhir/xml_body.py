@@ -98,7 +98,7 @@ def _reason(body: bytes, builder: _Builder, error: ParseError) -> str:
 
 
 def _local(node: Node) -> str:
-    return str(node.tag).removeprefix(_FHIR)
+    return str(node.tag).removeprefix(_FHIR).removeprefix(f"{{{_XHTML}}}")
 
 
 def _resource(node: Node) -> Resource:

@@ -211,8 +211,10 @@ def test_paths(path: str, values: list[Any]) -> None:
         "f()",
         "a.iif(b)",
         "'x'",
-    ]
-    + ["a." + "where(" * 30 + "b" + ")" * 30, "a" * 5000, "Patient.name.where(use = 'official)"],
+        "a." + "where(" * 30 + "b" + ")" * 30,
+        "a" * 5000,
+        "Patient.name.where(use = 'official)",
+    ],
 )
 def test_what_is_no_path(path: str) -> None:
     with pytest.raises(PathError):
