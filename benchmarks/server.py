@@ -10,11 +10,12 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 
 from benchmarks._measure import Report, measure
 from benchmarks.large_world import large_world
 from fhir_gym import worlds
-from fhir_gym.fhir import Request, Session, World
+from fhir_gym.fhir import Request, Response, Session, World
 
 __all__ = ["main"]
 
@@ -39,27 +40,27 @@ class Workload:
             self.pairs.extend((patient, code) for code in codes)
         self.pairs = self.pairs[::7] + self.pairs  # Neighbouring calls ask for different patients.
 
-    def read(self, call: int) -> None:
+    def read(self, call: int) -> Response:
         """Read one Observation."""
-        _ok(self.session, "GET", f"/Observation/{self.observations[call * 7919 % len(self.observations)]}")
+        return _ok(self.session, "GET", f"/Observation/{self.observations[call * 7919 % len(self.observations)]}")
 
-    def search(self, call: int) -> None:
+    def search(self, call: int) -> Response:
         """The first 20 of a patient's Observations with one code."""
         patient, code = self.pairs[call % len(self.pairs)]
-        _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&_count=20")
+        return _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&_count=20")
 
-    def search_sorted(self, call: int) -> None:
+    def search_sorted(self, call: int) -> Response:
         """The same within dates, newest first."""
         patient, code = self.pairs[call % len(self.pairs)]
         query = f"patient={patient}&code={code}&date=ge2019-06-01&_sort=-date&_count=20"
-        _ok(self.session, "GET", "/Observation", query)
+        return _ok(self.session, "GET", "/Observation", query)
 
-    def search_5000(self, call: int) -> None:
+    def search_5000(self, call: int) -> Response:
         """Everything about one patient, as an agent that asks for too much."""
         patient, _ = self.pairs[call % len(self.pairs)]
-        _ok(self.session, "GET", "/Observation", f"patient={patient}&_count=5000")
+        return _ok(self.session, "GET", "/Observation", f"patient={patient}&_count=5000")
 
-    def create(self, call: int) -> None:
+    def create(self, call: int) -> Response:
         """Write a vital sign."""
         patient, code = self.pairs[call % len(self.pairs)]
         body = {
@@ -70,14 +71,22 @@ class Workload:
             "effectiveDateTime": "2023-11-13T10:15:00+00:00",
             "valueQuantity": {"value": 98.6, "unit": "degF"},
         }
-        _ok(self.session, "POST", "/Observation", body=json.dumps(body).encode())
+        return _ok(self.session, "POST", "/Observation", body=json.dumps(body).encode())
 
 
-def _ok(session: Session, method: str, path: str, query: str = "", body: bytes = b"") -> None:
+def _ok(session: Session, method: str, path: str, query: str = "", body: bytes = b"") -> Response:
     headers = {"content-type": "application/fhir+json"} if body else {}
     response = session.handle(Request(method, path, query, headers, body))
     if response.status >= 300:
         raise RuntimeError(f"{method} {path}?{query} was answered {response.status}: {response.text[:300]}")
+    return response
+
+
+def _mean_size(search: Callable[[int], Response], calls: int = 50) -> dict[str, float]:
+    """How large the answers of a search are: entries on the page and bytes."""
+    answers = [search(call) for call in range(calls)]
+    entries = sum(len(answer.json().get("entry", [])) for answer in answers)
+    return {"entries": round(entries / calls, 1), "bytes": round(sum(len(answer.body) for answer in answers) / calls)}
 
 
 def run(world: World, *, quick: bool) -> None:
@@ -87,9 +96,12 @@ def run(world: World, *, quick: bool) -> None:
     session = world.session()
     load = Workload(session)
     report.times("read", measure(load.read, n))
-    report.times("search patient+code", measure(load.search, n))
-    report.times("search patient+code+date, sorted", measure(load.search_sorted, n))
-    report.times("search _count=5000", measure(load.search_5000, max(10, n // 40)))
+    for name, search, calls in (
+        ("search patient+code", load.search, n),
+        ("search patient+code+date, sorted", load.search_sorted, n),
+        ("search _count=5000", load.search_5000, max(10, n // 40)),
+    ):
+        report.times(name, measure(search, calls), **_mean_size(search))
     report.times("create", measure(load.create, n))
     session.rollback()
     report.times("rollback of one create", measure(lambda _: session.rollback(), n, prepare=load.create))

@@ -1,0 +1,81 @@
+"""How fast environments step and reset: `python -m benchmarks.env [--observations N] [--quick]`.
+
+Each line is one figure. Times are of `gymnasium.Env` calls in one process, prompt and answer texts included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import gymnasium as gym
+
+import fhir_gym
+from benchmarks._measure import Report, measure
+from benchmarks.large_world import large_world
+from fhir_gym import worlds
+from fhir_gym.fhir import World
+
+__all__ = ["main"]
+
+_ENV_ID = "FHIRAgent/Appointment-v0"
+_CREATE = (
+    'POST /Patient\n{"resourceType": "Patient", "name": [{"family": "Lee", "given": ["Ann"]}], "gender": "female"}'
+)
+
+
+def run(world: World, *, quick: bool) -> None:
+    """Measure everything on one world."""
+    n = 50 if quick else 2_000
+    report = Report(world.name, world.manifest.total)
+    patients = world.ids("Patient")
+    # A random agent takes any number of steps: the limit must not end an episode while steps are measured.
+    env = gym.make(_ENV_ID, world=world, max_steps=10 * n, disable_env_checker=True)
+
+    def read(call: int) -> None:
+        env.step(f"GET /Patient/{patients[call % len(patients)]}")
+
+    def search(call: int) -> None:
+        env.step(f"GET /Observation?patient={patients[call % len(patients)]}&_count=5")
+
+    env.reset(seed=0)
+    for name, action in (("read", read), ("search, 5 of a page", search), ("create", lambda _: env.step(_CREATE))):
+        times = measure(action, n)
+        report.times(f"step: {name}", times, per_second=round(len(times) / sum(times) * 1e6))
+
+    def start(task: str, variation: int) -> None:
+        env.reset(options={"task": task, "variation": variation})
+
+    report.times(
+        "reset to a prepared start", measure(lambda _: start("14a", 3), n, prepare=lambda _: env.step(_CREATE))
+    )
+    report.times("reset to a new variation", measure(lambda call: start("14a", abs(call)), max(10, n // 10)))
+    env.close()
+    _episodes(world, report, 2 if quick else 40)
+
+
+def _episodes(world: World, report: Report, variations: int) -> None:
+    """Whole episodes, from the variation's number to the record: preparing, acting, judging, recording."""
+    start = time.perf_counter()
+    count = steps = 0
+    for rollout in fhir_gym.run(_ENV_ID, "gold", variations=range(variations), world=world):
+        count, steps = count + 1, steps + rollout.steps
+    seconds = time.perf_counter() - start
+    report.line("episodes of gold", n=count, per_second=round(count / seconds, 1), steps=steps)
+
+
+def main() -> None:
+    """Print all figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.env", description=__doc__)
+    parser.add_argument("--observations", type=int, default=200_000, help="size of the large world")
+    parser.add_argument("--quick", action="store_true", help="few calls and no large world: does it run?")
+    options = parser.parse_args()
+    with worlds.load("hospital-small") as small:
+        run(small, quick=options.quick)
+    if not options.quick:
+        with World.open(large_world(observations=options.observations)) as large:
+            run(large, quick=False)
+
+
+if __name__ == "__main__":
+    main()
