@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from fhir_gym.fhir.store import World
 from fhir_gym.types import Resource
 from fhir_gym.worlds import catalogue, loading
 from fhir_gym.worlds.cache import VARIABLE
+from tests.worlds.full_disk import fill_after
 
 
 @pytest.fixture
@@ -132,29 +132,9 @@ def test_target_that_cannot_be_written(tmp_path: Path) -> None:
         worlds.build("empty", tmp_path)
 
 
-class FullDisk:
-    """A connection that writes `left` batches, then finds the disk full."""
-
-    def __init__(self, db: sqlite3.Connection, left: int) -> None:
-        self._db, self._left = db, left
-
-    def executemany(self, sql: str, rows: list[tuple[object, ...]]) -> sqlite3.Cursor:
-        self._left -= 1
-        if self._left < 0:
-            raise sqlite3.OperationalError("database or disk is full")
-        return self._db.executemany(sql, rows)
-
-    def execute(self, *args: Any) -> sqlite3.Cursor:
-        return self._db.execute(*args)
-
-    def close(self) -> None:
-        self._db.close()
-
-
 @pytest.mark.parametrize("batches", [0, 3, 8])
 def test_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: FullDisk(connect(*a, **k), batches))
+    fill_after(batches, monkeypatch)
     with pytest.raises(WorldError, match="disk is full"):
         worlds.build("hospital-small", tmp_path / "w.sqlite")
     assert list(tmp_path.iterdir()) == []

@@ -20,6 +20,7 @@ from fhir_gym.worlds import ImportReport
 from fhir_gym.worlds.cache import VARIABLE
 from fhir_gym.worlds.files import Record
 from fhir_gym.worlds.survey import Survey, present
+from tests.worlds.full_disk import fill_after
 
 PATIENT: Resource = {"resourceType": "Patient", "id": "a", "name": [{"family": "O'Brien", "given": ["Zoë"]}]}
 
@@ -257,3 +258,17 @@ def test_the_official_patients(shared_dir: Path, tmp_path: Path) -> None:
 def test_imported_world_opens_by_path_in_another_object(tmp_path: Path) -> None:
     with worlds.import_ndjson(write(tmp_path / "p.ndjson", PATIENT), out=tmp_path / "w.sqlite") as world:
         assert World.open(tmp_path / "w.sqlite").manifest == world.manifest
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_full_disk_is_not_the_datas_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    source = write(tmp_path / "in" / "p.ndjson", *({"resourceType": "Patient", "id": f"p{n}"} for n in range(5000)))
+    fill_after(batches, monkeypatch)
+    with pytest.raises(WorldError, match=r"^cannot write a world to .*disk is full$"):
+        worlds.import_ndjson(source, out=tmp_path / "w.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_target_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="it is a folder"):
+        worlds.import_ndjson(write(tmp_path / "p.ndjson", PATIENT), out=tmp_path)

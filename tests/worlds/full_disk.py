@@ -1,0 +1,34 @@
+"""Helper: a database connection whose disk fills up."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+class FullDisk:
+    """A connection that writes `left` batches, then finds the disk full."""
+
+    def __init__(self, db: sqlite3.Connection, left: int) -> None:
+        self._db, self._left = db, left
+
+    def executemany(self, sql: str, rows: list[tuple[object, ...]]) -> sqlite3.Cursor:
+        self._left -= 1
+        if self._left < 0:
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._db.executemany(sql, rows)
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        return self._db.execute(*args)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def fill_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every connection of this process find the disk full after so many batches."""
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: FullDisk(connect(*args, **more), batches))
