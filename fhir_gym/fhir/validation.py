@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, Element, children, codes
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing.errors import ParseError
+from fhir_gym.fhir.parsing.errors import ParseError, refusal
+from fhir_gym.fhir.parsing.jsontext import read_object
 from fhir_gym.fhir.parsing.narrative import check_div
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["problems", "validate_strict"]
+__all__ = ["problems", "validate_body", "validate_strict"]
 
 _TYPES = frozenset(RESOURCE_TYPES)
 # R4B redefined these two under their old names; the other types it dropped are not among its models.
@@ -54,6 +55,19 @@ def validate_strict(resource: Resource) -> None:
     more = f"; and {len(found) - _SHOWN_PROBLEMS} more" if len(found) > _SHOWN_PROBLEMS else ""
     noun = "problem" if len(found) == 1 else "problems"
     raise FhirError(422, f"The resource is not valid R4, {len(found)} {noun}: {shown}{more}", code="invalid")
+
+
+def validate_body(body: bytes) -> None:
+    """The same for a request's JSON body, where nothing has been dropped yet.
+
+    Raises:
+        FhirError: 400 for what cannot be read at all, 422 for what is not valid.
+    """
+    try:
+        resource = read_object(body)
+    except ParseError as error:
+        raise refusal(error) from None
+    validate_strict(resource)
 
 
 def problems(resource: Any) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing.errors import ParseError, refusal
 from fhir_gym.fhir.parsing.jsontext import MAX_DEPTH, dumps, loads, pretty, read_object
@@ -20,7 +18,6 @@ __all__ = [
     "normalise",
     "parse_resource",
     "pretty",
-    "stored_form",
 ]
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -28,7 +25,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 def parse_resource(body: bytes, expected_type: str | None) -> Resource:
-    """Read a request body: what a write echoes (`stored_form` is what later reads show).
+    """Read a request body.
 
     Unknown elements and values of the wrong shape are dropped, as HAPI drops them; the rest stands in the order of the
     definition, decimals with the digits they were written with.
@@ -62,33 +59,3 @@ def normalise(resource: Json, *, strict: bool = False) -> Resource:
         return Parser(strict=strict).resource(resource if isinstance(resource, dict) else {}, None)
     except ParseError as error:
         raise FhirError(400, str(error)) from None
-
-
-def stored_form(resource: Resource) -> Resource:
-    """What reads show of a written resource: without `meta.id`, `meta.source`, repeated tags, metas of contained ones.
-
-    Gives the same object where there is nothing to change, else a changed shallow copy.
-    """
-    meta = resource.get("meta")
-    contained = resource.get("contained", ())
-    if meta is None and not contained:
-        return resource
-    changed = dict(resource)
-    if meta is not None:
-        changed["meta"] = {key: _once(value) for key, value in meta.items() if key not in ("id", "source")}
-        if not changed["meta"]:
-            del changed["meta"]
-    if any("meta" in inner for inner in contained):
-        changed["contained"] = [{k: v for k, v in inner.items() if k != "meta"} for inner in contained]
-    return changed
-
-
-def _once(values: Any) -> Any:
-    """A list of codings or profiles without repetitions; other values as they are."""
-    if not isinstance(values, list):
-        return values
-    found: dict[object, Any] = {}
-    for value in values:
-        key = value if isinstance(value, str) else (value.get("system"), value.get("code"), value.get("url"))
-        found.setdefault(key, value)
-    return list(found.values())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fhir_gym.fhir import definitions
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing import MAX_BYTES, dumps, loads, normalise, parse_resource, stored_form
+from fhir_gym.fhir.parsing import MAX_BYTES, dumps, loads, normalise, parse_resource
 from fhir_gym.types import Resource
 
 RECORDED = Path(__file__).resolve().parents[4] / "shared" / "conformance" / "recorded.jsonl.gz"
@@ -280,21 +280,15 @@ def test_contained_resources_are_flat_and_have_ids() -> None:
     assert _refused(contained=[{"resourceType": "Nope"}]).startswith('HAPI-1684: Unknown resource name "Nope"')
 
 
-def test_stored_form_is_what_reads_show() -> None:
+def test_metas_are_kept_as_sent_but_for_nameless_tags() -> None:
     tag = {"system": "s", "code": "c"}
-    written = _parse(
-        "Patient",
+    written = _patient(
         meta={"id": "m", "source": "x", "tag": [tag, tag, {"display": "only"}], "profile": ["p", "p"]},
         contained=[{"resourceType": "Organization", "id": "o", "meta": {"versionId": "3"}}],
     )
     assert written["meta"] == {"id": "m", "source": "x", "profile": ["p", "p"], "tag": [tag, tag]}
     assert written["contained"][0]["meta"] == {}
-    stored = stored_form(written)
-    assert stored["meta"] == {"profile": ["p"], "tag": [tag]}
-    assert stored["contained"] == [{"resourceType": "Organization", "id": "o"}]
-    assert stored_form(_parse("Patient", meta={"id": "m"})) == {"resourceType": "Patient"}
-    plain = _parse("Patient", active=True)
-    assert stored_form(plain) is plain
+    assert _patient(meta={"tag": [{"display": "only"}]}) == {}
 
 
 # Properties
