@@ -139,8 +139,8 @@ def _ids(scope: Scope, modifier: str | None, values: list[str]) -> Condition:
 
 
 def _missing(scope: Scope, name: str, value: str) -> Condition:
-    if name in scope.plan.composites:
-        return NOTHING
+    if name in scope.plan.composites or search_parameters(scope.resource_type)[name].type == "special":
+        return NOTHING  # neither has rows of its own
     field = scope.field(name)
     where, values = f"@.pid {marks(field.pids)}", field.pids
     extra: tuple[str, ...] = ()
