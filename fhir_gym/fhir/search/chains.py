@@ -71,15 +71,20 @@ def chain_condition(scope: Scope, name: Name, values: list[str], compile_: Compi
 
 def _target_order(scope: Scope, found: Condition) -> tuple[Sql, ...]:
     """HAPI's order of a chain: the target's own order under its condition, then the target's creation."""
-    if scope.changed(scope.resource_type) or not isinstance(found, Rows) or not found.order:
+    if not isinstance(found, Rows) or not found.order:
         return ((CREATED, ()),)
-    own = found.order[0]
-    text = (
-        f"(SELECT min({own[0].replace('@', 'o')}) FROM main.resource r CROSS JOIN main.{found.table} o "
-        f"INDEXED BY {found.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
-        f"AND {found.where.replace('@', 'o').replace('{db}', 'main')})"
-    )
-    return ((text, (*own[1], *found.values)), (CREATED, ()))
+    own, values = found.order[0]
+    schemas = scope.schemas()
+    texts = []
+    for db in schemas:
+        hidden = " AND r.rid NOT IN (SELECT m.rid FROM overlay.resource m)" if db == "main" and len(schemas) > 1 else ""
+        texts.append(
+            f"SELECT {own.replace('@', 'o')} AS v FROM {db}.resource r CROSS JOIN {db}.{found.table} o "
+            f"INDEXED BY {found.table}_rid ON o.rid = r.rid WHERE r.type = @.target_type AND r.id = @.target_id "
+            f"AND {found.where.replace('@', 'o').replace('{db}', db)}{hidden}"
+        )
+    key = f"(SELECT min(v) FROM ({' UNION ALL '.join(texts)}))"
+    return ((key, (*values, *found.values) * len(schemas)), (CREATED, ()))
 
 
 def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile) -> Condition:

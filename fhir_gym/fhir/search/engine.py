@@ -113,7 +113,7 @@ def _slice(
     offset = options.offset or 0
     matches = fetch(ctx, query, size, offset)
     links = [self_link]
-    rest = [(name, value) for name, value in shown if name != "_offset"]
+    rest = [(name, value) for name, value in shown if name not in ("_offset", "_count")] + [("_count", str(size))]
     if len(matches) == size and options.count is not None:
         links.append(("next", f"{link}?{encode_pairs([*rest, ('_offset', str(offset + size))])}"))
     if offset:

@@ -79,5 +79,6 @@ def _rows(scope: Scope, field: Field, type_: str | None, id: str, *, many: bool)
     return Rows("reference", where, values, rank=10, order=order, turn=BY_REFERENCE, owners=owners)
 
 
-CREATED = "(SELECT r.rid FROM main.resource r WHERE r.type = @.target_type AND r.id = @.target_id)"
-"""Creation order of a target of the world; one created since comes last, as it should."""
+_TARGET = "SELECT r.rid FROM {} r WHERE r.type = @.target_type AND r.id = @.target_id"
+CREATED = f"coalesce(({_TARGET.format('main.resource')}), ({_TARGET.format('overlay.resource')}))"
+"""Creation order of a reference's target."""

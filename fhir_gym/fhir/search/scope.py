@@ -9,7 +9,7 @@ from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.index import Field, Plan, plan
 from fhir_gym.fhir.outcome import FhirError
 
-__all__ = ["MAX_VALUES", "Scope", "unknown_parameter"]
+__all__ = ["MAX_VALUES", "Scope", "failed_search", "unknown_parameter"]
 
 MAX_DEPTH = 6
 """Links of a chain, or of nested `_has`."""
@@ -50,6 +50,11 @@ class Scope:
     def schemas(self) -> tuple[str, ...]:
         """Schemas that hold rows of the type."""
         return ("main", "overlay") if self.changed(self.resource_type) else ("main",)
+
+
+def failed_search(diagnostics: str) -> FhirError:
+    """The answer for what HAPI notices only while it searches: its messages end after 500 characters."""
+    return FhirError(400, diagnostics[:500])
 
 
 def unknown_parameter(resource_type: str, name: str, *, code: int = 524) -> FhirError:

@@ -8,7 +8,7 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPES, SearchParameter, search_pa
 from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions import BY_REFERENCE, AllOf, Condition, Rows, marks
-from fhir_gym.fhir.search.scope import Scope
+from fhir_gym.fhir.search.scope import Scope, failed_search
 from fhir_gym.fhir.search.select import Key
 from fhir_gym.fhir.urls import Pairs
 
@@ -158,8 +158,7 @@ def _chained(scope: Scope, parameter: SearchParameter, type_: str | None, chain:
 
 def _unknown(resource_type: str, name: str) -> FhirError:
     known = ", ".join(sorted(search_parameters(resource_type)))
-    return FhirError(
-        400,
+    return failed_search(
         f'HAPI-1194: Unknown _sort parameter value "{name}" for resource type "{resource_type}" (Note: sort parameters '
-        f"values must use a valid Search Parameter). Valid values for this search are: [{known}]",
+        f"values must use a valid Search Parameter). Valid values for this search are: [{known}]"
     )

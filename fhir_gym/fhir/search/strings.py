@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.index.values import normalise
-from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions import ORDERED, PLAIN, Condition, Rows, any_of, marks
 from fhir_gym.fhir.search.names import unescape
+from fhir_gym.fhir.search.scope import failed_search
 
 __all__ = ["MAX_STRING", "like", "prefix_condition", "string_condition"]
 
@@ -23,10 +23,9 @@ def string_condition(name: str, field: Field, modifier: str | None, values: list
 
 def _one(name: str, field: Field, modifier: str | None, text: str) -> Rows:
     if len(text) > MAX_STRING:
-        raise FhirError(
-            400,
+        raise failed_search(
             f"HAPI-1260: Parameter[{name}] has length ({len(text)}) that is longer than maximum allowed "
-            f"({MAX_STRING}): {text}",
+            f"({MAX_STRING}): {text}"
         )
     pids = f"@.pid {marks(field.pids)}"
     norm = normalise(text)
