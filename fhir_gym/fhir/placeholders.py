@@ -7,13 +7,13 @@ from typing import Any
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.parsing import MAX_DEPTH
 from fhir_gym.types import Resource
 
 __all__ = ["is_placeholder", "replace_placeholders"]
 
 _TYPES = frozenset(RESOURCE_TYPES)
 _URIS = frozenset({"uri", "url", "canonical", "uuid", "oid"})
-_DEPTH = 64
 
 
 def is_placeholder(name: str) -> bool:
@@ -36,8 +36,8 @@ def replace_placeholders(resource: Resource, substitutes: Mapping[str, str]) -> 
 
 
 def _replace(node: dict[str, Any], content: str, resource_type: str, known: Mapping[str, str], depth: int) -> None:
-    if depth > _DEPTH:
-        raise FhirError(400, f"The resource is nested more than {_DEPTH} levels deep")
+    if depth > MAX_DEPTH:
+        raise FhirError(400, f"The resource is nested more than {MAX_DEPTH} levels deep")
     elements = children(content)
     for name, value in node.items():
         element = elements.get(name)

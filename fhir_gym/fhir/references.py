@@ -16,7 +16,7 @@ from fhir_gym.fhir import index, search
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, Element, children, search_parameters
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing import loads
+from fhir_gym.fhir.parsing import MAX_DEPTH, loads
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 _TYPES = frozenset(RESOURCE_TYPES)
-_DEPTH = 64
 _LONGEST_NO_BASE = 4  # "x/Patient/1" is Patient/1 to HAPI; what is too short for a URL is no base
 _PATH = re.compile(r"[A-Z]\w*(?:\.[a-z]\w*)+")
 _CAST = re.compile(r"\s+as\s+\w+|\.as\(\w+\)|\.ofType\(\w+\)|\.where\(resolve\(\) is \w+\)")
@@ -123,8 +122,8 @@ def find_references(resource: Resource) -> list[Found]:
 
 
 def _walk(node: dict[str, Any], path: str, content: str, depth: int) -> Iterator[Found]:
-    if depth > _DEPTH:
-        raise FhirError(400, f"Resource is nested more than {_DEPTH} levels deep at {path}")
+    if depth > MAX_DEPTH:
+        raise FhirError(400, f"Resource is nested more than {MAX_DEPTH} levels deep at {path}")
     slots = _slots(path, content)
     for name, value in node.items():
         slot = slots.get(name)

@@ -215,13 +215,14 @@ def create(
 
     Args:
         unit: Writes it belongs to.
-        resource: Normalised resource; its own id does not count.
+        resource: Normalised resource; its own id does not count and is taken away.
         id: The id, if it was taken from the sequence before.
         kind: What the success message says.
         url: The conditional URL it quotes.
     """
     if id is None and unit.in_bundle:
         id = unit.ctx.new_id()  # an entry that fails has taken its id, a single request has not
+    resource.pop("id", None)
     unit.check(resource)
     written = _put(unit, resource, id or unit.ctx.new_id(), 1, {}, "POST")
     return written if kind is Success.CREATE else _told(written, unit, kind, url, 201)

@@ -24,6 +24,7 @@ from fhir_gym.fhir.storage_outcome import Success
 from fhir_gym.fhir.store import Row
 from fhir_gym.fhir.storing import Unit, Written
 from fhir_gym.fhir.writes import parse_body, preference
+from fhir_gym.types import Resource
 
 __all__ = ["bundle"]
 
@@ -83,7 +84,7 @@ def _done(written: Written, entry: Entry, *, full: bool) -> bytes:
     """The answer of a write entry; with the resource if the client prefers to see it."""
     deleted = entry.verb == "DELETE"
     response: dict[str, Any] = {"status": _status(204 if deleted else written.status)}
-    if not deleted or (entry.id and written.outcome.kind is Success.DELETE):
+    if not deleted or (entry.id and written.version):
         response["location"] = written.location
         response["etag"] = str(written.version)
         if written.status == 201:
@@ -190,21 +191,19 @@ def _delete_where(unit: Unit, entry: Entry) -> Written:
 # transaction
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What an entry of a transaction will do, once every entry knows its resource.
 
     Attributes:
         entry: The entry.
-        target: ``Type/id`` it writes; "" if that is not known before it runs.
-        store: Writes it; None if `done` says all.
-        done: What it left behind.
+        run: Does it.
+        target: ``Type/id`` it writes; "" if that is not known before it runs, or nothing is written.
     """
 
     entry: Entry
+    run: Callable[[], Written]
     target: str = ""
-    store: Callable[[], Written] | None = None
-    done: Written | None = None
 
 
 @dataclass(slots=True)
@@ -241,8 +240,7 @@ class _Transaction(_Run):
             plans = [self._settle(entry) for entry in ordered if entry.verb in _WRITES]
             self.unit.exempt = frozenset(plan.target for plan in plans if plan.target)
             for plan in plans:
-                written = plan.done or self._store(plan)
-                found[plan.entry.number] = _done(written, plan.entry, full=full)
+                found[plan.entry.number] = _done(plan.run(), plan.entry, full=full)
             self._check_matches()
             self._check_deleted()
             for entry in ordered:
@@ -254,12 +252,13 @@ class _Transaction(_Run):
         """Find out which resource an entry is about; deletions happen at once."""
         match entry.verb:
             case "DELETE":
-                return _Plan(entry, done=self._delete(entry))
+                written = self._delete(entry)
+                return _Plan(entry, lambda: written)
             case "POST":
                 return self._settle_post(entry)
             case "PUT":
                 return self._settle_put(entry)
-        return _Plan(entry, store=lambda: _patch(self.unit, entry))
+        return _Plan(entry, lambda: _patch(self.unit, entry))
 
     def _delete(self, entry: Entry) -> Written:
         written = storing.delete(self.unit, entry.type, entry.id) if entry.id else _delete_where(self.unit, entry)
@@ -269,7 +268,7 @@ class _Transaction(_Run):
         return written
 
     def _settle_post(self, entry: Entry) -> _Plan:
-        resource, unit = entry.body(), self.unit
+        unit = self.unit
         query = conditional.if_none_exist(entry.if_none_exist)
         kind, quoted = Success.CREATE, entry.if_none_exist.strip()
         if query:
@@ -278,21 +277,24 @@ class _Transaction(_Run):
             if row is not None:
                 self._name(entry, f"{row.type}/{row.id}")
                 self.match_urls[f"{entry.type}?{query}"] = f"{row.type}/{row.id}"
-                return _Plan(entry, done=conditional.matched(unit, row, quoted))
+                written = conditional.matched(unit, row, quoted)
+                return _Plan(entry, lambda: written)
         id = self.ctx.new_id()
         target = f"{entry.type}/{id}"
         self._name(entry, target)
         if query:
             self.match_urls[f"{entry.type}?{query}"] = target
             self.created.add(target)
-        return _Plan(entry, target, lambda: storing.create(unit, resource, id=id, kind=kind, url=quoted))
+        return _Plan(entry, lambda: storing.create(unit, self._named(entry), id=id, kind=kind, url=quoted), target)
 
     def _settle_put(self, entry: Entry) -> _Plan:
-        resource, unit = entry.body(), self.unit
+        unit = self.unit
         if entry.id:
             target = f"{entry.type}/{entry.id}"
             self._name(entry, target)
-            return _Plan(entry, target, lambda: storing.update(unit, resource, entry.id, if_match=entry.if_match))
+            return _Plan(
+                entry, lambda: storing.update(unit, self._named(entry), entry.id, if_match=entry.if_match), target
+            )
         query = entry.criteria()
         url = f"{entry.type}?{query}"
         row = conditional.find_one(self.ctx, entry.type, query, "UPDATE", url)
@@ -301,10 +303,10 @@ class _Transaction(_Run):
         self._name(entry, target)
         if row is not None:
             kind = Success.UPDATE_WITH_CONDITIONAL_MATCH
-            return _Plan(entry, target, lambda: storing.update(unit, resource, id, kind=kind, url=url))
+            return _Plan(entry, lambda: storing.update(unit, self._named(entry), id, kind=kind, url=url), target)
         kind = Success.UPDATE_NO_CONDITIONAL_MATCH
         self.created.add(target)
-        return _Plan(entry, target, lambda: storing.create(unit, resource, id=id, kind=kind, url=url))
+        return _Plan(entry, lambda: storing.create(unit, self._named(entry), id=id, kind=kind, url=url), target)
 
     def _name(self, entry: Entry, target: str) -> None:
         """Remember what other entries may call this one's resource."""
@@ -313,12 +315,11 @@ class _Transaction(_Run):
         elif entry.verb == "POST" and entry.own_id:
             self.substitutes.setdefault(f"{entry.type}/{entry.own_id}", target)
 
-    def _store(self, plan: _Plan) -> Written:
-        if plan.entry.verb in ("POST", "PUT"):
-            replace_placeholders(plan.entry.body(), self.substitutes)
-        if plan.store is None:
-            raise AssertionError("an entry either is done or has something to store")
-        return plan.store()
+    def _named(self, entry: Entry) -> Resource:
+        """An entry's resource, with the other entries' resources called by their ids."""
+        resource = entry.body()
+        replace_placeholders(resource, self.substitutes)
+        return resource
 
     def _resolve(self, reference: str) -> str:
         known = self.match_urls.get(reference.removeprefix("/"))

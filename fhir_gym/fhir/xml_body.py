@@ -93,7 +93,7 @@ def _reason(body: bytes, builder: _Builder, error: ParseError) -> str:
     text = str(error).partition(":")[0]
     if builder.open and text == "no element found":
         text = f"Unexpected EOF; was expecting a close tag for element <{builder.open[-1].rpartition('}')[2]}>"
-        row, column = body.count(b"\n") + 1, len(body) - body.rfind(b"\n") - 1
+        row, column = body.count(b"\n") + 1, len(body) - body.rfind(b"\n") - 2
     return f"{text}\n at [row,col {{unknown-source}}]: [{row},{column + 1}]"
 
 

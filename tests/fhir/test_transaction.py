@@ -233,6 +233,32 @@ def test_deletions_are_checked_at_the_end(client: Client) -> None:
     assert diagnostics(answer["entry"][0]).startswith("HAPI-0550: HAPI-0515: Unable to delete Patient/A because")
 
 
+def test_what_is_deleted_already_has_its_place(client: Client) -> None:
+    client.put(patient("A"))
+    for _ in range(2):
+        answer = client.bundle("transaction", entry("DELETE", "Patient/A"))
+        assert answer["entry"][0]["response"]["location"] == "Patient/A/_history/2"
+
+
+def test_a_post_may_be_called_by_the_id_it_states(client: Client) -> None:
+    answer = client.bundle(
+        "transaction",
+        entry("POST", "Observation", observation("Patient/mine")),
+        entry("POST", "Patient", patient("mine")),
+    )
+    assert statuses(answer) == ["201 Created"] * 2
+
+
+def test_names_of_a_batch_hold_in_their_own_entry_only(client: Client) -> None:
+    answer = client.bundle(
+        "batch",
+        entry("POST", "Patient", patient(), full_url=f"{URN}1"),
+        entry("POST", "Observation", observation(f"{URN}1")),
+    )
+    assert statuses(answer) == ["201 Created", "400 Bad Request"]
+    assert diagnostics(answer["entry"][1]).startswith("HAPI-0505: ")
+
+
 def test_urls_of_entries(client: Client) -> None:
     client.put(patient("A"))
     for url in ("Patient/A", "/Patient/A", "http://localhost:8080/fhir/Patient/A", "Patient/A/_history/1"):
