@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.compare import differences
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.evidence import Evidence, retrieved, would_have_seen
 from fhir_gym.tasks.process import measure, tools_of
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
+from fhir_gym.types import Resource
 
 __all__ = ["ANSWER_FORM", "EVIDENCE", "GRADINGS", "NOTHING_ELSE", "PROHIBITED", "Grading", "grade"]
 
@@ -90,6 +92,8 @@ def _surplus(end: EndState, touches: tuple[Touch, ...]) -> list[str]:
     open_touches = sorted(touches, key=lambda touch: touch.id is None)
     surplus = []
     for change in end.changes:
+        if change.before and change.after and _same_content(change.before, change.after):
+            continue  # changed and changed back
         for touch in open_touches:
             same = (touch.kind, touch.resource_type) == (change.kind, change.resource_type)
             if same and touch.id in (None, change.id):
@@ -100,12 +104,17 @@ def _surplus(end: EndState, touches: tuple[Touch, ...]) -> list[str]:
     return surplus
 
 
+def _same_content(before: Resource, after: Resource) -> bool:
+    return before.get("text") == after.get("text") and not differences(before, after)
+
+
 def _evidence(task: Task[Any], variation: Variation, end: EndState) -> Evidence:
+    rests_on = task.rests_on(variation.params)
     seen = retrieved(end.requests)
-    missing = [record for record in task.rests_on(variation.params) if record not in seen]
+    missing = [record for record in rests_on if record not in seen]
     phantoms = task.phantom(variation.params, end.world) if task.must_look(variation.params) else []
     if not phantoms:
-        return Evidence.of(missing, None)
+        return Evidence.of(missing, None) if rests_on else Evidence(sufficient=True, note="no look-up is needed.")
     if not end.requests:
         return Evidence.of(missing, False)
     scratch = end.world.session(base_url=end.base_url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import date, timedelta
 
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.params import Params
 from fhir_gym.types import Resource
@@ -126,12 +127,15 @@ def new_person(rng: random.Random, world: World, id: str, *, resource_type: str 
         world: Where the name must be new.
         id: Their id.
         resource_type: ``Patient`` or ``Practitioner``.
+
+    Raises:
+        TaskError: The world knows too many names.
     """
     for _ in range(_TRIES):
         person = _draw(rng, world.now.date(), id)
         if _is_new(world, resource_type, person.given, person.family):
             return person
-    raise LookupError(f"no free name in {_TRIES} tries")
+    raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
 
 
 def namesake(rng: random.Random, person: Person, id: str) -> Person:

@@ -94,8 +94,16 @@ def test_a_touch_covers_one_change_of_its_kind() -> None:
     twice = end_state(["77"], changes=(*RIGHT, created({**GREETING, "id": "78"})))
     (surplus,) = judge(twice).failed
     assert (surplus.name, surplus.actual) == (NOTHING_ELSE, ["created Basic/78"])
-    changed = Change("updated", "Basic", "77", GREETING, GREETING)
+    changed = Change("updated", "Basic", "77", {**GREETING, "code": {}}, GREETING)
     assert NOTHING_ELSE in failed(judge(end_state(["77"], changes=(changed,))))
+
+
+def test_what_was_changed_back_is_no_change() -> None:
+    before = {**PERSON, "meta": {"versionId": "1"}}
+    back = Change("updated", "Patient", PERSON["id"], before, {**PERSON, "meta": {"versionId": "3"}})
+    assert judge(end_state(["77"], changes=(*RIGHT, back))).success
+    told = Change("updated", "Patient", PERSON["id"], before, {**PERSON, "text": {"div": "<div>told</div>"}})
+    assert failed(judge(end_state(["77"], changes=(*RIGHT, told)))) == {NOTHING_ELSE}
 
 
 def test_prohibited_tools_count_even_without_effect() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fhir_gym.actions import Finish
+from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.grading import NOTHING_ELSE
 from fhir_gym.tasks.registry import get_task, packs, task_keys
@@ -47,7 +48,7 @@ def check(
     """
     numbers = range(variations) if isinstance(variations, int) else variations
     wanted = None if tasks is None else list(tasks)
-    chosen = [get_task(env, key) for env in (env_ids or packs()) for key in (wanted or task_keys(env))]
+    chosen = _chosen(list(env_ids or packs()), wanted)
     total = len(chosen) * len(numbers)
     reports = []
     for index, task in enumerate(chosen):
@@ -58,6 +59,14 @@ def check(
 
         reports.append(check_task(task, world, numbers, told))
     return SoundnessReport(world.manifest.name, tuple(reports))
+
+
+def _chosen(env_ids: list[str], wanted: list[str] | None) -> list[Task[Any]]:
+    known = {env: task_keys(env) for env in env_ids}
+    unknown = [key for key in wanted or [] if not any(key in keys for keys in known.values())]
+    if unknown:
+        raise UnknownNameError("task", unknown[0], dict.fromkeys(key for keys in known.values() for key in keys))
+    return [get_task(env, key) for env, keys in known.items() for key in (wanted or keys) if key in keys]
 
 
 def check_task(
@@ -72,22 +81,31 @@ def check_task(
         progress: Told how many are done.
     """
     judge = _Judge(task)
+    residents = _residents(task, world, variations)
     for done, number in enumerate(variations, 1):
         other = variations[done % len(variations)] if len(variations) > 1 else number + 1
-        _try_variation(task, world, number, other, judge)
+        _try_variation(task, world, number, other, judge, residents)
         if progress is not None:
             progress(done)
     return judge.report
 
 
-def _try_variation(task: Task[Any], world: World, number: int, other: int, judge: _Judge) -> None:
+def _residents(task: Task[Any], world: World, variations: Sequence[int]) -> dict[str, str]:
+    """A resource that the world itself holds, by type, for the types the task deals with."""
+    kinds = {one["resourceType"] for number in variations[:1] for one in task.variation(number, world).setup}
+    return {kind: ids[0] for kind in sorted(kinds) if (ids := world.ids(kind))}
+
+
+def _try_variation(
+    task: Task[Any], world: World, number: int, other: int, judge: _Judge, residents: Mapping[str, str]
+) -> None:
     stranger = _recorded(task, world, other)
     with Arena(task, task.variation(number, world), world) as arena:
         run = arena.gold()
         judge.gold(number, run)
         if not run.verdict.success:
             return
-        gold = Recording.of(run, arena.variation.setup)
+        gold = Recording.of(run, arena.variation.setup, residents)
         for policy in _policies(task, arena, gold, stranger, run.end.base_url):
             for one in arena.run(policy):
                 judge.policy(number, policy, one)

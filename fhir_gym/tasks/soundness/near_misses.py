@@ -155,6 +155,10 @@ def _collateral(gold: Recording) -> Iterator[Policy]:
         patch = [{"op": "add", "path": "/language", "value": "fr"}]
         yield _miss(f"and patches a {kind}", _finished(gold, [*gold.actions, Patch(url, patch)]))
         yield _miss(f"and deletes a {kind}", _finished(gold, [*gold.actions, Delete(url)]))
+    for kind, id in gold.residents.items():
+        patch = [{"op": "add", "path": "/language", "value": "fr"}]
+        action = Patch(f"/{kind}/{id}", patch)
+        yield _miss(f"and patches the world's {kind}", _finished(gold, [*gold.actions, action]))
 
 
 def _prohibited(task: Task[Any], gold: Recording) -> Iterator[Policy]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from fhir_gym.actions import Action
@@ -12,6 +13,9 @@ from fhir_gym.tasks.soundness.arena import WRITES, Run
 from fhir_gym.types import Json, Resource
 
 __all__ = ["Recording", "Step", "rebody", "with_ids"]
+
+
+_NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,18 @@ class Recording:
         steps: Its requests.
         answer: Its answer.
         setup: What the episode started with.
-        ids: Ids of the setup by type.
+        ids: Known ids by type, the setup's first.
+        residents: A resource that the world itself holds, by type.
     """
 
     steps: tuple[Step, ...]
     answer: list[Json]
     setup: tuple[Resource, ...]
     ids: Mapping[str, list[str]] = field(default_factory=dict)
+    residents: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: Run, setup: tuple[Resource, ...]) -> Recording:
+    def of(cls, run: Run, setup: tuple[Resource, ...], residents: Mapping[str, str] = _NOBODY) -> Recording:
         """Take an episode of the reference solution apart."""
         steps = []
         for logged in run.end.requests:
@@ -72,7 +78,9 @@ class Recording:
         ids: dict[str, list[str]] = {}
         for resource in setup:
             ids.setdefault(resource["resourceType"], []).append(resource["id"])
-        return cls(tuple(steps), list(run.end.answer or []), setup, ids)
+        for kind, id in residents.items():
+            ids.setdefault(kind, []).append(id)
+        return cls(tuple(steps), list(run.end.answer or []), setup, ids, residents)
 
     @property
     def actions(self) -> list[Action]:

@@ -1,0 +1,187 @@
+"""Agents with habits, on the appointment tasks: what careful ones do is accepted, what hasty ones do is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
+from fhir_gym.tasks import Verdict, get_task
+from fhir_gym.tasks.appointment.clinic import slot
+from fhir_gym.tasks.soundness.arena import Arena, Policy, script
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+
+PACK = "FHIRAgent/Appointment-v0"
+
+
+class Desk:
+    """One variation, played by hand."""
+
+    def __init__(self, key: str, world: World, k: int = 0) -> None:
+        task = get_task(PACK, key)
+        self.variation = task.variation(k, world)
+        self.p: Any = self.variation.params
+        self.arena = Arena(task, self.variation, world)
+        self.gold = list(self.arena.gold().actions)
+
+    def verdict(self, actions: Iterable[Action], **settings: Any) -> Verdict:
+        (run,) = self.arena.run(Policy("by hand", "by hand", script(actions), **settings))
+        return run.verdict
+
+    def failed(self, actions: Iterable[Action]) -> list[str]:
+        return [check.name for check in self.verdict(actions).failed]
+
+
+def name_query(person: Any, *, birth_date: bool = True) -> dict[str, str]:
+    query = {"family": person.family, "given": person.given}
+    return {**query, "birthdate": person.birth_date} if birth_date else query
+
+
+@pytest.fixture
+def absent(hospital: World) -> Desk:
+    return Desk("02b", hospital)
+
+
+@pytest.mark.parametrize("more", [{}, {"_summary": "count"}, {"_elements": "id"}, {"_count": "1"}])
+def test_an_exact_look_up_is_evidence_of_absence(absent: Desk, more: dict[str, str]) -> None:
+    person = absent.p.person
+    query = {"family:exact": person.family, "given:exact": person.given, "birthdate": person.birth_date}
+    assert not absent.failed([Get("/Patient", {**query, **more}), Finish()])
+
+
+@pytest.mark.parametrize("more", [{"_summary": "count"}, {"_elements": "id"}])
+def test_a_hit_that_was_not_looked_at_may_be_the_person(absent: Desk, more: dict[str, str]) -> None:
+    """The search also finds the longer family name; without names its hit says nothing."""
+    look_up = Get("/Patient", {**name_query(absent.p.person), **more})
+    assert absent.failed([look_up, Finish()]) == ["evidence"]
+
+
+def test_looking_through_all_of_that_name_is_evidence(absent: Desk) -> None:
+    assert not absent.failed([Get("/Patient", name_query(absent.p.person, birth_date=False)), Finish()])
+    assert not absent.failed([Get("/Patient", {"birthdate": absent.p.person.birth_date}), Finish()])
+
+
+def test_a_batch_of_look_ups_is_evidence(absent: Desk) -> None:
+    url = Get("/Patient", name_query(absent.p.person)).url.lstrip("/")
+    entry = [{"request": {"method": "GET", "url": url}}]
+    assert not absent.failed([Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entry}), Finish()])
+
+
+def test_what_does_not_tell_people_apart_is_no_evidence(absent: Desk) -> None:
+    by_name = name_query(absent.p.person, birth_date=False)
+    assert absent.failed([Get("/Patient", {**by_name, "_elements": "id"}), Finish()]) == ["evidence"]
+    assert absent.failed([Get("/Patient", {**by_name, "_elements": "name"}), Finish()]) == ["evidence"]
+    assert not absent.failed([Get("/Patient", {**by_name, "_elements": "name,birthDate"}), Finish()])
+    assert absent.failed([Get("/Patient", {**by_name, "_summary": "count"}), Finish()]) == ["evidence"]
+
+
+def test_reading_each_of_that_name_is_evidence(absent: Desk) -> None:
+    by_name = name_query(absent.p.person, birth_date=False)
+    same_name = [
+        one.id for one in absent.p.decoys if (one.given, one.family) == (absent.p.person.given, absent.p.person.family)
+    ]
+    look_up = Get("/Patient", {**by_name, "_elements": "name"})
+    assert not absent.failed([look_up, *(Get(f"/Patient/{id}") for id in same_name), Finish()])
+    assert absent.failed([look_up, Get(f"/Patient/{same_name[0]}"), Finish()]) == ["evidence"]
+
+
+def test_one_page_of_all_patients_is_no_evidence_and_all_pages_are(absent: Desk) -> None:
+    assert absent.failed([Get("/Patient?_count=20"), Finish()]) == ["evidence"]
+    assert not absent.failed([Get("/Patient?_count=100000"), Finish()])
+
+
+def test_looking_elsewhere_is_no_evidence(absent: Desk) -> None:
+    decoy = absent.p.decoys[0]
+    assert absent.failed([Get("/Practitioner", name_query(absent.p.person, birth_date=False)), Finish()]) == [
+        "evidence"
+    ]
+    assert absent.failed([Get(f"/Patient/{decoy.id}"), Finish()]) == ["evidence"]
+    assert absent.failed([Get("/Patient", name_query(decoy)), Finish()]) == ["evidence"]
+
+
+def test_hedging_is_refused(absent: Desk) -> None:
+    look_up = Get("/Patient", name_query(absent.p.person))
+    hedged: list[list[Any]] = [[""], [None], ["none"], [absent.p.decoys[0].id], [[]]]
+    for answer in hedged:
+        assert absent.failed([look_up, Finish(answer)])
+
+
+def test_a_bare_name_search_finds_several(hospital: World) -> None:
+    """Every lazy search of task 02a meets a decoy."""
+    for k in range(10):
+        desk = Desk("02a", hospital, k)
+        person = desk.p.person
+        with hospital.session() as session:
+            session.load(desk.variation.setup)
+            for query in (
+                name_query(person, birth_date=False),
+                {"family": person.family},
+                {"name": person.family},
+                {"family": person.family, "birthdate": person.birth_date},
+                name_query(person),  # the longer family name
+            ):
+                assert len(session.search("Patient", **query)) > 1
+
+
+@pytest.mark.parametrize("key", ["11a", "14a"])
+def test_free_slots_alone_do_not_decide(key: str, hospital: World) -> None:
+    desk = Desk(key, hospital)
+    with hospital.session() as session:
+        session.load(desk.variation.setup)
+        free = session.search("Slot", status="free", _sort="start")
+        assert free[0]["id"] != desk.p.target.id
+        at_the_time = session.search("Slot", status="free", start=desk.p.target.start)
+        assert key == "11a" or len(at_the_time) > 1
+
+
+def test_evidence_grading_wants_the_slot_seen(hospital: World) -> None:
+    desk = Desk("11a", hospital)
+    lucky = [Finish([desk.p.target.id])]
+    assert desk.verdict(lucky).success
+    assert not desk.verdict(lucky, grading="evidence").success
+    assert desk.verdict(desk.gold, grading="evidence").success
+
+
+def test_what_is_changed_back_is_not_changed(hospital: World) -> None:
+    desk = Desk("14a", hospital)
+    other = next(one for one in desk.p.decoys if one.status == "free")
+    url = f"/Slot/{other.id}"
+    mistake = Put(url, {**slot(other), "status": "busy"})
+    mended = [mistake, Put(url, slot(other))]
+    assert not desk.failed([*mended, *desk.gold])
+    assert desk.failed([mistake, *desk.gold]) == ["nothing else changed"]
+
+
+def test_an_appointment_needs_both_participants_accepted(hospital: World) -> None:
+    desk = Desk("14a", hospital)
+    (position,) = (n for n, action in enumerate(desk.gold) if action.kind == "POST")
+    id = desk.gold[-1].answer
+    later = Patch(f"/Appointment/{(id or [''])[0]}", [{"op": "remove", "path": "/participant/1"}])
+    assert desk.failed([*desk.gold[:-1], later, desk.gold[-1]]) == ["participants"]
+    assert position == 3
+
+
+def test_cancelling_by_patch_of_a_search_is_fine_and_other_statuses_are_not(hospital: World) -> None:
+    desk = Desk("15a", hospital)
+    p = desk.p
+    free = Patch(f"/Slot/{p.target.opening.id}", [{"op": "replace", "path": "/status", "value": "free"}])
+
+    def ending(status: str) -> list[Action]:
+        patch = [{"op": "replace", "path": "/status", "value": status}]
+        return [Patch(f"/Appointment/{p.target.id}", patch), free, Finish([p.target.id, p.target.opening.id])]
+
+    assert not desk.failed(ending("cancelled"))
+    for status in ("noshow", "entered-in-error", "proposed"):
+        assert desk.failed(ending(status)) == ["appointment status"]
+
+
+def test_right_work_without_an_answer_is_no_success_but_lightly(hospital: World) -> None:
+    desk = Desk("15a", hospital)
+    verdict = desk.verdict(desk.gold[:-1])
+    assert not verdict.success
+    assert verdict.light
+    assert 0 < verdict.reward("dense") < 1
