@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import Session, World
@@ -41,6 +42,10 @@ def _network_guard(event: str, args: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_network_guard)
+
+# The same examples on every machine, however slow it is; `--hypothesis-profile=default` looks for new ones.
+settings.register_profile("fhir_gym", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fhir_gym")
 
 
 def _source_digest() -> str:
