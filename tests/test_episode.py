@@ -239,9 +239,9 @@ _TEXTS = st.text(max_size=200) | st.tuples(_STARTS, st.lists(_PIECES, max_size=1
 def test_no_text_raises_or_takes_long(episode: Episode, texts: list[str]) -> None:
     episode.start()
     for text in texts:
-        before = time.perf_counter()
+        before = time.process_time()
         step = episode.step(text)
-        assert time.perf_counter() - before < 1.0
+        assert time.process_time() - before < 1.0
         step.observation.encode()
         if step.done:
             return
@@ -272,6 +272,6 @@ def test_no_text_raises_or_takes_long(episode: Episode, texts: list[str]) -> Non
 )
 def test_costly_texts_are_answered_in_time(episode: Episode, text: str) -> None:
     episode.start()
-    before = time.perf_counter()
+    before = time.process_time()
     episode.step(text)
-    assert time.perf_counter() - before < 1.0
+    assert time.process_time() - before < 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import re
 import signal
 import time
 from collections import deque
@@ -12,7 +11,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,102 +18,14 @@ from typing import Any
 from fhir_gym import tasks as task_registry
 from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents import Agent, Context, Reply, make_agent
-from fhir_gym.episode import Episode, Rules, Step, open_world
+from fhir_gym.episode import Episode, Step, open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
+from fhir_gym.rollouts.plan import Job, Plan, plan
 from fhir_gym.rollouts.record import AgentRecord, Rollout, StopReason, TaskRecord, Timings, Turn, WorldRecord
-from fhir_gym.tasks import Grading, RewardRule, Verdict, split_numbers
+from fhir_gym.tasks import Grading, RewardRule, Verdict
 
-__all__ = ["Job", "Plan", "numbers", "plan", "run", "run_job"]
-
-_RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One episode to do."""
-
-    task: str
-    variation: int
-    repeat: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Episodes to do, and how.
-
-    Attributes:
-        env_id: The pack.
-        jobs: The episodes in order.
-        rules: How they end and what they earn.
-        seed: What each episode's own seed is made from.
-        fhir_server: Base url of a running server, None for the embedded one.
-    """
-
-    env_id: str
-    jobs: tuple[Job, ...]
-    rules: Rules
-    seed: int = 0
-    fhir_server: str | None = None
-
-    def seed_of(self, job: Job) -> int:
-        """The seed of an agent in one episode: the same however the episodes are spread over processes."""
-        text = f"{self.seed}\n{self.env_id}\n{job.task}\n{job.variation}\n{job.repeat}"
-        return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "big")
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Variation numbers from text: ``"3"``, ``"0-9"``, ``"0-4,1000-1004"``.
-
-    Raises:
-        FhirGymError: The text does not say numbers.
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        match = _RANGE.match(part)
-        if match is None:
-            raise FhirGymError(f"variations {text!r} are not numbers like 3, 0-9 or 0-4,1000-1004")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first > 1_000_000:
-            raise FhirGymError(f"variations {part.strip()!r}: the second number must be the larger one")
-        found += range(first, last + 1)
-    return tuple(dict.fromkeys(found))
-
-
-def plan(
-    env_id: str,
-    *,
-    tasks: str | Sequence[str] | None = None,
-    variations: int | str | Iterable[int] | None = None,
-    split: str | None = None,
-    repeats: int = 1,
-    seed: int = 0,
-    grading: Grading = "state",
-    reward: RewardRule = "sparse",
-    max_steps: int | None = None,
-    fhir_server: str | None = None,
-    skip: Container[tuple[str, int, int]] = (),
-) -> Plan:
-    """What `run` would do with these arguments; see there."""
-    known = task_registry.task_keys(env_id)
-    chosen = known if tasks is None else (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    keys = tuple(task_registry.get_task(env_id, key).key for key in chosen)
-    allowed = split_numbers(split)
-    if variations is None:
-        wanted: tuple[int, ...] = tuple(allowed)[:10]
-    elif isinstance(variations, str):
-        wanted = numbers(variations)
-    else:
-        wanted = (variations,) if isinstance(variations, int) else tuple(variations)
-    if split is not None:
-        outside = [k for k in wanted if k not in allowed]
-        if outside:
-            raise FhirGymError(f"variation {outside[0]} is not in split {split!r} ({allowed[0]} to {allowed[-1]})")
-    if repeats < 1:
-        raise FhirGymError(f"repeats must be at least 1, not {repeats}")
-    jobs = (Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
-    left = tuple(job for job in jobs if (job.task, job.variation, job.repeat) not in skip)
-    return Plan(env_id, left, Rules.of(env_id, grading, reward, max_steps), seed, fhir_server)
+__all__ = ["run", "run_job"]
 
 
 def run(
