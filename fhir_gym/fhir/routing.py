@@ -12,7 +12,7 @@ from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import read, shape, unroutable, vread
 from fhir_gym.fhir.urls import Pairs, decode, decode_query
 
-__all__ = ["dispatch"]
+__all__ = ["dispatch", "unknown_type"]
 
 _TYPES = frozenset(RESOURCE_TYPES)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
