@@ -115,9 +115,9 @@ class Session:
             response = _failure(error)
         except RecursionError:
             response = _failure(FhirError(400, "The request is nested too deeply for this server"))
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             if "interrupted" not in str(error):
-                raise
+                raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
             response = _failure(
                 FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
             )
@@ -137,14 +137,14 @@ class Session:
         updated, text = round(self.now.timestamp() * 1000), instant(self.now)
         with self.store.savepoint():
             for given in resources:
+                if self.validation == "strict":
+                    from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
+
+                    validate_strict(given)
                 resource = parsing.normalise(given)
                 kind, id = resource["resourceType"], resource.get("id")
                 if not isinstance(id, str) or not id:
                     raise FhirError(400, f"a {kind} without an id cannot be loaded")
-                if self.validation == "strict":
-                    from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
-
-                    validate_strict(resource)
                 old = self.store.find(kind, id)
                 version = old.version + 1 if old else 1
                 meta = {"versionId": str(version), "lastUpdated": text}
