@@ -36,7 +36,7 @@ class UnknownNameError(FhirGymError, ValueError):
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
         near = get_close_matches(str(name), self.known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")
         super().__init__(f"unknown {kind} {name!r}{hint} Known: {listed or 'none'}")
 
