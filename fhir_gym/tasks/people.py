@@ -7,6 +7,7 @@ from datetime import date, timedelta
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.compare import same_telephone
 from fhir_gym.tasks.params import Params
 from fhir_gym.types import Resource
 
@@ -85,7 +86,7 @@ _CITIES = (
     ("Winston-Salem", "NC"),
 )
 _TRIES = 1_000
-_YOUNGEST, _OLDEST = 1, 95
+_YOUNGEST, _OLDEST = 18, 95
 
 
 class Person(Params):
@@ -142,16 +143,12 @@ def namesake(rng: random.Random, person: Person, id: str) -> Person:
     """Someone of the same name, with another date of birth that is easily mistaken for theirs."""
     born = date.fromisoformat(person.birth_date)
     other = rng.choice([day for day in _confusable(born) if day != born])
-    stranger = _draw(rng, born, id)
-    return person.model_copy(
-        update={**_contact(stranger), "id": id, "birth_date": other.isoformat()},
-    )
+    return person.model_copy(update={**_other_contact(rng, person), "id": id, "birth_date": other.isoformat()})
 
 
 def relative_with(rng: random.Random, person: Person, id: str, **same_but: str) -> Person:
     """Another person who shares all but `same_but` (``given="Ana"``) and the means of contact."""
-    stranger = _draw(rng, date.fromisoformat(person.birth_date), id)
-    return person.model_copy(update={**_contact(stranger), "id": id, **same_but})
+    return person.model_copy(update={**_other_contact(rng, person), "id": id, **same_but})
 
 
 def swapped(rng: random.Random, person: Person, id: str) -> Person:
@@ -220,8 +217,13 @@ def _draw(rng: random.Random, today: date, id: str) -> Person:
     )
 
 
-def _contact(person: Person) -> dict[str, str]:
-    return {"phone": person.phone, "line": person.line, "city": person.city, "state": person.state}
+def _other_contact(rng: random.Random, person: Person) -> dict[str, str]:
+    """Phone and address of someone else, none of them the person's by chance."""
+    while True:
+        other = _draw(rng, date.fromisoformat(person.birth_date), person.id)
+        shared = same_telephone(other.phone, person.phone) or other.line == person.line or other.city == person.city
+        if not shared:
+            return other.model_dump(include={"phone", "line", "city", "state"})
 
 
 def _is_new(world: World, resource_type: str, given: str, family: str) -> bool:

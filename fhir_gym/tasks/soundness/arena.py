@@ -16,12 +16,23 @@ from fhir_gym.tasks.task import Fhir, Gold, Task, Variation
 from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json
 
-__all__ = ["MUST_PASS", "WRITES", "Arena", "Group", "Policy", "Run", "script"]
+__all__ = ["MAY_PASS", "MUST_PASS", "WRITES", "Arena", "Group", "Policy", "Run", "script"]
 
 Group = Literal[
-    "gold", "equivalent", "idle", "constant answer", "always create", "other variation", "near miss", "lazy", "by hand"
+    "gold",
+    "equivalent",
+    "idle",
+    "constant answer",
+    "always create",
+    "other variation",
+    "near miss",
+    "by hand",
+    "lazy",
+    "hasty search",
 ]
 MUST_PASS: frozenset[Group] = frozenset({"gold", "equivalent"})
+MAY_PASS: frozenset[Group] = frozenset({"hasty search"})
+"""Those who are right by chance now and then; their share is reported."""
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _MAX_ACTIONS = 100
@@ -37,7 +48,6 @@ class Policy:
         play: The actions, as a reference solution gives them.
         answers: Further answers to end with, each judged as an episode of its own, by name.
         grading: How it is graded.
-        passes: Whether it must succeed; by its group unless said otherwise.
     """
 
     group: Group
@@ -47,9 +57,9 @@ class Policy:
     grading: Grading = "state"
 
     @property
-    def passes(self) -> bool:
-        """Whether it must succeed."""
-        return self.group in MUST_PASS
+    def passes(self) -> bool | None:
+        """Whether it must succeed; None if it may."""
+        return None if self.group in MAY_PASS else self.group in MUST_PASS
 
 
 @dataclass(frozen=True, slots=True)

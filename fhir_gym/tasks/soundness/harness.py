@@ -13,6 +13,7 @@ from fhir_gym.tasks.registry import get_task, packs, task_keys
 from fhir_gym.tasks.soundness.arena import Arena, Policy, Run, script
 from fhir_gym.tasks.soundness.constants import always_create, constant_answers, other_variation
 from fhir_gym.tasks.soundness.equivalents import equivalents
+from fhir_gym.tasks.soundness.hasty import hasty_searches
 from fhir_gym.tasks.soundness.near_misses import near_misses
 from fhir_gym.tasks.soundness.recording import Recording
 from fhir_gym.tasks.soundness.report import Failure, SoundnessReport, Tally, TaskReport
@@ -123,6 +124,7 @@ def _policies(task: Task[Any], arena: Arena, gold: Recording, stranger: Recordin
     yield from always_create(task, gold)
     yield from other_variation(stranger, stranger.answer != gold.answer)
     yield from near_misses(task, gold, task.must_look(params))
+    yield from hasty_searches(task, params, gold)
     whole = [*gold.actions, Finish(gold.answer)]
     for name, actions in task.near_misses(params, whole):
         yield Policy("by hand", name, script(actions))
@@ -161,14 +163,14 @@ class _Judge:
         tally = self.report.tallies.setdefault(policy.group, Tally())
         tally.runs += 1
         tally.passed += run.verdict.success
-        if run.verdict.success != policy.passes:
+        if policy.passes is not None and run.verdict.success != policy.passes:
             self._fail(number, policy, run, "accepted" if run.verdict.success else "refused")
         if policy.group in ("idle", "constant answer"):
             if run.verdict.light:
                 self._fail(number, policy, run, "the light validation accepts it")
             if policy.group == "idle" and run.verdict.reward("dense") > 0:
                 self._fail(number, policy, run, "it has a dense reward")
-        if not policy.passes:
+        if policy.passes is False:
             self._cover(run)
 
     def _cover(self, run: Run) -> None:

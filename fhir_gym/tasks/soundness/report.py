@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fhir_gym.tasks.soundness.arena import MUST_PASS, Group
+from fhir_gym.tasks.soundness.arena import MAY_PASS, MUST_PASS, Group
 
 __all__ = ["Failure", "SoundnessReport", "Tally", "TaskReport"]
 
@@ -119,7 +119,8 @@ class SoundnessReport:
     def to_json(self) -> dict[str, Any]:
         """The whole report as plain data."""
         tasks = [{**asdict(one), "uncovered": one.uncovered, "sound": one.sound} for one in self.tasks]
-        return {"world": self.world, "sound": self.sound, "must_pass": sorted(MUST_PASS), "tasks": tasks}
+        groups = {"must_pass": sorted(MUST_PASS), "may_pass": sorted(MAY_PASS)}
+        return {"world": self.world, "sound": self.sound, **groups, "tasks": tasks}
 
     def _groups(self) -> list[Group]:
         return list(dict.fromkeys(group for task in self.tasks for group in task.tallies))
