@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 from fhir_gym.cli import dataset, demo, rollout, serve, tasks, version, worlds
-from fhir_gym.cli._console import err
+from fhir_gym.cli._console import note
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
 __all__ = ["app", "main"]
@@ -55,5 +55,5 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _leave(message: str, code: int, *, show: BaseException | None = None) -> NoReturn:
     if show is not None and os.environ.get("FHIR_GYM_DEBUG"):
         raise show
-    err.print(f"error: {message.rstrip()}", style="red", markup=False, soft_wrap=True)
+    note(f"error: {message.rstrip()}", style="red")
     sys.exit(code)

@@ -11,23 +11,31 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["err", "fields", "out", "print_json", "print_text", "progress", "table"]
+__all__ = ["err", "fields", "note", "out", "print_json", "print_text", "progress", "table"]
 
-out = Console(highlight=False)
+out = Console(highlight=False, emoji=False)
 """Results."""
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 """Everything else: progress, hints, errors."""
+
+_SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\n\t"}
+"""Data and agents' texts may hold control characters; a terminal would obey them."""
 
 
 def print_json(value: Any) -> None:
     """Print plain data as indented JSON, the same on a terminal and elsewhere."""
-    print_text(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    out.file.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def print_text(text: str = "", *, style: str | None = None) -> None:
-    """Print a line as it is: square brackets are no markup, long lines are not cut."""
-    out.print(text, style=style, markup=False, soft_wrap=True)
+    """Print text as it is: square brackets are no markup, long lines are not cut, control characters are shown."""
+    out.print(text.translate(_SHOWN), style=style, markup=False, soft_wrap=True)
+
+
+def note(text: str, *, style: str | None = None) -> None:
+    """Print text on the error stream, as `print_text` does."""
+    err.print(text.translate(_SHOWN), style=style, markup=False, soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
@@ -59,22 +67,23 @@ def fields(pairs: Sequence[tuple[str, object]]) -> None:
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on the error stream, cleared at the end; silent when that is not a terminal.
+    """A progress bar on the error stream, shown from the first call on and cleared at the end; silent elsewhere.
 
     Yields:
         A function to call with how many are done and how many there are (0 if unknown).
     """
-    if not err.is_terminal:
-        yield lambda done, total: None
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as bars:
-        bar = bars.add_task(label, total=None)
+    bars = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    bar = bars.add_task(label, total=None)
 
-        def update(done: int, total: int) -> None:
-            bars.update(bar, completed=done, total=total or None)
+    def update(done: int, total: int) -> None:
+        bars.start()
+        bars.update(bar, completed=done, total=total or None)
 
+    try:
         yield update
+    finally:
+        bars.stop()
 
 
 def _is_number(text: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fhir_gym.cli._console import err, print_text
+from fhir_gym.cli._console import note, print_text
 from fhir_gym.cli._options import names
 
 __all__ = ["dataset"]
@@ -47,4 +47,4 @@ def dataset(
     report = write_dataset(found, out, format, selection=selection)
     print_text(f"{report.rows} examples of {report.rollouts} episodes written to {out}")
     for reason, count in report.left_out.most_common():
-        err.print(f"{count} left out: {reason}", markup=False)
+        note(f"{count} left out: {reason}")

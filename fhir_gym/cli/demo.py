@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fhir_gym.cli._console import err, print_text, progress
+from fhir_gym.cli._console import note, print_text, progress
 from fhir_gym.cli._options import WorldOption
 from fhir_gym.cli._summary import Summary, tell
 
@@ -36,7 +36,7 @@ def demo(
     from fhir_gym import rollouts, worlds
 
     records, examples = out / "rollouts.jsonl", out / "train.jsonl"
-    err.print("Agents: gold plays the reference solutions, random tries things, idle does nothing.", markup=False)
+    note("Agents: gold plays the reference solutions, random tries things, idle does nothing.")
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     records.unlink(missing_ok=True)

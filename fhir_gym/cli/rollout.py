@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fhir_gym.cli._console import err, progress
+from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, WorldOption, agent_settings, names
 from fhir_gym.cli._summary import Summary
 
@@ -80,7 +80,7 @@ def rollout(
             update(0, todo)
             rollouts.write_rollouts(out, summary.watch(running, lambda done: update(done, todo)))
     except KeyboardInterrupt:
-        err.print(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on", markup=False)
+        note(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on")
         raise typer.Exit(130) from None
     summary.print()
-    err.print(f"{summary.seen} episodes written to {out}", markup=False, soft_wrap=True)
+    note(f"{summary.seen} episodes written to {out}")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fhir_gym.cli._console import err, progress
+from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import WorldOption
 
 __all__ = ["serve"]
@@ -36,5 +36,5 @@ def serve(
         opened = worlds.load(world, progress=update)
     with opened:
         where = f"http://{host}:{port}/fhir"
-        err.print(f"{opened.name}: {opened.manifest.total:,} resources at {where} (Ctrl-C ends)", markup=False)
+        note(f"{opened.name}: {opened.manifest.total:,} resources at {where} (Ctrl-C ends)")
         http.serve(opened, host=host, port=port, validation=validation)

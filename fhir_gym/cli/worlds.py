@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fhir_gym.cli._console import err, fields, print_json, print_text, progress, table
+from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
 from fhir_gym.cli._options import JsonOption
 
 if TYPE_CHECKING:
@@ -119,4 +119,4 @@ def _warn(report: ImportReport) -> None:
     if report.altered:
         lines.append(f"{report.altered} resources are kept in another form, e.g. {report.altered_examples[0]}")
     for line in lines:
-        err.print(line, markup=False, soft_wrap=True)
+        note(line)

@@ -35,7 +35,7 @@ def test_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_keeps_brackets_and_other_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    value = {"[red]a": ["Zoë", None, 1.5]}
+    value = {"[red]a :o:": ["Zoë\x7f", None, 1.5]}
     _console.print_json(value)
     out = capsys.readouterr().out
     assert json.loads(out) == value
@@ -56,3 +56,16 @@ def test_progress_on_a_terminal_shows_how_far(monkeypatch: pytest.MonkeyPatch) -
         update(3, 4)
     assert "Working" in screen.getvalue()
     assert "3/4" in screen.getvalue()
+
+
+def test_control_characters_are_shown_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    _console.print_text("a\x1b[31mred :smile:\nc\x00")
+    assert capsys.readouterr().out == "a\\x1b[31mred :smile:\nc\\x00\n"
+
+
+def test_progress_that_never_began_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(_console, "err", Console(file=screen, force_terminal=True, width=80, color_system=None))
+    with _console.progress("Working"):
+        pass
+    assert "Working" not in screen.getvalue()
