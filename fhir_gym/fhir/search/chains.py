@@ -34,8 +34,8 @@ def chain_condition(scope: Scope, name: Name, values: list[str], compile_: Compi
     assert name.chain is not None
     parameter = search_parameters(scope.resource_type)[name.base]
     if parameter.type != "reference":
-        if scope.depth:
-            raise FhirError(400, f"HAPI-1242: Invalid parameter chain: {whole}")
+        if scope.chain:
+            raise FhirError(400, f"HAPI-1242: Invalid parameter chain: {scope.chain}")
         raise FhirError(
             400,
             f'HAPI-1935: Invalid search parameter "{name.base}.{name.chain}". Parameter contains a chain '
@@ -55,10 +55,10 @@ def chain_condition(scope: Scope, name: Name, values: list[str], compile_: Compi
     if given and given not in types_allowed:
         return NOTHING
     if not fitting:
-        raise FhirError(400, f"HAPI-1243: Invalid parameter chain: {whole}")
+        raise FhirError(400, f"HAPI-1243: Invalid parameter chain: {scope.chain or whole}")
     parts: list[Condition] = []
     for type_ in fitting:
-        below = scope.below(type_)
+        below = scope.below(type_, whole)
         found = compile_(below, name.chain, values)
         if found is None:
             return None

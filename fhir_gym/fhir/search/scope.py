@@ -26,11 +26,13 @@ class Scope:
         resource_type: Type whose resources are looked for.
         changed: Whether the overlay holds rows of a type.
         depth: How many chains lie above.
+        chain: Name of the outermost chain, as written.
     """
 
     resource_type: str
     changed: Callable[[str], bool]
     depth: int = 0
+    chain: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -41,11 +43,11 @@ class Scope:
         """What a parameter looks at."""
         return self.plan.fields[name]
 
-    def below(self, resource_type: str) -> Scope:
+    def below(self, resource_type: str, chain: str = "") -> Scope:
         """The scope of a chained search."""
         if self.depth >= MAX_DEPTH:
             raise FhirError(400, f"A chain of more than {MAX_DEPTH} links is not supported by this server")
-        return replace(self, resource_type=resource_type, depth=self.depth + 1)
+        return replace(self, resource_type=resource_type, depth=self.depth + 1, chain=self.chain or chain)
 
     def schemas(self) -> tuple[str, ...]:
         """Schemas that hold rows of the type."""
