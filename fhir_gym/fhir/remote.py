@@ -67,7 +67,11 @@ class RemoteSession:
         self.world = world
         self._client = client or httpx.Client(timeout=timeout)
         self._log: list[_Written] = []
-        self._check_world()
+        try:
+            self._check_world()
+        except BaseException:
+            self._client.close()
+            raise
 
     @property
     def now(self) -> datetime:

@@ -31,6 +31,7 @@ SYSTEM_PROMPT = (
     "You work on health records through a FHIR R4 server. You are given a task and do one action at a time; "
     "you see its result before the next one."
 )
+_TOOLS_NOTE = " Act by calling tools; where the task says FINISH([...]), call finish with that list as its answer."
 Row = dict[str, Any]
 
 
@@ -241,7 +242,7 @@ def _conversation(rollout: Rollout) -> list[Row]:
 def _tools(rollout: Rollout) -> list[Row] | None:
     """The episode as tool calls, without the text format of actions; None if an action is none of the tools'."""
     messages: list[Row] = [
-        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "system", "content": SYSTEM_PROMPT + _TOOLS_NOTE},
         {"role": "user", "content": rollout.prompt},
     ]
     for number, turn in enumerate(rollout.turns):

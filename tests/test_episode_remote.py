@@ -1,0 +1,98 @@
+"""Episodes on a FHIR server elsewhere: here our own one behind HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import gymnasium as gym
+import httpx
+import pytest
+import uvicorn
+
+from fhir_gym.episode import Episode
+from fhir_gym.errors import InfraError
+from fhir_gym.fhir import World
+from fhir_gym.fhir.http import create_app
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.remote import RemoteSession
+from fhir_gym.rollouts import run
+from fhir_gym.tasks import task_keys
+from fhir_gym.types import Resource
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+@contextmanager
+def serving(world: World) -> Iterator[str]:
+    """Base url of a server that holds a world, in a thread."""
+    config = uvicorn.Config(create_app(world), host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}/fhir"
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(hospital: World) -> Iterator[str]:
+    """A server that holds the hospital."""
+    with serving(hospital) as url:
+        yield url
+
+
+def _total(server: str, query: str) -> int:
+    return int(httpx.get(f"{server}/{query}").json()["total"])
+
+
+@pytest.mark.parametrize("task", task_keys(ENV_ID))
+def test_gold_succeeds_and_idle_does_not(hospital: World, server: str, task: str) -> None:
+    for agent, reward in (("gold", 1.0), ("idle", 0.0)):
+        (rollout,) = run(ENV_ID, agent, tasks=task, variations=0, world=hospital, fhir_server=server)
+        assert (rollout.stop_reason, rollout.reward) == ("finished", reward), rollout.error
+
+
+def test_what_an_episode_wrote_is_undone(hospital: World, server: str) -> None:
+    before = _total(server, "Patient?_summary=count")
+    with Episode(ENV_ID, task="01", world=hospital, fhir_server=server) as episode:
+        assert episode.start().count(server) == 1
+        prepared = _total(server, "Patient?_summary=count")
+        created = episode.step('POST /Patient\n{"resourceType": "Patient", "name": [{"family": "Passing"}]}')
+        assert created.info["status"] == 201
+        assert _total(server, "Patient?family=Passing") == 1
+        episode.start()
+        assert _total(server, "Patient?family=Passing") == 0
+        assert _total(server, "Patient?_summary=count") == prepared > before
+    assert _total(server, "Patient?_summary=count") == before
+
+
+def test_an_env_prepares_one_episode_at_a_time(hospital: World, server: str) -> None:
+    before = _total(server, "Slot?_summary=count")
+    env = gym.make(ENV_ID, world=hospital, fhir_server=server)
+    for variation in range(3):
+        env.reset(options={"task": "11a", "variation": variation})
+    env.close()
+    assert _total(server, "Slot?_summary=count") == before
+
+
+def test_a_server_without_the_world_is_refused(empty_world: World, hospital: World) -> None:
+    with serving(empty_world) as url, pytest.raises(InfraError, match="does not hold the world"):
+        Episode(ENV_ID, task="01", world=hospital, fhir_server=url)
+
+
+def test_a_server_that_refuses_the_set_up_is_an_infrastructure_failure(
+    hospital: World, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: RemoteSession, resources: Iterable[Resource]) -> None:
+        raise FhirError(422, "no set-up here")
+
+    monkeypatch.setattr(RemoteSession, "load", refuse)
+    with pytest.raises(InfraError, match="task 01, variation 0 cannot be prepared: no set-up here"):
+        Episode(ENV_ID, task="01", world=hospital, fhir_server=server)
