@@ -67,10 +67,10 @@ def retrieved(logged: Iterable[LoggedRequest]) -> set[str]:
 def would_have_seen(logged: Sequence[LoggedRequest], phantoms: Sequence[Resource], scratch: Session) -> bool:
     """Whether the agent's requests, sent again to a server that holds the phantoms, show one of them.
 
-    A search whose answer had no further page is followed to its end, for the phantom may start a page the agent
-    could not
-    have known of. A search that matched nothing and now matches shows the phantom too, even if it only asks for the
-    count.
+    A search whose answer had no further page is followed to its end, for the phantom may start a page the agent could
+    not have known of. A search that matched nothing and now matches shows the phantom too, even if it only asks for the
+    count. A phantom that looks the same as what the agent got (`_elements=id`) is not seen unless the agent then looked
+    at each of those by another request.
 
     Args:
         logged: The agent's requests with the answers it got.

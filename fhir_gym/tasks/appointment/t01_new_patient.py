@@ -39,7 +39,8 @@ class NewPatientParams(Params):
 class NewPatient(Task[NewPatientParams]):
     """Enter a new patient.
 
-    Starting state: a namesake with another birth date, and someone of the same family name and birth date, are on file.
+    Starting state: a namesake with another birth date, and someone of the same family name and birth date, are on
+        file.
     Checks: exactly one new Patient, each given datum on it, the answer is its id.
     Differs from FHIR-AgentEval: phone, address, answer and uniqueness count.
     """

@@ -46,13 +46,11 @@ class _SearchPatient(Task[SearchPatientParams]):
     prohibited_tools = ("create", "update", "patch", "delete")
     prompts = (
         "Is {given} {family} (given name {given}, family name {family}), born {birth_date}, on file as a patient? "
-        "Names "
-        "and date of birth must all be exactly these; others may be similar.",
+        "Names and date of birth must all be exactly these; others may be similar.",
         "Find the patient record of the person with family name {family}, given name {given} and date of birth "
         "{birth_date}. Somebody who differs in any of the three is another person.",
         "Someone calls and says: my family name is {family}, my given name {given}, I was born on {birth_date}. Look "
-        "up "
-        "whether this very person is a patient here already.",
+        "up whether this very person is a patient here already.",
     )
     ending = (
         'Finish with FINISH(["<id>"]), where <id> is the id of that patient, or with FINISH([]) if there is no such '
@@ -99,8 +97,7 @@ class SearchExistingPatient(_SearchPatient):
     """Look up a patient who is on file.
 
     Starting state: the person, two namesakes with other birth dates, someone of the same family name and birth
-    date, and
-    someone whose double family name starts with the person's, born the same day.
+        date, and someone whose double family name starts with the person's, born the same day.
     Checks: the answer is the person's id.
     Differs from FHIR-AgentEval: random ids, decoys; the prompt names an exact form for "not on file".
     """

@@ -59,12 +59,12 @@ class EarliestSlotParams(Params):
 class EarliestSlot(Task[EarliestSlotParams]):
     """Find the earliest available slot of any provider at a clinic.
 
-    Starting state: four providers with a schedule each, three at the clinic, one at another place of similar name. Free
-    slots in the past, begun, and later than the earliest one; slots before it that are taken, withdrawn or elsewhere.
+    Starting state: four providers with a schedule each, three at the clinic, one at another place of similar name.
+        Free slots in the past, begun, and later than the earliest one; slots before it that are taken, withdrawn or
+        elsewhere.
     Checks: the answer is the earliest free slot that has not started.
     Differs from FHIR-AgentEval: the clinic is named, so that the answer does not depend on other data of the
-    server; random
-    times, no ties, free slots in the past.
+        server; random times, no ties, free slots in the past.
     """
 
     key = "11a"

@@ -49,7 +49,7 @@ class MakeAppointmentParams(Params):
         schedules: Ids of the schedules of the two.
         weekday: Day of the appointment, Monday being 0.
         target: The slot.
-        decoys: Other slots: of the other practitioner, another hour, another day, taken.
+        decoys: Other slots: of the other practitioner, blocked, another hour, another day, taken.
     """
 
     patient: Person
@@ -66,14 +66,11 @@ class MakeAppointment(Task[MakeAppointmentParams]):
     """Book a patient with a doctor at a given time.
 
     Starting state: the doctor with a free slot at that time; another practitioner of swapped name with one too;
-    slots of
-    the doctor at other hours, the day before and a week later; a namesake of the patient.
+        slots of the doctor at other hours, the day before and a week later; a namesake of the patient.
     Checks: one new booked appointment of both in that slot at its times, the slot busy and else unchanged, the
-        answer is
-    the appointment's id.
+        answer is the appointment's id.
     Differs from FHIR-AgentEval: participants in any order, created by POST or PUT, answer and slot's other fields
-    count,
-    searching is allowed, "next" is defined.
+        count, searching is allowed, "next" is defined.
     """
 
     key = "14a"
@@ -94,13 +91,10 @@ class MakeAppointment(Task[MakeAppointmentParams]):
     )
     ending = (
         '"Dr. A B" is the practitioner with given name A and family name B. "Next" weekday means the first such '
-        "weekday "
-        "strictly after today's date. Use the doctor's free slot that starts at that time: create one Appointment "
-        "with status "
-        "booked that refers to the slot, has the slot's start and end, and has the patient and the practitioner, and "
-        "nobody "
-        "else, as participants with status accepted. Set the slot's status to busy and leave everything else as it is. "
-        'Finish with FINISH(["<id>"]), where <id> is the id of the appointment.'
+        "weekday strictly after today's date. Use the doctor's free slot that starts at that time: create one "
+        "Appointment with status booked that refers to the slot, has the slot's start and end, and has the patient and "
+        "the practitioner, and nobody else, as participants with status accepted. Set the slot's status to busy and "
+        'leave everything else as it is. Finish with FINISH(["<id>"]), where <id> is the id of the appointment.'
     )
     answer = IdsAnswer(("Appointment",))
     gold_steps = 6
@@ -125,6 +119,7 @@ class MakeAppointment(Task[MakeAppointmentParams]):
             day_before = day + timedelta(days=1)
         decoys = (
             moved_opening(target, ids.new(), schedule=schedules[1]),
+            moved_opening(target, ids.new(), status="busy-unavailable"),
             moved_opening(target, ids.new(), start=at(day, other_hour)),
             moved_opening(target, ids.new(), start=at(day, busy_hour), status="busy"),
             moved_opening(target, ids.new(), start=at(day_before, hour)),

@@ -83,8 +83,7 @@ class CancelAppointment(Task[CancelAppointmentParams]):
     """Cancel a patient's next appointment and free its slot.
 
     Starting state: the next booked appointment and a later one; a booked one in the past, a cancelled and a
-    proposed one
-    before the next; an earlier one of a namesake.
+        proposed one before the next; an earlier one of a namesake.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Differs from FHIR-AgentEval: which appointment counts, and the answer does; "next" is defined.
     """
@@ -103,8 +102,7 @@ class CancelAppointment(Task[CancelAppointmentParams]):
     prohibited_tools = ("create", "delete")
     prompts = (
         "Cancel the next appointment of {patient} (given name {given}, family name {family}, born {birth_date}) and "
-        "free "
-        "its slot.",
+        "free its slot.",
         "{patient}, born {birth_date}, cannot come to the next appointment (family name {family}, given name {given}). "
         "Please cancel it and make its slot available again.",
         "The patient with family name {family}, given name {given} and date of birth {birth_date} calls off the next "
@@ -115,8 +113,7 @@ class CancelAppointment(Task[CancelAppointmentParams]):
         'The "next" appointment is the one with status booked that starts earliest after the present instant. Set '
         "its status "
         "to cancelled and the status of its slot to free; leave everything else as it is, delete and create nothing. "
-        "Finish "
-        'with FINISH(["<appointment id>", "<slot id>"]).'
+        'Finish with FINISH(["<appointment id>", "<slot id>"]).'
     )
     answer = IdsAnswer(("Appointment", "Slot"))
     gold_steps = 6
