@@ -17,6 +17,7 @@ from fhir_gym.tasks.answers import AnswerForm
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import moment_in_words
 from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.params import Params
 from fhir_gym.types import Json, Resource
 
@@ -223,4 +224,4 @@ def _rng(*parts: Any) -> random.Random:
 def _creation_order(resource: Resource) -> tuple[int, str]:
     """Ids come from one counter on a server, so the lower id was created first."""
     id = str(resource["id"])
-    return (int(id) if id.isdecimal() else 0, id)
+    return (id_number(id) or 0, id)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks import get_task, packs, register, split_numbers, split_of, task_keys
+from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.task import Task
 
 from .fakes import Greeting, GreetingParams, fake_world
@@ -97,7 +98,7 @@ def test_variations_use_every_phrasing_and_fill_it(task: Task[Any]) -> None:
 def test_setup_ids_are_new_unique_and_in_order(task: Task[Any], now: str) -> None:
     world = fake_world(now=datetime.fromisoformat(now).astimezone(UTC))
     for k in range(30):
-        ids = [int(resource["id"]) for resource in task.variation(k, world).setup]
+        ids = [id_number(resource["id"]) or 0 for resource in task.variation(k, world).setup]
         assert ids == sorted(set(ids))
         assert ids[0] > world.manifest.next_id
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fhir_gym.actions import Action, Finish, Post
+from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.soundness.arena import Policy, script
 from fhir_gym.tasks.soundness.recording import Recording
 from fhir_gym.tasks.task import Fhir, Gold, Task
@@ -29,7 +30,7 @@ def constant_answers(prompt: str) -> Iterator[Policy]:
     answers += [[sentence.strip()] for sentence in re.split(r"[.\n]", prompt) if sentence.strip()]
     tokens = dict.fromkeys(_TOKEN.findall(prompt))
     answers += [[token] for token in tokens]
-    ids = [token for token in tokens if token.isdecimal()]
+    ids = [token for token in tokens if id_number(token) is not None]
     answers += [[first, second] for first in ids for second in ids]
     named = tuple((f"answers {answer!r}", answer) for answer in answers)
     yield Policy("constant answer", "answers [0.5]", script([Finish([0.5])]), answers=named)

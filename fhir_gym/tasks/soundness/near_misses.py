@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
+from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.soundness.arena import Policy, script
 from fhir_gym.tasks.soundness.recording import Recording, Step, rebody, with_ids
 from fhir_gym.tasks.soundness.values import leaves, path_name, removed, replaced, wrong_values
@@ -56,8 +57,9 @@ def _wrong_answers(gold: Recording) -> Iterator[Policy]:
         ]
         answers.append((f"answer {position} missing", [*head, *tail]))
         answers.append((f"answer {position} empty", [*head, None, *tail]))
-        if str(right).isdecimal():
-            answers.append((f"answer {position}: the following id", [*head, str(int(str(right)) + 1), *tail]))
+        if (number := id_number(right)) is not None:
+            following = str(right).replace(str(number), str(number + 1))
+            answers.append((f"answer {position}: the following id", [*head, following, *tail]))
     answers.append(("answer with one item more", [*gold.answer, others[0] if others else _NOBODY]))
     answers.append(("answer repeated", [*gold.answer, *(gold.answer or [None])]))
     if gold.answer != gold.answer[::-1]:

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from fhir_gym import get_task, task_keys
+from fhir_gym.fhir import World
+from fhir_gym.tasks import packs
+from fhir_gym.tasks.ids import Ids, id_number
+
+
+def test_ids_are_new_and_what_a_server_takes_from_a_client(hospital: World) -> None:
+    ids = Ids(random.Random(1), hospital, 50)
+    drawn = [ids.new() for _ in range(50)]
+    assert len(set(drawn)) == 50
+    for id in drawn:
+        number = id_number(id)
+        assert re.fullmatch(r"[A-Za-z0-9\-.]{1,64}", id) and not id.isdigit()
+        assert number is not None and number >= hospital.manifest.next_id
+        assert hospital.read("Patient", id) is None
+    assert drawn != sorted(drawn, key=lambda id: id_number(id) or 0)
+
+
+@pytest.mark.parametrize(
+    ("id", "number"), [("e12", 12), ("12", 12), (7, 7), ("e", None), ("PAT0001", None), ("12a", None), ("", None)]
+)
+def test_the_number_of_an_id(id: object, number: int | None) -> None:
+    assert id_number(id) == number
+
+
+def test_no_setup_has_ids_a_server_refuses_and_its_order_is_that_of_creation(hospital: World) -> None:
+    for env_id in packs():
+        for key in task_keys(env_id):
+            for k in (0, 1_000):
+                ids = [str(resource["id"]) for resource in get_task(env_id, key).variation(k, hospital).setup]
+                assert not [id for id in ids if id.isdigit()]
+                numbers = [number for id in ids if (number := id_number(id)) is not None]
+                assert numbers == sorted(numbers)
