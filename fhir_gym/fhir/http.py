@@ -97,6 +97,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket, so that a port in use is one clear error before anything starts."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a body waits 40 ms for its head's ACK
     try:
         listener.bind((host, port))
         listener.listen(128)

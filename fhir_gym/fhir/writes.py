@@ -63,8 +63,10 @@ def create(ctx: Context, resource_type: str, request: Request) -> Response:
 
 def update(ctx: Context, resource_type: str, id: str, request: Request) -> Response:
     """PUT [type]/[id], with If-Match."""
-    resource = parse_body(request, resource_type, "UPDATE")
-    _check_body_id(resource, id)
+    resource = _binary(request) if resource_type == "Binary" else None
+    if resource is None:
+        resource = parse_body(request, resource_type, "UPDATE")
+        _check_body_id(resource, id)
     with ctx.store.savepoint():
         written = storing.update(Unit(ctx), resource, id, if_match=request.headers.get("if-match", ""))
     return _answer(ctx, request, written, _headers(ctx, written))

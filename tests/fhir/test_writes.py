@@ -97,6 +97,8 @@ def test_post_to_an_id(client: Client) -> None:
 def test_a_binary_may_come_as_it_is(client: Client) -> None:
     made = client.send("POST", "/Binary", b"plain words", content_type="text/plain")
     assert (made["contentType"], made["data"]) == ("text/plain", "cGxhaW4gd29yZHM=")
+    made = client.send("PUT", "/Binary/B", b"words", content_type="image/png")
+    assert (client.status, made["id"], made["contentType"]) == (201, "B", "image/png")
 
 
 def test_only_some_bundles_are_stored(client: Client) -> None:
