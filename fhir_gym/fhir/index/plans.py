@@ -52,6 +52,13 @@ class Field:
     paths: tuple[Path, ...]
 
     @property
+    def single(self) -> bool:
+        """Whether a resource has at most one row of it."""
+        if self.kind not in ("date", "number", "quantity", "uri") or len(self.pids) != 1:
+            return False
+        return not any(path.many or path.type == "Range" for path in self.paths)
+
+    @property
     def table(self) -> str:
         """Index table of the rows."""
         return TABLE_OF[self.kind]

@@ -47,6 +47,8 @@ class Rows:
         order: Values of a matching row by which HAPI orders the matches if this condition drives.
         turn: Whose order HAPI takes if there are several conditions: the lowest's. See `fhir_gym.fhir.search.sorting`.
         owned: Whether the rows carry the owner, and the key has it next (`token`, `date`).
+        pids: What the rows are about, if `where` says no more of it than that it is one of these.
+        unique: A resource has at most one such row.
         owners: The condition says no more and no less than that the resource's owner is one of these.
     """
 
@@ -57,6 +59,8 @@ class Rows:
     order: tuple[Sql, ...] = ()
     turn: int = 9
     owned: bool = False
+    pids: tuple[int, ...] = ()
+    unique: bool = False
     owners: tuple[int, ...] = ()
 
 

@@ -145,6 +145,8 @@ def date_condition(field: Field, values: list[str]) -> Rows:
         rank=40,
         order=order,
         turn=ORDERED if one_sided else RANGE,
+        pids=field.pids,
+        unique=field.single,
         owned=True,
     )
 

@@ -72,11 +72,12 @@ def _rows(scope: Scope, field: Field, type_: str | None, id: str, *, many: bool)
     where, values = f"@.pid {marks(field.pids)} AND @.target_id = ?", (*field.pids, id)
     if type_:
         where, values = f"{where} AND @.target_type = ?", (*values, type_)
+    unique = type_ is not None and len(field.pids) == 1
     owners: tuple[int, ...] = ()
     if field.pids == (scope.plan.owner_pid,):
         owners = tuple(owner_key(t, id) for t in ((type_,) if type_ else scope.plan.owner_types))
     order = ((CREATED, ()),) if many else ()
-    return Rows("reference", where, values, rank=10, order=order, turn=BY_REFERENCE, owners=owners)
+    return Rows("reference", where, values, rank=10, order=order, turn=BY_REFERENCE, unique=unique, owners=owners)
 
 
 _TARGET = "SELECT r.rid FROM {} r WHERE r.type = @.target_type AND r.id = @.target_id"

@@ -6,11 +6,11 @@ from array import array
 from dataclasses import dataclass, replace
 
 from fhir_gym.fhir.context import Context
-from fhir_gym.fhir.search.conditions import Condition
+from fhir_gym.fhir.search.conditions import Condition, Sql
 from fhir_gym.fhir.search.includes import Include
 from fhir_gym.fhir.search.options import Shape
 from fhir_gym.fhir.search.scope import Scope
-from fhir_gym.fhir.search.select import Key, count_query, impossible, rids_query, simplify
+from fhir_gym.fhir.search.select import Key, count_query, impossible, in_order_of_owner, rids_query, simplify
 
 __all__ = ["FIRST_PASS", "Query", "Result", "count", "fetch", "remember"]
 
@@ -73,8 +73,17 @@ def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
         return []
-    text, values = rids_query(scope, conditions, query.keys)
-    return [rid for (rid,) in ctx.store.db.execute(text, (*values, limit, offset))]
+    quick = in_order_of_owner(scope, conditions, query.keys) if limit > 0 else None
+    if quick:
+        found = _run(ctx, rids_query(scope, quick, query.keys), limit, offset)
+        if len(found) == limit:
+            return found
+    return _run(ctx, rids_query(scope, conditions, query.keys), limit, offset)
+
+
+def _run(ctx: Context, query: Sql, limit: int, offset: int) -> list[int]:
+    text, values = query
+    return [row[0] for row in ctx.store.db.execute(text, (*values, limit, offset))]
 
 
 def count(ctx: Context, query: Query) -> int:

@@ -6,25 +6,36 @@ as long as the overlay holds nothing of the types concerned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.search.conditions import AllOf, AnyOf, Condition, Rows, Sql, check, marks
 from fhir_gym.fhir.search.scope import Scope
 
-__all__ = ["Key", "count_query", "ids_query", "impossible", "rids_query", "set_query", "simplify"]
+__all__ = ["Key", "count_query", "ids_query", "impossible", "in_order_of_owner", "rids_query", "set_query", "simplify"]
 
 _OWNED_GAIN = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A value to order by: an SQL expression with ``{rid}`` and ``{db}``, its values, and the direction."""
+    """A value to order by.
+
+    Attributes:
+        text: SQL expression with ``{rid}`` and ``{db}``.
+        values: Values of its ``?``.
+        descending: Direction.
+        field: Set if the value is the `column` of the one row that the field has at most: that row can be joined.
+        column: See `field`.
+    """
 
     text: str
     values: tuple[Any, ...] = ()
     descending: bool = False
+    field: Field | None = None
+    column: str = ""
 
 
 def simplify(scope: Scope, conditions: Iterable[Condition]) -> list[Condition]:
@@ -52,24 +63,52 @@ def _narrow(rows: Rows, owners: tuple[int, ...]) -> Rows:
     return replace(rows, where=where, values=(*owners, *rows.values), rank=rows.rank - gain, owned=False)
 
 
-def _branch(scope: Scope, conditions: Sequence[Condition], db: str) -> Sql:
-    """The rids of one schema, each once."""
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """The search in one schema.
+
+    Attributes:
+        driver: What the rows of alias ``t`` are.
+        source: ``FROM`` part.
+        checks: The other conditions.
+        unique: Whether a resource has at most one row.
+    """
+
+    driver: Rows
+    source: str
+    checks: tuple[Condition, ...]
+    unique: bool
+
+
+def _branch(scope: Scope, conditions: Sequence[Condition], db: str) -> _Branch:
     drivers = [c for c in conditions if isinstance(c, Rows)]
     driver = min(drivers, key=lambda c: c.rank, default=None)
     if driver is None:
-        source, where, values = "resource", "t.type = ? AND t.deleted = 0", (scope.resource_type,)
-    else:
-        source, where, values = driver.table, driver.where.replace("@", "t").replace("{db}", db), driver.values
-    parts, given = [where], list(values)
-    for condition in conditions:
-        if condition is not driver:
+        driver = Rows("resource", "@.type = ? AND @.deleted = 0", (scope.resource_type,), unique=True)
+    checks = tuple(c for c in conditions if c is not driver)
+    return _Branch(driver, f"{db}.{driver.table} t", checks, driver.unique or driver.table == "resource")
+
+
+def _where(scope: Scope, branch: _Branch, db: str, joined: Mapping[tuple[str, tuple[int, ...]], str]) -> Sql:
+    """The conditions of a branch; those about a joined row are said of its alias."""
+    parts = [branch.driver.where.replace("@", "t").replace("{db}", db)]
+    values = [*branch.driver.values]
+    for condition in branch.checks:
+        alias = joined.get((condition.table, condition.pids)) if isinstance(condition, Rows) else None
+        if alias and isinstance(condition, Rows):
+            text, more = condition.where.replace("@", alias), condition.values
+        else:
             text, more = check(condition, db, "t.rid")
-            parts.append(text)
-            given += more
-    if db == "main" and scope.changed(scope.resource_type):
-        parts.append("NOT EXISTS (SELECT 1 FROM overlay.resource m WHERE m.rid = t.rid)")
-    distinct = "" if source == "resource" else "DISTINCT "
-    return f"SELECT {distinct}t.rid AS rid FROM {db}.{source} t WHERE {' AND '.join(parts)}", tuple(given)
+        parts.append(text)
+        values += more
+    return " AND ".join(parts) + _hidden(scope, db, "t"), tuple(values)
+
+
+def _rids(scope: Scope, conditions: Sequence[Condition], db: str) -> Sql:
+    """The rids of one schema, each once."""
+    branch = _branch(scope, conditions, db)
+    where, values = _where(scope, branch, db, {})
+    return f"SELECT {'' if branch.unique else 'DISTINCT '}t.rid AS rid FROM {branch.source} WHERE {where}", values
 
 
 def impossible(conditions: Sequence[Condition]) -> bool:
@@ -78,7 +117,7 @@ def impossible(conditions: Sequence[Condition]) -> bool:
 
 
 def rids_query(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Key] = ()) -> Sql:
-    """The matches in order; two more values are expected: limit and offset.
+    """The matches in order, first column; two more values are expected: limit and offset.
 
     Args:
         scope: The type searched.
@@ -86,30 +125,72 @@ def rids_query(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Key
         keys: What to order by; creation order decides among equals. Missing values come last in both directions.
     """
     schemas = scope.schemas()
-    texts, values = [], []
-    columns = [f"k{n}" for n in range(len(keys))]
-    for db in schemas:
-        text, given = _branch(scope, conditions, db)
-        if keys:
-            found = [f"{_render(key, db)} AS {column}" for key, column in zip(keys, columns, strict=True)]
-            text = f"SELECT d.rid AS rid, {', '.join(found)} FROM ({text}) d"
-            values += [v for key in keys for v in key.values]
-        texts.append(text)
-        values += given
-    order = [f"{c}{' DESC' if k.descending else ''} NULLS LAST" for c, k in zip(columns, keys, strict=True)]
-    union = " UNION ALL ".join(texts)
-    if len(schemas) > 1 or keys:
-        union = f"SELECT rid FROM ({union})"
-    return f"{union} ORDER BY {', '.join([*order, 'rid'])} LIMIT ? OFFSET ?", tuple(values)
+    build = _keyed if keys else _plain
+    found = [build(scope, conditions, keys, db) for db in schemas]
+    union = " UNION ALL ".join(text for text, _ in found)
+    if len(schemas) > 1:
+        union = f"SELECT * FROM ({union})"
+    order = [f"k{n}{' DESC' if key.descending else ' NULLS LAST'}" for n, key in enumerate(keys)]
+    values = tuple(v for _, given in found for v in given)
+    return f"{union} ORDER BY {', '.join([*order, 'rid'])} LIMIT ? OFFSET ?", values
 
 
-def _render(key: Key, db: str) -> str:
-    return key.text.replace("{rid}", "d.rid").replace("{db}", db)
+def _plain(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Key], db: str) -> Sql:
+    return _rids(scope, conditions, db)
+
+
+def _keyed(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Key], db: str) -> Sql:
+    """The rids of one schema with the values to order by."""
+    branch = _branch(scope, conditions, db)
+    if not branch.unique:
+        text, values = _rids(scope, conditions, db)
+        columns = "".join(f", {_render(key, db, 'd.rid')} AS k{n}" for n, key in enumerate(keys))
+        given = tuple(v for key in keys for v in key.values)
+        return f"SELECT d.rid AS rid{columns} FROM ({text}) d", (*given, *values)
+    joined: dict[tuple[str, tuple[int, ...]], str] = {}
+    source, columns = branch.source, ""
+    column_values: list[Any] = []
+    join_values: list[Any] = []
+    for n, key in enumerate(keys):
+        field = key.field
+        if field and (field.table, field.pids) == (branch.driver.table, branch.driver.pids):
+            columns += f", t.{key.column} AS k{n}"
+        elif field:
+            alias = joined[field.table, field.pids] = f"j{n}"
+            columns += f", {alias}.{key.column} AS k{n}"
+            source += (
+                f" LEFT JOIN {db}.{field.table} {alias} INDEXED BY {field.table}_rid "
+                f"ON {alias}.rid = t.rid AND {alias}.pid {marks(field.pids)}"
+            )
+            join_values += field.pids
+        else:
+            columns += f", {_render(key, db, 't.rid')} AS k{n}"
+            column_values += key.values
+    where, values = _where(scope, branch, db, joined)
+    return f"SELECT t.rid AS rid{columns} FROM {source} WHERE {where}", (*column_values, *join_values, *values)
+
+
+def _render(key: Key, db: str, rid: str) -> str:
+    return key.text.replace("{rid}", rid).replace("{db}", db)
+
+
+def in_order_of_owner(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Key]) -> list[Condition] | None:
+    """Conditions that find the same by reading the owner's rows in the order asked for, as far as they have any.
+
+    For a search by nothing but the owner, ordered by a date. None if this is no such search.
+    """
+    if len(conditions) != 1 or len(keys) != 1:
+        return None
+    about, field = conditions[0], keys[0].field
+    if not (isinstance(about, Rows) and len(about.owners) == 1 and field and field.table == "date"):
+        return None
+    where = f"@.owner = ? AND @.pid {marks(field.pids)}"
+    return [Rows("date", where, (*about.owners, *field.pids), pids=field.pids, unique=True)]
 
 
 def count_query(scope: Scope, conditions: Sequence[Condition]) -> Sql:
     """The number of matches."""
-    branches = [_branch(scope, conditions, db) for db in scope.schemas()]
+    branches = [_rids(scope, conditions, db) for db in scope.schemas()]
     text = " UNION ALL ".join(text for text, _ in branches)
     return f"SELECT count(*) FROM ({text})", tuple(v for _, values in branches for v in values)
 
@@ -124,19 +205,19 @@ def set_query(
     texts, given = [], []
     for db in scope.schemas():
         if narrowed:
-            text, inner = _branch(scope, narrowed, db)
+            text, inner = _rids(scope, narrowed, db)
             texts.append(f"SELECT {columns} FROM {db}.{source} s WHERE s.rid IN ({text}) AND {where}")
             given += [*inner, *values]
         else:
-            hidden = _hidden(scope, db)
-            texts.append(f"SELECT {columns} FROM {db}.{source} s WHERE {where}{hidden}")
+            texts.append(f"SELECT {columns} FROM {db}.{source} s WHERE {where}{_hidden(scope, db, 's')}")
             given += values
     return " UNION ALL ".join(texts), tuple(given)
 
 
-def _hidden(scope: Scope, db: str) -> str:
+def _hidden(scope: Scope, db: str, alias: str) -> str:
+    """What keeps rows of the world out that the overlay replaces."""
     if db == "main" and scope.changed(scope.resource_type):
-        return " AND NOT EXISTS (SELECT 1 FROM overlay.resource m WHERE m.rid = s.rid)"
+        return f" AND NOT EXISTS (SELECT 1 FROM overlay.resource m WHERE m.rid = {alias}.rid)"
     return ""
 
 

@@ -115,7 +115,10 @@ def _of_rows(field: Field, descending: bool) -> Key:
     if field.table == "string":
         where += " AND s.exact <> ''"
     source = f"{{db}}.{field.table} s INDEXED BY {field.table}_rid WHERE s.rid = {{rid}} AND {where}"
-    return Key(f"(SELECT {pick}({_VALUE[field.kind]}) FROM {source})", values, descending)
+    text = f"(SELECT {pick}({_VALUE[field.kind]}) FROM {source})"
+    if field.single:
+        return Key(text, values, descending, field, _VALUE[field.kind].removeprefix("s."))
+    return Key(text, values, descending)
 
 
 def _chained(scope: Scope, parameter: SearchParameter, type_: str | None, chain: str, descending: bool) -> Key:

@@ -51,9 +51,11 @@ def _any(name: str, field: Field, values: list[str]) -> Condition:
         else:
             parts.append(_with_system(name, field, value, pieces))
     if plain:
+        unique = len(plain) == 1 and len(field.pids) == 1
+        # one row of several with the same value under other systems is enough
+        where = f"@.pid {marks(field.pids)} AND @.value {marks(tuple(plain))} AND @.n = 0"
         rank = 20 if len(plain) == 1 else 22
-        where = f"@.pid {marks(field.pids)} AND @.value {marks(tuple(plain))}"
-        parts.insert(0, Rows("token", where, (*field.pids, *plain), rank=rank, turn=PLAIN, owned=True))
+        parts.insert(0, Rows("token", where, (*field.pids, *plain), rank, turn=PLAIN, owned=True, unique=unique))
     return any_of(parts)
 
 
@@ -74,7 +76,8 @@ def _with_system(name: str, field: Field, value: str, pieces: list[str]) -> Cond
         where = f"@.pid {marks(field.pids)} AND @.system = ?"
         return Rows("token", where, (*field.pids, system), rank=60, turn=PLAIN)
     where = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?"
-    return Rows("token", where, (*field.pids, code, system), rank=20, turn=PLAIN, owned=True)
+    unique = len(field.pids) == 1
+    return Rows("token", where, (*field.pids, code, system), rank=20, turn=PLAIN, owned=True, unique=unique)
 
 
 def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Condition:
