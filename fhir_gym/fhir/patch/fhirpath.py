@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, Element, children
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Json, Resource
 
-__all__ = ["Node", "Path", "PathError", "evaluate", "parse_path", "root"]
+__all__ = ["Budget", "Node", "Path", "PathError", "evaluate", "parse_path", "root"]
 
 _MAX_CHARS = 2_000
 _MAX_DEPTH = 20
@@ -36,11 +37,25 @@ class PathError(ValueError):
 
 
 @dataclass(slots=True)
+class Budget:
+    """Values a patch may still look at, all its paths together: so that its cost is bounded, on any machine alike."""
+
+    left: int = 1_000_000
+
+    def spend(self, values: int) -> None:
+        """Count values looked at."""
+        self.left -= values
+        if self.left < 0:
+            raise FhirError(400, "This patch is too costly for this server: it looks at too many values")
+
+
+@dataclass(slots=True)
 class Node:
     """A value in a resource, and where it stands.
 
     Attributes:
         value: The value.
+        budget: What may still be looked at.
         content: What `children` takes to describe it; empty for primitive values.
         holder: Object it is a property of; None for the resource itself.
         name: Name of the property.
@@ -49,6 +64,7 @@ class Node:
     """
 
     value: Json
+    budget: Budget
     content: str
     holder: dict[str, Any] | None = None
     name: str = ""
@@ -72,15 +88,16 @@ class Path:
     member: str | None = None
 
 
-def root(resource: Resource) -> Node:
+def root(resource: Resource, budget: Budget) -> Node:
     """The node of a whole resource."""
-    return Node(resource, resource["resourceType"])
+    return Node(resource, budget, resource["resourceType"])
 
 
 def evaluate(steps: tuple[Step, ...], start: Node) -> list[Node]:
     """The places a path leads to."""
     nodes = [start]
     for step in steps:
+        start.budget.spend(1 + len(nodes))
         nodes = step(nodes)
     return nodes
 
@@ -96,9 +113,13 @@ def _members(node: Node, name: str) -> list[Node]:
     for key, element in _named(node, name):
         value = node.value.get(key)
         if isinstance(value, list):
-            found += [Node(v, _content(element, v), node.value, key, i, element) for i, v in enumerate(value)]
+            found += [
+                Node(item, node.budget, _content(element, item), node.value, key, position, element)
+                for position, item in enumerate(value)
+            ]
         elif value is not None:
-            found.append(Node(value, _content(element, value), node.value, key, None, element))
+            found.append(Node(value, node.budget, _content(element, value), node.value, key, None, element))
+    node.budget.spend(len(found))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fhir_gym.fhir.definitions import Element, children
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import normalise
-from fhir_gym.fhir.patch.fhirpath import Node, Path, PathError, evaluate, parse_path, root
+from fhir_gym.fhir.patch.fhirpath import Budget, Node, Path, PathError, evaluate, parse_path, root
 from fhir_gym.types import Json, Resource
 
 __all__ = ["FhirPathPatch"]
@@ -40,8 +40,9 @@ class FhirPathPatch:
             raise FhirError(
                 413, f"A patch may have at most {_MAX_OPERATIONS} operations, this one has {len(operations)}"
             )
+        whole = root(resource, Budget())
         for parameter in operations:
-            _apply(resource, parameter)
+            _apply(whole, parameter)
         try:
             return normalise(resource)
         except FhirError as error:
@@ -89,21 +90,21 @@ def _value(part: dict[str, Any]) -> Json:
     return part[key] if key else None
 
 
-def _apply(resource: Resource, parameter: dict[str, Any]) -> None:
+def _apply(whole: Node, parameter: dict[str, Any]) -> None:
     if parameter.get("name") != "operation":
         raise _refuse(f"Unknown patch parameter name: {parameter.get('name', '')}")
     operation = _Operation({part["name"]: part for part in parameter.get("part", []) if "name" in part})
     match operation.text("type"):
         case "add":
-            _add(resource, operation)
+            _add(whole, operation)
         case "insert":
-            _insert(resource, operation)
+            _insert(whole, operation)
         case "delete":
-            _delete(resource, operation)
+            _delete(whole, operation)
         case "replace":
-            _replace(resource, operation)
+            _replace(whole, operation)
         case "move":
-            _move(resource, operation)
+            _move(whole, operation)
         case other:
             raise _refuse(f"Unknown patch operation type: {other}")
 
@@ -146,26 +147,29 @@ def _new_value(part: dict[str, Any], content: str, where: str) -> Json:
 # operations
 
 
-def _add(resource: Resource, operation: _Operation) -> None:
+def _add(whole: Node, operation: _Operation) -> None:
     text, path = operation.path()
     name, part = operation.text("name"), operation.parts.get("value", {})
-    for node in _some(evaluate(path.steps, root(resource)), text):
-        key, element = _element(node.content, name, part, text)
-        value = _new_value(part, element.content, f"{text}.{name}")
-        if value is None:
-            raise _refuse(f"No content found at {text}.{name} when adding")
-        if element.many:
-            node.value.setdefault(key, []).append(value)
-        else:
-            _clear_choice(node, element)
-            node.value[key] = value
+    node = _one_object(evaluate(path.steps, whole), text, "adding")
+    key, element = _element(node.content, name, part, text)
+    value = _new_value(part, element.content, f"{text}.{name}")
+    if value is None:
+        raise _refuse(f"No content found at {text}.{name} when adding")
+    if element.many:
+        node.value.setdefault(key, []).append(value)
+    else:
+        _clear_choice(node, element)
+        node.value[key] = value
 
 
-def _some(nodes: list[Node], text: str) -> list[Node]:
+def _one_object(nodes: list[Node], text: str, doing: str) -> Node:
+    """The one object a path leads to."""
     objects = [node for node in nodes if isinstance(node.value, dict)]
     if not objects:
         raise FhirError(400, f"HAPI-2761: No element matches the specified path: {text}")
-    return objects
+    if len(objects) > 1:
+        raise _refuse(f"Multiple elements found at {text} when {doing}")
+    return objects[0]
 
 
 def _clear_choice(node: Node, element: Element) -> None:
@@ -176,9 +180,9 @@ def _clear_choice(node: Node, element: Element) -> None:
             node.value.pop(f"_{name}", None)
 
 
-def _replace(resource: Resource, operation: _Operation) -> None:
+def _replace(whole: Node, operation: _Operation) -> None:
     text, path = operation.path()
-    nodes = evaluate(path.steps, root(resource))
+    nodes = evaluate(path.steps, whole)
     if not nodes:
         raise FhirError(400, f"HAPI-2761: No element matches the specified path: {text}")
     if len(nodes) > 1:
@@ -223,30 +227,30 @@ def _drop(node: Node) -> None:
                 del holder[name]
 
 
-def _delete(resource: Resource, operation: _Operation) -> None:
+def _delete(whole: Node, operation: _Operation) -> None:
     text, path = operation.path()
-    nodes = evaluate(path.steps, root(resource))
+    nodes = evaluate(path.steps, whole)
     if len(nodes) > 1:
         raise _refuse(f"Multiple elements found at {text} when deleting")
     for node in nodes:
         _drop(node)
 
 
-def _list_at(resource: Resource, text: str, path: Path) -> tuple[dict[str, Any], str, Element]:
+def _list_at(whole: Node, text: str, path: Path, doing: str) -> tuple[dict[str, Any], str, Element]:
     """The object and property a path to a list names, whether or not the list is there."""
-    holders = _some(evaluate(path.steps[:-1], root(resource)), text) if path.member and path.steps[:-1] else []
-    if len(holders) != 1 or not path.member:
+    if not path.member or len(path.steps) < 2:
         raise FhirError(400, f"HAPI-2761: No element matches the specified path: {text}")
-    key, element = _element(holders[0].content, path.member, {}, text)
+    holder = _one_object(evaluate(path.steps[:-1], whole), text, doing)
+    key, element = _element(holder.content, path.member, {}, text)
     if not element.many:
         raise _refuse(f"{text} is not a list")
-    return holders[0].value, key, element
+    return holder.value, key, element
 
 
-def _insert(resource: Resource, operation: _Operation) -> None:
+def _insert(whole: Node, operation: _Operation) -> None:
     text, path = operation.path()
     index = operation.number("index")
-    holder, key, element = _list_at(resource, text, path)
+    holder, key, element = _list_at(whole, text, path, "inserting")
     values = holder.get(key, [])
     if index > len(values):
         raise _refuse(f"Invalid insert index {index} for path {text} - Only have {len(values)} existing entries")
@@ -256,10 +260,10 @@ def _insert(resource: Resource, operation: _Operation) -> None:
     holder[key] = [*values[:index], value, *values[index:]]
 
 
-def _move(resource: Resource, operation: _Operation) -> None:
+def _move(whole: Node, operation: _Operation) -> None:
     text, path = operation.path()
     source, destination = operation.number("source"), operation.number("destination")
-    holder, key, _ = _list_at(resource, text, path)
+    holder, key, _ = _list_at(whole, text, path, "moving")
     values = holder.get(key, [])
     for name, index in (("source", source), ("destination", destination)):
         if index >= len(values):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.patch import FhirPathPatch
-from fhir_gym.fhir.patch.fhirpath import PathError, evaluate, parse_path, root
+from fhir_gym.fhir.patch.fhirpath import Budget, PathError, evaluate, parse_path, root
 from fhir_gym.types import Resource
 
 PATIENT: Resource = {
@@ -146,6 +146,22 @@ def test_nothing_to_do() -> None:
             operation("move", path="Patient.telecom", source=5, destination=0),
             "HAPI-1268: Invalid move source index 5 for path Patient.telecom - Only have 2 existing entries",
         ),
+        (
+            operation("add", path="Patient.name", name="given", value=("String", "x")),
+            "HAPI-1267: [Multiple elements found at Patient.name when adding]",
+        ),
+        (
+            operation("insert", path="Patient.gender", index=0, value=("Code", "male")),
+            "HAPI-1267: [Patient.gender is not a list]",
+        ),
+        (
+            operation("move", path="Patient.name.given", source=0, destination=0),
+            "HAPI-1267: [Multiple elements found at Patient.name.given when moving]",
+        ),
+        (
+            operation("replace", path="Patient", value=("String", "x")),
+            "HAPI-1267: [The resource itself cannot be replaced: Patient]",
+        ),
         (operation("bogus", path="Patient"), "HAPI-1267: [Unknown patch operation type: bogus]"),
         (operation(None, path="Patient"), "HAPI-1267: [Unknown patch operation type: ]"),
         ({"name": "x", "valueString": "y"}, "HAPI-1267: [Unknown patch parameter name: x]"),
@@ -193,7 +209,7 @@ def test_a_patch_is_parameters() -> None:
     ],
 )
 def test_paths(path: str, values: list[Any]) -> None:
-    assert [node.value for node in evaluate(parse_path(path).steps, root(deepcopy(PATIENT)))] == values
+    assert [node.value for node in evaluate(parse_path(path).steps, root(deepcopy(PATIENT), Budget()))] == values
 
 
 @pytest.mark.parametrize(
@@ -228,7 +244,14 @@ def test_any_path_is_evaluated_or_refused(path: str) -> None:
         parsed = parse_path(path)
     except PathError:
         return
-    evaluate(parsed.steps, root(deepcopy(PATIENT)))
+    evaluate(parsed.steps, root(deepcopy(PATIENT), Budget()))
+
+
+def test_cost_is_bounded() -> None:
+    many = PATIENT | {"telecom": [{"value": str(n)} for n in range(5_000)]}
+    with pytest.raises(FhirError) as caught:
+        apply(*[operation("delete", path="Patient.telecom.where(value = 'x')")] * 900, resource=many)
+    assert "too costly" in caught.value.diagnostics
 
 
 WORDS = st.sampled_from(["operation", "type", "path", "name", "value", "index", "source", "destination", "x", ""])
