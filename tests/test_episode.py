@@ -13,6 +13,7 @@ from fhir_gym.actions import Get, Invalid, Post
 from fhir_gym.episode import FINISHED, Episode, Rules, format_response, read_response
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError
 from fhir_gym.fhir import Request, Response, World
+from fhir_gym.tasks import get_task
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 
@@ -161,6 +162,12 @@ def test_an_unknown_world_is_answered_with_the_nearest() -> None:
 def test_a_negative_variation_is_refused(hospital: World) -> None:
     with pytest.raises(TaskError):
         Episode(ENV_ID, task="01", variation=-1, world=hospital)
+
+
+def test_a_set_up_the_server_refuses_is_the_tasks_fault(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_task(ENV_ID, "01"), "setup", lambda p, world: [{"resourceType": "Nothing", "id": "1"}])
+    with pytest.raises(TaskError, match="task 01, variation 0 cannot be prepared"):
+        Episode(ENV_ID, task="01", world=hospital)
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])

@@ -42,20 +42,21 @@ class Selection:
     Attributes:
         success_only: Only successful ones.
         min_reward: Only those with at least this reward.
-        tasks: Only these tasks; None for all.
+        tasks: Only these tasks, or this one; None for all.
         valid_only: Only those without invalid actions, which are nothing to learn from.
         dedupe: Of rollouts with the same prompt and the same actions, only the first.
     """
 
     success_only: bool = True
     min_reward: float | None = None
-    tasks: Collection[str] | None = None
+    tasks: str | Collection[str] | None = None
     valid_only: bool = True
     dedupe: bool = True
 
     def refusal(self, rollout: Rollout) -> str | None:
         """Why a rollout is left out, None if it is not; duplicates are `export`'s to find."""
-        if self.tasks is not None and rollout.task.key not in self.tasks:
+        wanted = (self.tasks,) if isinstance(self.tasks, str) else self.tasks
+        if wanted is not None and rollout.task.key not in wanted:
             return "other task"
         if not rollout.graded:
             return "not graded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
@@ -58,8 +59,7 @@ def write_rollouts(path: str | PathLike[str], rollouts: Iterable[Rollout], *, ti
 def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
     """The rollouts of a file, one at a time.
 
-    A last line without line end is what an interrupted writer left: it is no rollout and is skipped if it is no
-    complete JSON either.
+    An incomplete last line is what an interrupted writer left: it is left out with a warning.
 
     Raises:
         RecordError: The file cannot be read, or a line is no rollout; the message names file and line.
@@ -72,8 +72,8 @@ def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n") and not _is_json(line):
-                return
-            if line.strip():
+                warnings.warn(f"{source}:{number}: left out: the line is incomplete, its writer stopped", stacklevel=2)
+            elif line.strip():
                 yield _rollout(line, f"{source}:{number}")
 
 
@@ -84,7 +84,9 @@ def completed(path: str | PathLike[str]) -> frozenset[tuple[str, int, int]]:
     """
     if not Path(path).exists():
         return frozenset()
-    return frozenset((r.task.key, r.task.variation, r.repeat) for r in read_rollouts(path) if r.graded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # who goes on writing cuts the incomplete line off
+        return frozenset((r.task.key, r.task.variation, r.repeat) for r in read_rollouts(path) if r.graded)
 
 
 def _rollout(line: bytes, where: str) -> Rollout:

@@ -92,7 +92,7 @@ def plan(
     elif isinstance(variations, str):
         wanted = numbers(variations)
     else:
-        wanted = (variations,) if isinstance(variations, int) else tuple(variations)
+        wanted = (variations,) if isinstance(variations, int) else tuple(int(k) for k in variations)
     if split is not None:
         outside = [k for k in wanted if k not in allowed]
         if outside:

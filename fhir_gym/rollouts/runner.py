@@ -23,7 +23,7 @@ from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.plan import Job, Plan, plan
 from fhir_gym.rollouts.record import AgentRecord, Rollout, StopReason, TaskRecord, Timings, Turn, WorldRecord
-from fhir_gym.tasks import Grading, RewardRule, Verdict
+from fhir_gym.tasks import Grading, RewardRule, Variation, Verdict
 
 __all__ = ["run", "run_job"]
 
@@ -186,7 +186,7 @@ class _Attempt:
 
     def __init__(self, todo: Plan, job: Job, agent: Agent, world: World) -> None:
         self.todo, self.job, self.agent, self.world = todo, job, agent, world
-        self.variation = task_registry.get_task(todo.env_id, job.task).variation(job.variation, world)
+        self.variation: Variation | None = None
         self.seed = todo.seed_of(job)
         self.turns: list[Turn] = []
         self.action_format = ""
@@ -214,7 +214,7 @@ class _Attempt:
 
     def _play(self, episode: Episode) -> None:
         job, world = self.job, self.world
-        self.action_format = episode.action_format
+        self.variation, self.action_format = episode.variation, episode.action_format
         with self.prepare:
             observation = episode.start()
         limit = episode.rules.max_steps
@@ -234,19 +234,21 @@ class _Attempt:
         self.verdict, self.reward = episode.verdict(), step.reward
 
     def record(self) -> Rollout:
-        rules, manifest = self.todo.rules, self.world.manifest
+        rules, manifest, job = self.todo.rules, self.world.manifest, self.job
+        task = task_registry.get_task(self.todo.env_id, job.task)
+        variation = self.variation or task.variation(job.variation, self.world)
         return Rollout(
             package_version=_package_version(),
             env_id=self.todo.env_id,
-            task=TaskRecord.of(self.variation),
+            task=TaskRecord.of(variation),
             world=WorldRecord(name=manifest.name, hash=manifest.content_hash),
             agent=AgentRecord(name=self.agent.name, settings=dict(self.agent.settings)),
             seed=self.seed,
-            repeat=self.job.repeat,
+            repeat=job.repeat,
             grading=rules.grading,
             reward_rule=rules.reward,
             max_steps=rules.max_steps,
-            prompt=self.variation.prompt,
+            prompt=variation.prompt,
             action_format=self.action_format,
             turns=tuple(self.turns),
             steps=len(self.turns),

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from fhir_gym.actions import Action, parse
+from fhir_gym.actions import Action, Get, parse
 from fhir_gym.agents import AGENTS, Agent, Context, RandomAgent, ScriptedAgent, make_agent
 from fhir_gym.episode import Episode, Step
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import task_keys
+from fhir_gym.tasks import Fhir, Gold, Params, get_task, task_keys
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 
@@ -101,6 +101,19 @@ def test_gold_can_be_sent_to_a_worker_in_the_middle_of_an_episode(hospital: Worl
     assert isinstance(first, str) and isinstance(parse(first), Action)
     with pytest.raises(RuntimeError, match="before reset"):
         pickle.loads(pickle.dumps(agent)).act("")
+
+
+def test_gold_finishes_with_an_empty_answer_when_its_solution_ends(
+    hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(p: Params, fhir: Fhir) -> Gold:
+        found = yield Get("/Patient?_count=1")
+        assert found["resourceType"] == "Bundle" and fhir.last is not None and fhir.last.status == 200
+
+    monkeypatch.setattr(get_task(ENV_ID, "01"), "gold", short)
+    steps = play(make_agent("gold"), hospital, "01", 0)
+    assert [step.info["status"] for step in steps] == [200, 0]
+    assert steps[-1].info["verdict"]["answer"] == []
 
 
 def test_unknown_agents_and_settings_name_the_nearest() -> None:

@@ -74,6 +74,7 @@ def test_selection(gold: list[Rollout], mixed: list[Rollout]) -> None:
     assert sum(report.left_out.values()) + report.rollouts == len(both)
     assert len(list(export(both, selection=EVERYTHING))) == len(both)
     assert {row["task"] for row in export(both, selection=Selection(tasks=["01"]))} == {"01"}
+    assert not list(export(gold, selection=Selection(tasks="0")))
     assert list(export(mixed, selection=Selection(success_only=False, valid_only=False, min_reward=1.0))) == []
     valid = list(export(mixed, selection=Selection(success_only=False)))
     assert 0 <= len(valid) < len(mixed)

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fhir_gym.actions import GRAMMAR, Get
@@ -202,6 +203,11 @@ def test_episodes_are_done_in_the_order_of_tasks_variations_repeats() -> None:
         *(("02a", 3, 0), ("02a", 3, 1), ("02a", 1, 0), ("02a", 1, 1)),
         *(("01", 3, 0), ("01", 3, 1), ("01", 1, 0), ("01", 1, 1)),
     ]
+
+
+def test_variations_may_be_numbers_of_any_kind() -> None:
+    jobs = plan(ENV_ID, tasks="01", variations=np.arange(2)).jobs
+    assert [type(job.variation) for job in jobs] == [int, int]
 
 
 def test_what_is_done_can_be_skipped() -> None:
