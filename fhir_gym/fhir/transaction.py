@@ -47,7 +47,8 @@ def bundle(ctx: Context, request: Request) -> Response:
         )
     entries = read_entries(ctx, listed)
     run = _Batch(ctx, request) if kind == "batch" else _Transaction(ctx, request)
-    answers = run.answers(entries)
+    with ctx.store.savepoint():  # also for a batch: a request that is broken off leaves nothing
+        answers = run.answers(entries)
     bundle_id = ctx.new_token()
     head = dumps(
         {
@@ -235,17 +236,16 @@ class _Transaction(_Run):
             entry.check()
         _check_distinct(entries)
         found: dict[int, bytes] = {}
-        with self.ctx.store.savepoint():
-            ordered = sorted(entries, key=lambda e: _ORDER[e.verb] + bool(e.verb == "POST" and e.if_none_exist))
-            plans = [self._settle(entry) for entry in ordered if entry.verb in _WRITES]
-            self.unit.exempt = frozenset(plan.target for plan in plans if plan.target)
-            for plan in plans:
-                found[plan.entry.number] = _done(plan.run(), plan.entry, full=full)
-            self._check_matches()
-            self._check_deleted()
-            for entry in ordered:
-                if entry.verb == "GET":
-                    found[entry.number] = self._get(entry)
+        ordered = sorted(entries, key=lambda e: _ORDER[e.verb] + bool(e.verb == "POST" and e.if_none_exist))
+        plans = [self._settle(entry) for entry in ordered if entry.verb in _WRITES]
+        self.unit.exempt = frozenset(plan.target for plan in plans if plan.target)
+        for plan in plans:
+            found[plan.entry.number] = _done(plan.run(), plan.entry, full=full)
+        self._check_matches()
+        self._check_deleted()
+        for entry in ordered:
+            if entry.verb == "GET":
+                found[entry.number] = self._get(entry)
         return [found[entry.number] for entry in entries]
 
     def _settle(self, entry: Entry) -> _Plan:

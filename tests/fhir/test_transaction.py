@@ -351,3 +351,12 @@ def test_any_bundle_is_answered(client: Client, kind: str, entries: list[Any]) -
     else:
         assert 400 <= client.status < 500
         assert client.session.store.seq() == seq
+
+
+def test_a_batch_that_is_broken_off_leaves_nothing(hospital: World) -> None:
+    with hospital.session(limits=Limits(sql_steps=50_000)) as session:
+        client = Client(session)
+        costly = entry("DELETE", "Observation?code:not=nothing")
+        client.bundle("batch", entry("POST", "Patient", patient()), *[costly] * 20)
+        assert (client.status, client.last.json()["issue"][0]["code"]) == (400, "too-costly")
+        assert session.changes() == []
