@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,9 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path, hospital: World, workers: in
     assert process.returncode != 0
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert "Process SpawnProcess" not in errors
-    kept = [rollout for rollout in read_rollouts(target) if rollout.graded]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the interrupt may have hit a line in the middle
+        kept = [rollout for rollout in read_rollouts(target) if rollout.graded]
     assert len(kept) >= 4
     assert len(completed(target)) == len(kept)
 
