@@ -54,37 +54,47 @@ def searchset(
     shown = [f'{{"relation":{quoted(relation)},"url":{quoted(url, ensure_ascii=False)}}}' for relation, url in links]
     if shown:
         parts.append(f',"link":[{",".join(shown)}]'.encode())
-    entries = [*_entries(ctx, matches, shape, b"match"), *_entries(ctx, included, shape, b"include")]
-    if entries:
-        parts.append(b',"entry":[%s]' % b",".join(entries))
+    entries = [_entries(ctx, matches, shape, b"match"), _entries(ctx, included, shape, b"include")]
+    if any(entries):
+        parts.append(b',"entry":[%s]' % b",".join(filter(None, entries)))
     parts.append(b"}")
     headers = {"Last-Modified": bundle_headers(ctx, token)["Last-Modified"]}
     return Response(200, headers, b"".join(parts))
 
 
-def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes) -> list[bytes]:
-    if not rids:
-        return []
-    base = ctx.base_url.encode()
+def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes) -> bytes:
+    """The entries of these resources, joined by commas; empty if all have been deleted since."""
     tail = b',"search":{"mode":"%s"}}' % mode
     found: dict[int, bytes] = {}
-    for rid, type_, id, body in _stored(ctx, rids):
-        if body:
-            shown = body if shape.whole else _subset(body, shape)
-            found[rid] = b'{"fullUrl":"%s/%s/%s","resource":%s%s' % (base, type_.encode(), id.encode(), shown, tail)
-        else:
-            found.pop(rid, None)  # deleted since the search
-    return [found[rid] for rid in rids if rid in found]
-
-
-def _stored(ctx: Context, rids: Sequence[int]) -> Iterable[tuple[int, str, str, bytes]]:
-    """Number, type, id and body of resources; the overlay's row of a number comes after the world's."""
     for start in range(0, len(rids), _CHUNK):
         chunk = tuple(rids[start : start + _CHUNK])
-        marks = ",".join("?" * len(chunk))
         for db in ("main", "overlay"):
-            query = f"SELECT rid, type, id, body FROM {db}.resource WHERE rid IN ({marks})"
-            yield from ctx.store.db.execute(query, chunk)
+            for rid, head, body, gone in ctx.store.db.execute(
+                _ENTRIES[shape.whole, db, len(chunk)], (ctx.base_url, *chunk)
+            ):
+                if gone:
+                    found.pop(rid, None)
+                elif body is None:
+                    found[rid] = head
+                else:
+                    found[rid] = head + _subset(body, shape)
+    shown = [found[rid] for rid in rids if rid in found]
+    return (tail + b",").join(shown) + tail if shown else b""
+
+
+class _Queries(dict[tuple[bool, str, int], str]):
+    """The query for so many resources of a schema: rid, beginning of the entry, body to shorten, whether deleted."""
+
+    def __missing__(self, key: tuple[bool, str, int]) -> str:
+        whole, db, count = key
+        head = """'{"fullUrl":"' || ? || '/' || type || '/' || id || '","resource":'"""
+        columns = f"CAST({head} || body AS BLOB), NULL" if whole else f"CAST({head} AS BLOB), body"
+        marks = ",".join("?" * count)
+        text = self[key] = f"SELECT rid, {columns}, deleted FROM {db}.resource WHERE rid IN ({marks})"
+        return text
+
+
+_ENTRIES = _Queries()
 
 
 def _subset(body: bytes, shape: Shape) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = ["Name", "parse_name", "split", "unescape"]
@@ -21,6 +22,7 @@ class Name(NamedTuple):
     chain: str | None
 
 
+@lru_cache(maxsize=1024)
 def parse_name(text: str) -> Name:
     """Take ``actor:Practitioner.family:exact`` apart at the first ``:`` and ``.``."""
     head, dot, chain = text.partition(".")
