@@ -42,6 +42,7 @@ class _Node:
 class _Extractor:
     root: dict[str, list[tuple[Step, _Node]]]
     owner: Path | None
+    when: int
     absent: tuple[tuple[Path, int], ...]
 
 
@@ -59,7 +60,7 @@ def _extractor(resource_type: str) -> _Extractor:
     root: dict[str, list[tuple[Step, _Node]]] = {}
     for step, node in top.edges:
         root.setdefault(step.key, []).append((step, node))
-    return _Extractor(root, found.owner, tuple(absent))
+    return _Extractor(root, found.owner, found.when.pids[0] if found.when else 0, tuple(absent))
 
 
 def _writer(kind: str, path: Path) -> Writer:
@@ -93,7 +94,7 @@ def index_rows(resource: Resource, rid: int) -> dict[str, list[tuple[Any, ...]]]
     if extractor.absent:
         _absent(extractor.absent, rows)
     return {
-        "token": _token_rows(rows),
+        "token": _token_rows(rows, extractor.when),
         "string": list(rows.string),
         "date": list(rows.date),
         "quantity": list(rows.quantity),
@@ -135,15 +136,16 @@ def _owner(resource: Resource, path: Path) -> int:
     return owner_key(*target) if target else 0
 
 
-def _token_rows(rows: Rows) -> list[tuple[Any, ...]]:
-    """Token rows with a running number where one value stands under several systems."""
+def _token_rows(rows: Rows, when: int) -> list[tuple[Any, ...]]:
+    """Token rows with a running number where one value stands under several systems, and with the resource's date."""
+    at = next((key[2] for key in rows.date if key[0] == when), None)
     seen: dict[tuple[int, str], int] = {}
     found = []
     rid, owner = rows.rid, rows.owner
     for pid, value, system in rows.token:
         n = seen.get((pid, value), 0)
         seen[pid, value] = n + 1
-        found.append((pid, value, owner, rid, n, system))
+        found.append((pid, value, owner, rid, n, system, at))
     return found
 
 

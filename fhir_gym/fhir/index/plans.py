@@ -32,6 +32,7 @@ TABLE_OF: Mapping[str, str] = MappingProxyType(
 """Index table of each parameter type; composites are looked up by their components."""
 
 _IN_RESOURCE_TABLE = frozenset({"_id", "_lastUpdated", "_source"})
+_WHEN = ("date", "authoredon", "authored", "recorded-date", "created", "period", "start", "issued")
 _NUMBERS_PER_PARAMETER = 12  # keeps all numbers below 2 ** 15, which SQLite stores in two bytes
 
 
@@ -75,6 +76,8 @@ class Plan:
         owner: Path of the one reference whose hash is the rows' `owner`; None if the type has none.
         owner_pid: Number of the owner's own rows, 0 if there is none.
         owner_types: Types the owner may have.
+        when: The date that token rows carry too, so that a patient's rows of one code can be ordered by it as they are
+            read; None if the type has no such date, or resources may have several.
     """
 
     fields: Mapping[str, Field]
@@ -83,6 +86,7 @@ class Plan:
     owner: Path | None
     owner_pid: int
     owner_types: tuple[str, ...]
+    when: Field | None
 
 
 _Uses = dict[tuple[str, Path], set[int]]
@@ -119,6 +123,7 @@ def plan(resource_type: str) -> Plan:
         owner=owner[0] if owner else None,
         owner_pid=owner[1] if owner else 0,
         owner_types=owner[2] if owner else (),
+        when=next((simple[n] for n in _WHEN if n in simple and simple[n].single), None),
     )
 
 

@@ -15,7 +15,7 @@ __all__ = ["INSERT", "SCHEMA", "TABLES"]
 SCHEMA = """
 CREATE TABLE {db}.token(
     pid INTEGER NOT NULL, value TEXT NOT NULL, owner INTEGER NOT NULL, rid INTEGER NOT NULL, n INTEGER NOT NULL,
-    system TEXT NOT NULL, PRIMARY KEY (pid, value, owner, rid, n)
+    system TEXT NOT NULL, at INTEGER, PRIMARY KEY (pid, value, owner, rid, n)
 ) WITHOUT ROWID;
 CREATE INDEX {db}.token_rid ON token(rid, pid, value);
 
@@ -51,12 +51,12 @@ CREATE INDEX {db}.uri_rid ON uri(rid, pid, value);
 """DDL of all index tables and their indexes; ``{db}`` stands for the schema's name.
 
 Columns of interest: `token.system` and `quantity.system` are ``""`` for none; `token.n` tells apart one value under
-several systems; `string.norm` is what searches compare, `string.exact` what was written (``""`` for the display texts
+several systems, `token.at` is when it happened (`Plan.when`); `string.norm` is what searches compare, `string.exact` what was written (``""`` for the display texts
 of tokens, which only `:text` finds); dates are milliseconds since the epoch, days are numbers yyyymmdd of the calendar
 date as written.
 """
 
-_COLUMNS = {"token": 6, "string": 4, "date": 7, "quantity": 5, "reference": 4, "uri": 3}
+_COLUMNS = {"token": 7, "string": 4, "date": 7, "quantity": 5, "reference": 4, "uri": 3}
 
 TABLES: tuple[str, ...] = tuple(_COLUMNS)
 """Names of the index tables."""

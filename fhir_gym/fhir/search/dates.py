@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.index.dates import Interval, interval, start_of_day
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.conditions import ORDERED, RANGE, Rows, marks
+from fhir_gym.fhir.search.conditions import ORDERED, RANGE, Rows, Sql, marks
 from fhir_gym.fhir.search.names import split
 from fhir_gym.fhir.search.prefixes import split_prefix
 
@@ -147,8 +147,27 @@ def date_condition(field: Field, values: list[str]) -> Rows:
         turn=ORDERED if one_sided else RANGE,
         pids=field.pids,
         unique=field.single,
+        sure=_sure(bounds, by_day=by_day),
         owned=True,
     )
+
+
+def _sure(bounds: list[Bound], *, by_day: bool) -> Sql | None:
+    """What of a low end implies the condition, if every bound is one-sided."""
+    parts, values = [], []
+    slack = _SLACK if by_day else 0
+    for bound in bounds:
+        if bound.prefix in _LOWER:
+            last = bound.span.low if bound.unit else start_of_day(*_last_day(bound.span))
+            step = 0 if bound.prefix == "ge" else bound.unit or _DAY
+            parts.append("@.at >= ?")
+            values.append(last + step + slack)
+        elif bound.prefix in ("le", "lt"):
+            parts.append("@.at <= ?")
+            values.append(bound.span.low - 1 - slack)
+        else:
+            return None
+    return " AND ".join(parts), tuple(values)
 
 
 def _by_day(bound: Bound) -> tuple[str, list[int]]:

@@ -67,6 +67,7 @@ def _narrow(rows: Rows, owners: tuple[int, ...]) -> Rows:
         rank=rows.rank - gain,
         pids=rows.pids,
         unique=rows.unique,
+        sure=rows.sure,
     )
 
 
@@ -101,14 +102,22 @@ def _where(scope: Scope, branch: _Branch, db: str, joined: Mapping[tuple[str, tu
     parts = [branch.driver.where.replace("@", "t").replace("{db}", db)]
     values = [*branch.driver.values]
     for condition in branch.checks:
-        alias = joined.get((condition.table, condition.pids)) if isinstance(condition, Rows) else None
-        if alias and isinstance(condition, Rows):
-            text, more = condition.where.replace("@", alias), condition.values
-        else:
-            text, more = check(condition, db, "t.rid")
+        text, more = check(condition, db, "t.rid")
+        if isinstance(condition, Rows):
+            if alias := joined.get((condition.table, condition.pids)):
+                text, more = condition.where.replace("@", alias), condition.values
+            elif condition.sure and _is_when(scope, branch, condition.table, condition.pids):
+                sure, given = condition.sure
+                text, more = f"({sure.replace('@', 't')} OR {text})", (*given, *more)
         parts.append(text)
         values += more
     return " AND ".join(parts) + _hidden(scope, db, "t"), tuple(values)
+
+
+def _is_when(scope: Scope, branch: _Branch, table: str, pids: tuple[int, ...]) -> bool:
+    """Whether the driver's token rows carry this date themselves."""
+    when = scope.plan.when
+    return branch.driver.table == "token" and when is not None and (table, pids) == (when.table, when.pids)
 
 
 def _rids(scope: Scope, conditions: Sequence[Condition], db: str) -> Sql:
@@ -162,6 +171,8 @@ def _keyed(scope: Scope, conditions: Sequence[Condition], keys: Sequence[Key], d
         field = key.field
         if field and (field.table, field.pids) == (branch.driver.table, branch.driver.pids):
             columns += f", t.{key.column} AS k{n}"
+        elif field and _is_when(scope, branch, field.table, field.pids):
+            columns += f", {_last(key, 't.at')} AS k{n}"
         elif field:
             alias = joined[field.table, field.pids] = f"j{n}"
             columns += f", {_last(key, f'{alias}.{key.column}')} AS k{n}"

@@ -24,7 +24,7 @@ __all__ = [
 APPLICATION_ID = 0x46475931
 """SQLite's application id of a world file ("FGY1")."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file layout; a world of another format is refused."""
 
 MAIN = "main"
