@@ -60,7 +60,7 @@ def _source_digest() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep built worlds between runs, in pytest's own cache: also for the processes that tests start."""
-    cache = config.cache
+    cache = getattr(config, "cache", None)
     folder = cache.mkdir("fhir_gym") if cache else ROOT / ".pytest_cache" / "fhir_gym"
     os.environ["FHIR_GYM_CACHE"] = str(folder / _source_digest())
 
