@@ -1,0 +1,96 @@
+"""Do our official verdicts agree with those of the benchmark's own grader?
+
+    python -m benchmarks.official_agreement --tasks test_data_v2.json --world FOLDER --episodes graded.jsonl.gz
+
+Replays recorded episodes and prints one JSON object: episodes, how many verdicts agree, and the same by task class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fhir_gym import worlds
+from fhir_gym.fhir import Session, World
+from fhir_gym.tasks.medagentbench.official import Case, Episode, read_cases, replay
+
+_VERDICTS = ("refsol_verdict", "official_verdict")
+_OUTSIDE = ("task error", "agent context limit", "agent validation failed", "unknown")
+"""Ends of an episode that the agent's messages do not show."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Replay, compare, print; 1 if a verdict differs."""
+    parser = argparse.ArgumentParser(prog="benchmarks.official_agreement", description=__doc__.partition("\n")[0])
+    parser.add_argument("--tasks", type=Path, required=True, help="the benchmark's task file")
+    parser.add_argument("--world", required=True, help="a world, or a folder of NDJSON files to make one of")
+    parser.add_argument("--episodes", type=Path, required=True, help="recorded episodes, JSON lines, may be gzipped")
+    parser.add_argument("--show", type=int, default=0, metavar="N", help="the first N that differ, on standard error")
+    args = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        session = stack.enter_context(stack.enter_context(_world(args.world, stack)).session())
+        cases = {case.id: case for case in read_cases(args.tasks)}
+        report, differing = compare(cases, session, records(args.episodes))
+    for one in differing[: args.show]:
+        print(json.dumps(one, ensure_ascii=False), file=sys.stderr)
+    print(json.dumps(report))
+    return 0 if report["agree"] == report["episodes"] else 1
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The recorded episodes of a file."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        yield from (json.loads(line) for line in file if line.strip())
+
+
+def compare(
+    cases: dict[str, Case], session: Session, episodes: Iterator[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Replay episodes; the report, and those whose verdict or status differ."""
+    report: dict[str, Any] = {"episodes": 0, "agree": 0, "accepted": 0, "status_agree": 0, "by_class": {}}
+    differing = []
+    for record in episodes:
+        ours, theirs = _replayed(cases[record["task_id"]], session, record), _recorded(record)
+        tally = report["by_class"].setdefault(record.get("task_class") or _kind(record), {"episodes": 0, "agree": 0})
+        agree = ours.opinion.accepted == theirs
+        report["accepted"] += theirs
+        report["status_agree"] += ours.status == record.get("status", ours.status)
+        for count in (report, tally):
+            count["episodes"] += 1
+            count["agree"] += agree
+        if not agree:
+            differing.append({**record, "ours": ours.opinion.accepted, "why": ours.opinion.reason})
+    report["by_class"] = dict(sorted(report["by_class"].items()))
+    return report, differing
+
+
+def _replayed(case: Case, session: Session, record: dict[str, Any]) -> Episode:
+    stopped = record.get("status")
+    outside = {"stopped": stopped, "error": record.get("result")} if stopped in _OUTSIDE else {}
+    return replay(case, record["actions"], session, **outside)
+
+
+def _recorded(record: dict[str, Any]) -> bool:
+    return any(record.get(name) is True for name in _VERDICTS)
+
+
+def _kind(record: dict[str, Any]) -> str:
+    return str(record["task_id"]).removeprefix("train_").partition("_")[0]
+
+
+def _world(name: str, stack: ExitStack) -> World:
+    if not Path(name).is_dir():
+        return worlds.load(name)
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    return worlds.import_ndjson(name, out=Path(folder) / "imported.sqlite")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
