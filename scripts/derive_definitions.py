@@ -183,6 +183,38 @@ def derive_codes(package: Package) -> dict[str, Definition]:
     return table
 
 
+def derive_bindings(package: Package) -> dict[str, str]:
+    """Path of a coded element -> url of the value set it is bound to, however strongly, where its codes are listed."""
+    table = {}
+    for structure in package.structures:
+        for element in structure["snapshot"]["element"]:
+            url = element.get("binding", {}).get("valueSet", "").split("|")[0]
+            if url and any(kind["code"] in ("code", "Coding", "CodeableConcept") for kind in element.get("type", ())):
+                try:
+                    expand(package, url)
+                except NotEnumerableError:
+                    continue
+                table[element["path"]] = url
+    return dict(sorted(table.items()))
+
+
+def derive_value_sets(package: Package, urls: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """Url of a value set -> its codes by system, in its own order."""
+    table = {}
+    for url in sorted(set(urls)):
+        by_system: dict[str, list[str]] = {}
+        for system, code in expand(package, url):
+            by_system.setdefault(system, []).append(code)
+        table[url] = by_system
+    return table
+
+
+def complete_systems(package: Package) -> list[str]:
+    """Urls of the code systems whose concepts the package lists in full."""
+    found = package.code_systems.items()
+    return sorted(url for url, d in found if d["content"] == "complete" and d.get("concept"))
+
+
 # Elements --------------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +335,9 @@ def _leading_type(part: str) -> str | None:
 def derive(package: Package) -> dict[str, str]:
     """File name -> text of every data file."""
     codes = derive_codes(package)
+    bindings = derive_bindings(package)
+    value_sets = derive_value_sets(package, bindings.values())
+    used = {system for by_system in value_sets.values() for system in by_system}
     compartment = package.by_kind["CompartmentDefinition"]["patient"]
     kinds: dict[str, list[str]] = {"resource": [], "complex-type": [], "primitive-type": []}
     for structure in package.structures:
@@ -310,6 +345,8 @@ def derive(package: Package) -> dict[str, str]:
             kinds[structure["kind"]].append(structure["type"])
     return {
         "types.json": _lines({**kinds, "patient": {r["code"]: r.get("param", []) for r in compartment["resource"]}}),
+        "bindings.json": _lines(bindings),
+        "valuesets.json": _lines({"(complete)": [s for s in complete_systems(package) if s in used], **value_sets}),
         "codes.json": _lines({name: codes[name] for name in sorted(codes)}),
         "elements.json": _lines(derive_elements(package, codes)),
         "search.json": _lines(derive_search(package)),

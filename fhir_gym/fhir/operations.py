@@ -1,4 +1,4 @@
-"""Operations: `$meta` and its siblings, `$validate`, `$everything`; others are refused as HAPI refuses unknown ones."""
+"""Operations on resources: meta, validation, everything, value sets; others are refused as HAPI refuses them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
 from fhir_gym.fhir.store import Row
+from fhir_gym.fhir.terminology import expand, validate_code
 from fhir_gym.fhir.urls import Pairs
 from fhir_gym.types import Resource
 
 __all__ = ["operate"]
 
+_ON_VALUE_SETS = {"$expand": expand, "$validate-code": validate_code}
 _TAGS = ("profile", "security", "tag")
 
 
@@ -48,6 +50,8 @@ def operate(
         return _validate(resource_type, request)
     if name == "$everything" and resource_type in EVERYTHING_TYPES and id:
         return everything(ctx, resource_type, id, path, pairs)
+    if resource_type == "ValueSet" and id is None and name in _ON_VALUE_SETS:
+        return _ON_VALUE_SETS[name](pairs)
     raise unroutable(request, path, pairs)
 
 

@@ -10,6 +10,7 @@ from fhir_gym.fhir.definitions._codes import codes, enum_name
 from fhir_gym.fhir.definitions._elements import Element, children
 from fhir_gym.fhir.definitions._files import DATA_TYPES, PRIMITIVES, RESOURCE_TYPES, patient_parameters
 from fhir_gym.fhir.definitions._search import SearchParameter, definition_ids, search_parameters
+from fhir_gym.fhir.definitions._terminology import bound_value_set, is_complete, value_set
 
 __all__ = [
     "DATA_TYPES",
@@ -17,10 +18,13 @@ __all__ = [
     "RESOURCE_TYPES",
     "Element",
     "SearchParameter",
+    "bound_value_set",
     "children",
     "codes",
     "definition_ids",
     "enum_name",
+    "is_complete",
     "patient_parameters",
     "search_parameters",
+    "value_set",
 ]
