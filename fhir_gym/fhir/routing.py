@@ -61,7 +61,9 @@ def unknown_type(name: str) -> FhirError:
 def _metadata(ctx: Context, pairs: Pairs) -> Response:
     from fhir_gym.fhir.capability import capability_statement  # a large table, and few ask for it
 
-    return shape(parsing.dumps(capability_statement(ctx.base_url, ctx.now_text)), pairs)
+    statement = capability_statement(ctx.base_url, ctx.now_text)
+    place = {"Content-Location": f"{ctx.base_url}/CapabilityStatement/{statement['id']}"}
+    return Response(200, place, shape(parsing.dumps(statement), pairs).body)
 
 
 def _base(ctx: Context, request: Request, rest: str, pairs: Pairs) -> Response:

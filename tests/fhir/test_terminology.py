@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def test_required_bindings_agree_with_the_value_sets() -> None:
             if element.binding and listed is not None:
                 assert codes(element.binding) == {code for found in listed.values() for code in found}
                 checked += 1
-    assert checked > 200
+    assert checked > 150
     assert is_complete("http://hl7.org/fhir/administrative-gender")
     assert not is_complete("http://snomed.info/sct")
 
