@@ -1,7 +1,7 @@
 """The recorded answers of a real HAPI server, replayed in process.
 
-`python -m tests.conformance.recorded SHARED [--group G] [--show N] [--level L]` prints the table that the replay tool
-of the recordings prints over HTTP, in seconds.
+`python -m tests.conformance.recorded SHARED [--group G] [--show N] [--level L] [--write-floors]` prints the table that
+the replay tool of the recordings prints over HTTP, in seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import gzip
 import importlib.util
 import json
+import math
 import tempfile
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from urllib.parse import quote
 
 from fhir_gym.fhir import Request, Session, World, WorldBuilder
 
+FLOORS = Path(__file__).with_name("floors.json")
 BASE = "http://127.0.0.1:8080/fhir"
 
 
@@ -118,6 +120,18 @@ def _short(answer: dict[str, Any]) -> str:
     return f"{answer.get('status')} {answer.get('headers')} {body}"[:1500]
 
 
+def _write_floors(table: dict[str, dict[str, float]]) -> None:
+    """Raise each floor to what is reached, rounded down; none is lowered."""
+    old = json.loads(FLOORS.read_text()) if FLOORS.exists() else {}
+    rows = []
+    for group, row in table.items():
+        if group != "groups":
+            before = old.get(group, {})
+            floors = {c: max(before.get(c, 0), math.floor(row[c] * 1000) / 1000) for c in row if c != "n"}
+            rows.append(f"{json.dumps(group)}: {json.dumps(floors)}")
+    FLOORS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -125,8 +139,11 @@ def main() -> None:
     parser.add_argument("--group")
     parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--level", default="body")
+    parser.add_argument("--write-floors", action="store_true", help="raise the floors to what is reached")
     options = parser.parse_args()
     table = compare(options.shared, options.group, options.show, options.level)
+    if options.write_floors:
+        _write_floors(table)
     columns = ("status", "result", "order", "body", "headers")
     print(f"{'group':16} {'n':>5} " + " ".join(f"{c:>7}" for c in columns))
     for group, row in table.items():
