@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir.store.schema import FORMAT
 from fhir_gym.types import Resource
-from fhir_gym.worlds import hospital
+from fhir_gym.worlds import cohort, hospital
 from fhir_gym.worlds.cache import cache_dir
 
 __all__ = ["RECIPES", "Recipe", "WorldInfo", "available", "cached_path", "imported_path", "imported_worlds"]
@@ -63,6 +64,17 @@ def _nothing(seed: int) -> Iterable[Resource]:
     return ()
 
 
+def _cohort(name: str, size: cohort.Size) -> Recipe:
+    return Recipe(
+        name,
+        f"{size.patients} inpatients as in MedAgentBench, with {size.total - size.patients:,} records over five years",
+        cohort.VERSION + hospital.VERSION,  # both only rise, so their sum names the generators
+        cohort.NOW,
+        partial(cohort.generate, size=size),
+        size.total,
+    )
+
+
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         recipe.name: recipe
@@ -75,6 +87,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 hospital.NOW,
                 hospital.generate,
             ),
+            _cohort("cohort", cohort.FULL),
+            _cohort("cohort-mini", cohort.MINI),
             Recipe("empty", "no resources at all", 1, hospital.NOW, _nothing),
         )
     }

@@ -12,9 +12,21 @@ from fhir_gym.worlds.hospital.chance import Chance
 from fhir_gym.worlds.hospital.names import CITIES, FAMILY, FEMALE, MALE, STREETS
 from fhir_gym.worlds.hospital.times import NOW, age, years_before
 
-__all__ = ["Person", "address", "cohort", "given_name", "mrn_identifier", "patient_resource", "telephone"]
+__all__ = [
+    "Ages",
+    "Person",
+    "address",
+    "cohort",
+    "given_name",
+    "mrn_identifier",
+    "patient_resource",
+    "telephone",
+]
 
-_AGES = (((1, 17), 12), ((18, 39), 22), ((40, 64), 34), ((65, 79), 22), ((80, 96), 10))
+Ages = tuple[tuple[tuple[int, int], int], ...]
+"""Spans of ages in full years, each with its weight."""
+
+_AGES: Ages = (((1, 17), 12), ((18, 39), 22), ((40, 64), 34), ((65, 79), 22), ((80, 96), 10))
 _NAMESAKES = 3
 
 # Every twentieth patient or so has such a name, whatever the seed: software that cannot handle them shall be found out.
@@ -78,31 +90,37 @@ def telephone(chance: Chance, city: str) -> str:
     return f"{area}-555-{chance.between(100, 9999):04d}"
 
 
-def cohort(seed: int, count: int) -> tuple[Person, ...]:
+def cohort(
+    seed: int, count: int, *, ages: Ages = _AGES, women: int = 50, purpose: str = "person"
+) -> tuple[Person, ...]:
     """That many patients; a few share their full name with another one, born on another day.
 
     Args:
         seed: The world's seed.
         count: How many, from 1 to 1,000,000.
+        ages: Spans of ages, each with its weight.
+        women: How many of 100 are female.
+        purpose: Other people come out of the same seed for another purpose.
     """
     people: list[Person] = []
     mrns: set[int] = set()
     for number in range(count):
-        chance = Chance(seed, "person", number)
+        chance = Chance(seed, purpose, number)
         mrn = chance.between(1_000_000, 9_999_999)
         while mrn in mrns:
             mrn = chance.between(1_000_000, 9_999_999)
         mrns.add(mrn)
-        person = _person(chance, f"S{mrn}", "female" if number % 2 else "male", _AWKWARD.get(number % 20, FAMILY))
+        sex = "female" if (number + 1) * women // 100 > number * women // 100 else "male"
+        person = _person(chance, f"S{mrn}", sex, _AWKWARD.get(number % 20, FAMILY), ages)
         if number >= 2 * _NAMESAKES and number % max(7, count // _NAMESAKES) == 0:
-            twin = people[number - 2 * _NAMESAKES]  # an even distance: of the same sex
+            twin = next(other for other in reversed(people[: number - 2 * _NAMESAKES + 1]) if other.sex == sex)
             person = Person(person.mrn, twin.family, twin.given, person.sex, person.born, person.home, person.phone)
         people.append(person)
     return tuple(people)
 
 
-def _person(chance: Chance, mrn: str, sex: str, families: tuple[str, ...]) -> Person:
-    low, high = chance.weighted(_AGES)
+def _person(chance: Chance, mrn: str, sex: str, families: tuple[str, ...], ages: Ages) -> Person:
+    low, high = chance.weighted(ages)
     born = years_before(NOW.date(), chance.between(low, high)) - timedelta(days=chance.between(0, 364))
     given = [given_name(chance, sex)]
     if chance.percent(25):

@@ -168,9 +168,15 @@ def _prescriptions(
 
 
 def medication_request(
-    ident: str, person: Person, drug: Drug, written: datetime, status: str, doctor: Clinician, problem: Problem | None
+    ident: str,
+    person: Person,
+    drug: Drug,
+    written: datetime,
+    status: str,
+    doctor: Clinician | None = None,
+    problem: Problem | None = None,
 ) -> Resource:
-    """The MedicationRequest."""
+    """The MedicationRequest; of a doctor and for a problem, where they are known."""
     amount, unit = drug.dose
     count, hours = drug.times
     printed = {"[iU]": "units", "ug": "mcg"}.get(unit, unit)
@@ -184,7 +190,7 @@ def medication_request(
         ),
         "subject": terms.ref("Patient", person.mrn),
         "authoredOn": iso(written),
-        "requester": terms.ref("Practitioner", doctor.id, doctor.name),
+        **({"requester": terms.ref("Practitioner", doctor.id, doctor.name)} if doctor else {}),
         "dosageInstruction": [
             {
                 "text": f"{amount} {printed} {_often(count)}",

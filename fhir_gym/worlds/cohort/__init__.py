@@ -1,0 +1,98 @@
+"""The cohort: 100 inpatients with long records, in the proportions of MedAgentBench's, from a seed.
+
+Five types of resource only: Patient, Observation (laboratory and vital signs), Procedure, Condition and
+MedicationRequest. Counts are exact (the paper's Table 2 counts 785,207 records beside the 100 patients). Observations
+are named as on the benchmark's server, by the hospital's base names in LOINC's code system (`GLU`, `K`, `MG`, `A1C`,
+…), so that its queries find them. How records, times and values come about is told by the modules: `course`,
+`physiology`, `sampling`, `observations`, `charts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.cohort import charts, course, observations, sampling
+from fhir_gym.worlds.cohort.patients import Patient
+from fhir_gym.worlds.hospital import people
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.times import NOW
+
+__all__ = ["FULL", "MINI", "NOW", "VERSION", "Size", "generate"]
+
+VERSION = 1
+"""Counts up whenever other resources come out of the same seed; so it must when the hospital's generators change."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many of each type; every patient has at least one of each."""
+
+    patients: int
+    observations: int
+    procedures: int
+    conditions: int
+    medications: int
+
+    @property
+    def total(self) -> int:
+        """All resources, patients included."""
+        return self.patients + self.observations + self.procedures + self.conditions + self.medications
+
+
+FULL = Size(patients=100, observations=563_426, procedures=124_969, conditions=74_821, medications=21_991)
+"""As in MedAgentBench: 785,207 records of 100 patients."""
+
+MINI = Size(patients=100, observations=14_351, procedures=3_183, conditions=1_906, medications=560)
+"""The same proportions, 20,000 records."""
+
+# Table 2 of the paper: 58.15 ± 19.82 years, 47 % women.
+_AGES: people.Ages = (
+    ((6, 17), 4), ((18, 29), 7), ((30, 44), 14), ((45, 59), 22), ((60, 74), 31), ((75, 89), 20), ((90, 96), 2),
+)  # fmt: skip
+_WOMEN = 47
+
+
+def generate(seed: int = 0, size: Size = FULL) -> Iterator[Resource]:
+    """All resources of the cohort, patients first, each record in no order of time.
+
+    Args:
+        seed: Any integer.
+        size: How many of each type.
+    """
+    persons = people.cohort(seed, size.patients, ages=_AGES, women=_WOMEN, purpose="cohort")
+    yield from (people.patient_resource(person) for person in persons)
+    patients = [Patient.draw(Chance(seed, "cohort patient", person.mrn), person) for person in persons]
+    weights = [patient.weight for patient in patients]
+    counts = [_apportioned(total, weights) for total in (
+        size.observations, size.procedures, size.conditions, size.medications
+    )]  # fmt: skip
+    ids = Ids()
+    for patient, *shares in zip(patients, *counts, strict=True):
+        yield from _record(seed, ids, patient, *shares)
+
+
+def _record(
+    seed: int, ids: Ids, patient: Patient, measured: int, done: int, diagnosed: int, prescribed: int
+) -> Iterator[Resource]:
+    def chance(noun: str) -> Chance:
+        return Chance(seed, noun, patient.person.mrn)
+
+    segments = course.plan(chance("cohort course"), patient, measured)
+    readings = sampling.readings(chance("cohort readings"), patient, segments)
+    for reading in chance("cohort order").shuffled(readings):
+        yield observations.observation(ids.new("OBS"), patient.person, reading)
+    yield from charts.procedure_resources(chance("cohort procedures"), ids, patient, segments, done)
+    yield from charts.condition_resources(chance("cohort conditions"), ids, patient, segments, diagnosed)
+    yield from charts.medication_resources(chance("cohort medications"), ids, patient, segments, prescribed)
+
+
+def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
+    """The total divided by weight, one at least for each; what rounding leaves goes to the first."""
+    spare, whole = total - len(weights), sum(weights)
+    if spare < 0:
+        raise ValueError(f"{total} records are too few for {len(weights)} patients")
+    shares = [1 + spare * weight // whole for weight in weights]
+    left = total - sum(shares)
+    return [share + (number < left) for number, share in enumerate(shares)]

@@ -1,0 +1,111 @@
+"""Procedure orders, diagnoses and medication orders of the cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.cohort.catalogues import DIAGNOSES, MEDICINES, ORDERS
+from fhir_gym.worlds.cohort.course import Segment
+from fhir_gym.worlds.cohort.observations import moment, subject
+from fhir_gym.worlds.cohort.patients import Patient
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import Chance, Ids
+from fhir_gym.worlds.hospital.problems import DISEASES
+from fhir_gym.worlds.hospital.times import DAY, START
+from fhir_gym.worlds.hospital.treatments import DRUGS, Drug, medication_request
+
+__all__ = ["condition_resources", "medication_resources", "procedure_resources"]
+
+_CHRONIC = {disease.key: disease for disease in DISEASES}
+_CONFIRMED = terms.concept(terms.coding(terms.hl7("condition-ver-status"), "confirmed", "Confirmed"))
+
+
+def procedure_resources(
+    chance: Chance, ids: Ids, patient: Patient, segments: Sequence[Segment], count: int
+) -> Iterator[Resource]:
+    """That many Procedures."""
+    years = patient.person.age()
+    fitting = {
+        stay: [
+            ((code, text), weight)
+            for code, text, where, youngest, sex, weight in ORDERS
+            if where in ("both", "stay" if stay else "visit")
+            and years >= youngest
+            and sex in (None, patient.person.sex)
+        ]
+        for stay in (True, False)
+    }
+    for segment, minute in _occasions(chance, segments, count):
+        code, text = chance.weighted(fitting[segment.stay])
+        yield {
+            "resourceType": "Procedure",
+            "id": ids.new("PRC"),
+            "status": chance.weighted([("completed", 97), ("not-done", 2), ("entered-in-error", 1)]),
+            "code": terms.coded(terms.CPT, code, text),
+            "subject": subject(patient.person),
+            "performedDateTime": moment(minute),
+        }
+
+
+def condition_resources(
+    chance: Chance, ids: Ids, patient: Patient, segments: Sequence[Segment], count: int
+) -> Iterator[Resource]:
+    """That many Conditions: on the problem list when first told, then a diagnosis of each day that is charged for."""
+    known: set[str] = set()
+    acute: dict[Segment, list[tuple[tuple[str, str], int]]] = {}
+    fitting = [
+        entry for entry in DIAGNOSES if entry[1] <= patient.person.age() and entry[2] in (None, patient.person.sex)
+    ]
+    chronic = [_CHRONIC[key].icd for key in patient.diseases]
+    for segment, minute in sorted(_occasions(chance, segments, count), key=lambda one: one[1]):
+        if segment not in acute:
+            drawn = chance.some(fitting, chance.between(1, 2) if not segment.stay else chance.between(3, 7))
+            acute[segment] = [(icd, weight) for icd, _, _, weight in drawn]
+        lasting = bool(chronic) and chance.percent(45)
+        code, title = chance.one(chronic) if lasting else chance.weighted(acute[segment])
+        listed = code not in known and (lasting or chance.percent(30))
+        known.add(code)
+        over = not lasting and not segment.present
+        yield _condition(ids.new("CON"), patient, (code, title), minute, listed=listed, over=over)
+
+
+def _condition(
+    ident: str, patient: Patient, icd: tuple[str, str], minute: int, *, listed: bool, over: bool
+) -> Resource:
+    status = ("resolved", "Resolved") if over else ("active", "Active")
+    kind = ("problem-list-item", "Problem List Item") if listed else ("encounter-diagnosis", "Encounter Diagnosis")
+    return {
+        "resourceType": "Condition",
+        "id": ident,
+        "clinicalStatus": terms.concept(terms.coding(terms.hl7("condition-clinical"), *status)),
+        "verificationStatus": _CONFIRMED,
+        "category": [terms.concept(terms.coding(terms.hl7("condition-category"), *kind))],
+        "code": terms.coded(terms.ICD10, *icd),
+        "subject": subject(patient.person),
+        "onsetDateTime": moment(minute)[:10],
+        "recordedDate": moment(minute),
+    }
+
+
+def medication_resources(
+    chance: Chance, ids: Ids, patient: Patient, segments: Sequence[Segment], count: int
+) -> Iterator[Resource]:
+    """That many MedicationRequests: what is taken at home, and what is given on a ward."""
+    home = [drug for drug in DRUGS if set(drug.treats) & set(patient.diseases)]
+    for segment, minute in _occasions(chance, segments, count):
+        at_home = bool(home) and chance.percent(35 if segment.stay else 85)
+        drug: Drug = chance.one(home) if at_home else chance.weighted(MEDICINES)
+        status = chance.weighted([("active", 80), ("on-hold", 5), ("cancelled", 5), ("stopped", 10)])
+        if not segment.present:
+            status = chance.weighted([("completed", 80), ("stopped", 14), ("cancelled", 5), ("entered-in-error", 1)])
+        yield medication_request(ids.new("MED"), patient.person, drug, START + timedelta(minutes=minute), status)
+
+
+def _occasions(chance: Chance, segments: Sequence[Segment], count: int) -> Iterator[tuple[Segment, int]]:
+    """That many moments at which something is written down: more in long segments, one by one in no order of time."""
+    weighted = [(segment, 1 + (segment.end - segment.start) // (DAY // 4)) for segment in segments]
+    for _ in range(count):
+        segment = chance.weighted(weighted)
+        yield segment, chance.between(segment.start, segment.end)

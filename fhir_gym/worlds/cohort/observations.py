@@ -1,0 +1,118 @@
+"""Readings as Observations, in the shape of the benchmark's server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+
+from fhir_gym.types import Resource
+from fhir_gym.worlds.cohort.physiology import CRITICAL, limits
+from fhir_gym.worlds.cohort.sampling import Reading
+from fhir_gym.worlds.hospital import terms
+from fhir_gym.worlds.hospital.chance import decimal
+from fhir_gym.worlds.hospital.labs import LABS
+from fhir_gym.worlds.hospital.people import Person
+from fhir_gym.worlds.hospital.times import START, iso
+from fhir_gym.worlds.hospital.vitals import VITALS
+
+__all__ = ["moment", "observation", "subject"]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """How another laboratory tells a value: unit, UCUM code, factor as a fraction, digits after the point."""
+
+    unit: str
+    code: str
+    over: int
+    under: int
+    digits: int
+
+    def told(self, value: int) -> int:
+        """The value in units of this unit's last digit, rounded half up."""
+        return (value * self.over * 2 + self.under) // (2 * self.under)
+
+
+_FOREIGN = {
+    "GLU": _Unit("mmol/L", "mmol/L", 10_000, 18_016, 1),  # glucose weighs 180.16 g/mol
+    "MG": _Unit("mmol/L", "mmol/L", 100_000, 24_305, 2),
+    "CA": _Unit("mmol/L", "mmol/L", 100_000, 40_078, 2),
+    "CR": _Unit("umol/L", "umol/L", 8_842, 10_000, 0),
+    "HGB": _Unit("g/L", "g/L", 1, 1, 0),
+    "TP": _Unit("g/L", "g/L", 1, 1, 0),
+    "HCT": _Unit("L/L", "L/L", 1, 1, 3),
+    "K": _Unit("mEq/L", "meq/L", 1, 1, 1),
+    "NA": _Unit("mEq/L", "meq/L", 1, 1, 0),
+    "CL": _Unit("mEq/L", "meq/L", 1, 1, 0),
+}
+_FLAGS = {"LL": "Critical low", "L": "Low", "H": "High", "HH": "Critical high"}
+_ABSENT = terms.concept(terms.coding(terms.hl7("data-absent-reason"), "not-performed", "Not Performed"))
+
+
+def subject(person: Person) -> Resource:
+    """The reference to a patient, with the record number beside it."""
+    identifier = {"system": terms.hl7("v2-0203"), "value": person.mrn}
+    return terms.ref("Patient", person.mrn) | {"identifier": identifier}
+
+
+def moment(minute: int) -> str:
+    """The instant so many minutes after `START`, as FHIR writes it."""
+    return iso(START + timedelta(minutes=minute))
+
+
+def observation(ident: str, person: Person, reading: Reading) -> Resource:
+    """The Observation of a reading."""
+    category, code = _named(reading.base)
+    found: Resource = {
+        "resourceType": "Observation",
+        "id": ident,
+        "status": reading.status,
+        "category": category,
+        "code": code,
+        "subject": subject(person),
+        "effectiveDateTime": moment(reading.taken),
+        "issued": moment(reading.issued),
+    }
+    value = reading.value
+    if value is None:
+        found["dataAbsentReason"] = _ABSENT
+    elif isinstance(value, tuple):
+        found["valueString"] = f"{value[0]}/{value[1]} mmHg"
+    elif reading.base in VITALS:
+        sign = VITALS[reading.base]
+        found["valueQuantity"] = terms.quantity(decimal(value, sign.digits), *sign.unit)
+    else:
+        found["valueQuantity"] = _amount(reading.base, value, foreign=reading.foreign)
+        flag = _flag(reading.base, person, value)
+        if flag:  # as laboratories do: what is normal is not flagged
+            concept = terms.concept(terms.coding(terms.hl7("v3-ObservationInterpretation"), flag, _FLAGS[flag]))
+            found["interpretation"] = [concept]
+    return found
+
+
+@cache
+def _named(base: str) -> tuple[list[Resource], Resource]:
+    laboratory = base in LABS
+    category = ("laboratory", "Laboratory") if laboratory else ("vital-signs", "Vital Signs")
+    return (
+        [terms.concept(terms.coding(terms.hl7("observation-category"), *category))],
+        terms.concept(terms.coding(terms.LOINC, base, base), text=base),
+    )
+
+
+def _amount(base: str, value: int, *, foreign: bool) -> Resource:
+    lab, other = LABS[base], _FOREIGN.get(base)
+    if foreign and other:
+        return terms.quantity(decimal(other.told(value), other.digits), other.unit, other.code)
+    return terms.quantity(decimal(value, lab.digits), *lab.unit)
+
+
+def _flag(base: str, person: Person, value: int) -> str | None:
+    low, high = limits(LABS[base], person.sex)
+    lowest, highest = CRITICAL[base]
+    if value < low:
+        return "LL" if value < lowest else "L"
+    if value > high:
+        return "HH" if value > highest else "H"
+    return None

@@ -1,0 +1,156 @@
+"""What a patient's values are at a moment: a level of their own, excursions of an illness, and noise.
+
+Values are integers in units of the last digit, as in `hospital.labs`. An excursion moves a value from the patient's
+own level towards a target, at its furthest at its peak; targets lie anywhere from just outside the reference range to
+beyond the critical limit, so that every degree of every deviation occurs, in men and women of all ages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from fhir_gym.worlds.cohort.course import Segment
+from fhir_gym.worlds.cohort.patients import Patient
+from fhir_gym.worlds.hospital.chance import Chance
+from fhir_gym.worlds.hospital.labs import LABS, Lab
+from fhir_gym.worlds.hospital.vitals import VITALS
+
+__all__ = ["CRITICAL", "Excursion", "Physiology", "limits"]
+
+CRITICAL: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "GLU": (50, 400), "A1C": (36, 110), "NA": (120, 158), "K": (28, 62), "CL": (80, 118), "CA": (65, 125),
+        "MG": (10, 45), "CR": (30, 500), "BUN": (3, 100), "TP": (40, 100), "PT": (95, 300), "HGB": (70, 200),
+        "HCT": (210, 600), "WBC": (15, 300), "PLT": (30, 900),
+    }
+)  # fmt: skip
+"""From where on values are flagged as critically low and critically high (typical limits for calling a physician)."""
+
+_LEANING = {  # per cent of excursions that go down, where illness does not do both alike
+    "GLU": 25, "A1C": 10, "CR": 25, "BUN": 15, "HGB": 75, "HCT": 75, "PT": 20, "K": 55, "MG": 60, "TP": 65, "PLT": 75,
+}  # fmt: skip
+
+
+def limits(lab: Lab, sex: str) -> tuple[int, int]:
+    """Lower and upper end of the reference range."""
+    column = sex == "male"
+    return lab.low[column], lab.high[column]
+
+
+@dataclass(frozen=True)
+class Excursion:
+    """One value leaves its level during a segment."""
+
+    target: int
+    peak: int
+    start: int
+    end: int
+
+    def moved(self, level: int, moment: int) -> int:
+        """The level as it is at that moment: on the way to the target until the peak, then back by three quarters."""
+        if moment <= self.peak:
+            way = 40 + 60 * (moment - self.start) // max(1, self.peak - self.start)
+        else:
+            way = 100 - 75 * (moment - self.peak) // max(1, self.end - self.peak)
+        return level + (self.target - level) * way // 100
+
+
+class Physiology:
+    """A patient's body.
+
+    Args:
+        chance: Where values come from.
+        patient: Who it is.
+    """
+
+    def __init__(self, chance: Chance, patient: Patient) -> None:
+        self._chance = chance
+        self._patient = patient
+        self._level = {base: self._own(lab) for base, lab in LABS.items()}
+        self._signs = {base: chance.bell(sign.mean, sign.deviation // 2) for base, sign in VITALS.items()}
+        tense = "hypertension" in patient.diseases
+        self._pressure = chance.bell(136 if tense else 116, 8)
+        self._excursions: dict[str, Excursion] = {}
+        self._fever = 0
+
+    def _own(self, lab: Lab) -> int:
+        """The level around which the patient's values lie in health."""
+        low, high = limits(lab, self._patient.person.sex)
+        middle, width = (low + high) // 2, high - low
+        for disease, shift in lab.shifts:
+            if disease in self._patient.diseases:
+                middle += shift * self._chance.between(30, 120) // 100
+        years = self._patient.person.age()
+        if lab.base in ("CR", "HGB", "HCT") and years < 12:
+            middle = middle * 85 // 100
+        elif lab.base == "CR" and years >= 70:
+            middle = middle * 112 // 100
+        elif lab.base in ("HGB", "HCT") and years >= 70:
+            middle = middle * 95 // 100
+        return max(_least(lab.base), self._chance.bell(middle, max(1, width * lab.spread // 200)))
+
+    def enter(self, segment: Segment) -> None:
+        """Begin a segment: what goes wrong in it."""
+        self._fever = self._chance.bell(5, 5) if segment.stay and self._chance.percent(30) else 0
+        share = 45 if segment.present else 30 if segment.stay else 12
+        self._excursions = {
+            base: self._excursion(segment, lab) for base, lab in LABS.items() if self._chance.percent(share)
+        }
+
+    def _excursion(self, segment: Segment, lab: Lab) -> Excursion:
+        low, high = limits(lab, self._patient.person.sex)
+        lowest, highest = CRITICAL[lab.base]
+        down = self._chance.percent(_LEANING.get(lab.base, 50))
+        limit, critical = (low, lowest) if down else (high, highest)
+        gap = critical - limit
+        near, far = self._chance.weighted([((0, 30), 35), ((30, 90), 35), ((100, 130), 30)])
+        target = max(_least(lab.base), limit + gap * self._chance.between(near, far) // 100)
+        if down and target >= limit:  # ranges of one or two digits
+            target = limit - 1
+        length = segment.end - segment.start
+        first = 60 if segment.present else 5
+        peak = segment.start + length * self._chance.between(first, 100) // 100
+        return Excursion(target, peak, segment.start, segment.end)
+
+    def lab(self, base: str, moment: int) -> int:
+        """The value a laboratory finds in a sample of that moment."""
+        if base == "HCT":  # three times the haemoglobin, in any illness
+            return self.lab("HGB", moment) * 3 + self._chance.bell(0, 4)
+        lab, level = LABS[base], self._level[base]
+        low, high = limits(lab, self._patient.person.sex)
+        excursion = self._excursions.get(base)
+        if excursion:
+            level = excursion.moved(level, moment)
+        noise = max(1, (high - low) * lab.spread // 500)
+        if base == "GLU":
+            noise = max(5, level * 11 // 100)
+        return max(_least(base), self._chance.bell(level, noise))
+
+    def sign(self, base: str) -> int:
+        """A vital sign."""
+        sign = VITALS[base]
+        if base == "FIO2":
+            return 21 if self._patient.acuity == 1 else self._chance.one((24, 28, 30, 35, 40, 50, 60))
+        value = self._chance.bell(self._signs[base], max(1, sign.deviation // 2))
+        if base == "TEMP":
+            value += self._fever
+        elif base in ("HR", "RR"):
+            value += self._fever * (2 if base == "HR" else 1)
+        if base != "TEMP" and self._patient.person.age() < 12:
+            value = value * sign.child // sign.mean
+        return min(sign.highest, max(sign.lowest, value))
+
+    def pressure(self) -> tuple[int, int]:
+        """Systolic and diastolic blood pressure."""
+        upper = min(238, max(72, self._chance.bell(self._pressure, 12)))
+        if self._patient.person.age() < 12:
+            upper = upper * 85 // 100
+        lower = self._chance.bell(upper * 62 // 100, 6)
+        return upper, max(35, min(lower, upper - 18))
+
+
+def _least(base: str) -> int:
+    """The lowest value a device reports: lower than in the hospital, as the ill here are more ill."""
+    return max(1, CRITICAL[base][0] * 6 // 10)

@@ -1,0 +1,186 @@
+"""What is measured when: morning draws, controls, repeats, and rounds of vital signs that fill the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fhir_gym.worlds.cohort.course import Segment
+from fhir_gym.worlds.cohort.patients import SPAN, Patient
+from fhir_gym.worlds.cohort.physiology import Physiology
+from fhir_gym.worlds.hospital.chance import Chance
+from fhir_gym.worlds.hospital.labs import PANELS
+from fhir_gym.worlds.hospital.times import DAY, START
+
+__all__ = ["Reading", "readings"]
+
+_MIDNIGHT = START.hour * 60 + START.minute  # minutes of the day at which the records begin
+_SIGNS = ("BP", "HR", "RR", "SPO2", "TEMP", "FIO2")
+_QUICKEST = 20  # minutes from a sample to its result
+_WHOLE = ("CA", "CL", "CR", "PT", "TP", "GLU", "K", "MG", "NA", "HGB", "HCT")
+_BMP, _CBC = PANELS["BMP"][1], PANELS["CBC"][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One Observation to be.
+
+    Attributes:
+        base: What was measured.
+        taken: Minutes after `START`.
+        issued: When the result came.
+        value: In units of the last digit, a pair for `BP`; None if there is none.
+        status: Status of the Observation.
+        foreign: Told in another unit than the hospital's?
+    """
+
+    base: str
+    taken: int
+    issued: int
+    value: int | tuple[int, int] | None
+    status: str = "final"
+    foreign: bool = False
+
+
+_Draw = tuple[int, tuple[str, ...]]
+
+
+def readings(chance: Chance, patient: Patient, segments: Sequence[Segment]) -> list[Reading]:
+    """All readings of a patient: in each segment as many as its budget says."""
+    body = Physiology(chance, patient)
+    found: list[Reading] = []
+    for segment in segments:
+        body.enter(segment)
+        found += _segment(chance, patient, body, segment)
+    return found
+
+
+def _segment(chance: Chance, patient: Patient, body: Physiology, segment: Segment) -> list[Reading]:
+    draws = list(_stay_draws(chance, patient, segment) if segment.stay else _visit_draws(chance, patient, segment))
+    draws = [draw for draw in draws if segment.start <= draw[0] <= min(segment.end, SPAN - _QUICKEST)]
+    draws += _repeats(chance, draws, min(segment.end, SPAN - _QUICKEST))
+    found = [reading for moment, bases in draws for base in bases for reading in _results(chance, body, base, moment)]
+    if segment.present:
+        anchor = _anchor(chance, body, segment)
+        found = [anchor, *_thinned(chance, found, (segment.budget - 1) * 7 // 10)]
+    else:
+        found = _thinned(chance, found, segment.budget * 7 // 10)
+    return found + list(_signs(chance, body, segment, segment.budget - len(found)))
+
+
+def _thinned(chance: Chance, found: list[Reading], most: int) -> list[Reading]:
+    return found if len(found) <= most else chance.some(found, max(0, most))
+
+
+def _anchor(chance: Chance, body: Physiology, segment: Segment) -> Reading:
+    """The sodium of the present morning, which everybody in the cohort has (section 2.2.1 of the paper)."""
+    moment = max(segment.start, SPAN - chance.between(150, 330))
+    return Reading("NA", moment, min(SPAN, moment + chance.between(_QUICKEST, 110)), body.lab("NA", moment))
+
+
+def _stay_draws(chance: Chance, patient: Patient, segment: Segment) -> Iterator[_Draw]:
+    first = (segment.start + _MIDNIGHT) // DAY
+    last = (segment.end + _MIDNIGHT) // DAY
+    sweet = "diabetes" in patient.diseases or chance.percent(25)
+    yield segment.start + chance.between(5, 40), _admission(chance, patient)
+    for day in range(first, last + 1):
+        midnight = day * DAY - _MIDNIGHT
+        yield midnight + chance.between(4 * 60, 7 * 60 + 30), _morning(chance, patient)
+        for hour in {1: (), 2: (17,), 3: (0, 11, 17, 22)}[patient.acuity]:
+            if chance.percent(70):
+                yield midnight + hour * 60 + chance.between(0, 59), tuple(chance.some(("K", "NA", "GLU", "MG"), 3))
+        if sweet:
+            for minute in (435, 690, 1005, 1290):  # before meals and at night, at the bedside
+                yield midnight + minute + chance.between(-25, 25), ("GLU",)
+    if segment.present and chance.percent(40):  # about a day ago: on this side or that of any window of 24 hours
+        yield SPAN - DAY + chance.between(-60, 60), tuple(chance.some(_WHOLE, chance.between(3, 9)))
+
+
+def _admission(chance: Chance, patient: Patient) -> tuple[str, ...]:
+    bases = [*_BMP, *_CBC, "MG"]
+    bases += [base for base, share in (("TP", 45), ("PT", 45), ("A1C", 20)) if chance.percent(share)]
+    if "A1C" not in bases and "diabetes" in patient.diseases and chance.percent(50):
+        bases.append("A1C")
+    return tuple(bases) if patient.kind != "new" else tuple(chance.some(bases, len(bases) * 3 // 4))
+
+
+def _morning(chance: Chance, patient: Patient) -> tuple[str, ...]:
+    if patient.quiet and chance.percent(75):
+        return ("NA",)
+    habits = patient.habits
+    bases = list(_BMP if chance.percent(92) else ("NA", "K", "CL"))
+    bases += _CBC if chance.percent(habits["CBC"]) else ()
+    return (*bases, *(base for base in ("MG", "TP", "PT") if chance.percent(habits[base])))
+
+
+def _visit_draws(chance: Chance, patient: Patient, segment: Segment) -> Iterator[_Draw]:
+    bases = list(_BMP) if chance.percent(50) else []
+    bases += _CBC if chance.percent(30) else ()
+    shares = (("A1C", 60 if "diabetes" in patient.diseases else 25), ("TP", 15), ("PT", 10), ("MG", 10))
+    bases += [base for base, share in shares if chance.percent(share)]
+    yield segment.start + chance.between(5, 40), tuple(bases)
+
+
+def _repeats(chance: Chance, draws: Sequence[_Draw], until: int) -> Iterator[_Draw]:
+    """Controls within two hours, of one draw in sixteen: of some of what was measured."""
+    for moment, bases in draws:
+        later = moment + chance.between(15, 115)
+        if bases and later <= until and chance.percent(6):
+            yield later, tuple(chance.some(bases, chance.between(1, 5)))
+            if later + 30 <= until and chance.percent(30):
+                yield later + chance.between(10, 30), tuple(chance.some(bases, 1))
+
+
+def _results(chance: Chance, body: Physiology, base: str, moment: int) -> Iterator[Reading]:
+    """One result, with what a real laboratory also sends: cancelled, wrong, double, and in other units."""
+    issued = min(SPAN, moment + chance.between(_QUICKEST, 110))
+    reading = Reading(base, moment, issued, body.lab(base, moment))
+    fate = chance.weighted(_FATES)
+    if fate == "cancelled":
+        yield replace(reading, value=None, status="cancelled")
+        later = moment + chance.between(10, 50)
+        if later <= SPAN - _QUICKEST and chance.percent(60):  # taken again
+            again = min(SPAN, later + chance.between(_QUICKEST, 90))
+            yield Reading(base, later, again, body.lab(base, later))
+    elif fate == "error":
+        wrong = (reading.value if isinstance(reading.value, int) else 0) * chance.one((5, 7, 14, 18, 30)) // 10
+        yield replace(reading, value=max(1, wrong), status="entered-in-error")
+        yield reading
+    elif fate == "double":
+        yield reading
+        yield reading
+    elif fate == "tie":  # two devices, one sample
+        yield reading
+        yield replace(reading, value=body.lab(base, moment))
+    elif fate == "foreign":
+        yield replace(reading, foreign=True)
+    else:
+        yield replace(reading, status=fate)
+
+
+_FATES = (
+    ("final", 933), ("corrected", 10), ("amended", 4), ("cancelled", 15), ("error", 6), ("double", 14), ("tie", 10),
+    ("foreign", 8),
+)  # fmt: skip
+
+
+def _signs(chance: Chance, body: Physiology, segment: Segment, count: int) -> Iterator[Reading]:
+    """Exactly that many vital signs, in rounds spread over the segment."""
+    if count <= 0:
+        return
+    oxygen = segment.stay and chance.percent(35)
+    kinds = _SIGNS if oxygen else _SIGNS[:-1]
+    rounds = -(-count // len(kinds))
+    length = segment.end - segment.start
+    for number in range(rounds):
+        latest = segment.start + length * (number + 1) // rounds
+        moment = max(segment.start, latest - chance.between(0, max(0, length // rounds * 2 // 3)))
+        for base in kinds[: count - number * len(kinds)]:
+            taken = min(segment.end, moment + chance.between(0, 2))
+            yield _sign(chance, body, base, taken)
+
+
+def _sign(chance: Chance, body: Physiology, base: str, taken: int) -> Reading:
+    value = body.pressure() if base == "BP" else body.sign(base)
+    status = "entered-in-error" if chance.percent(1) and chance.percent(40) else "final"
+    return Reading(base, taken, taken, value, status)
