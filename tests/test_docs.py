@@ -16,7 +16,7 @@ from fhir_gym.cli._app import app
 from fhir_gym.tasks import packs
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -92,8 +92,9 @@ def test_every_env_id_is_documented() -> None:
 
 
 def test_every_task_is_documented() -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    pages = [ROOT / "docs" / "tasks.md", *sorted((ROOT / "docs" / "tasks").glob("*.md"))]
+    text = "\n".join(page.read_text("utf-8") for page in pages)
     for env_id in packs():
         for key in fhir_gym.task_keys(env_id):
-            assert f"`{key}`" in page, f"docs/tasks.md does not mention {key} of {env_id}"
-            assert fhir_gym.get_task(env_id, key).title in page, f"docs/tasks.md lacks the title of {key}"
+            assert f"`{key}`" in text, f"docs/tasks/ does not mention {key} of {env_id}: scripts/generate_task_docs.py"
+            assert fhir_gym.get_task(env_id, key).title in text, f"docs/tasks/ lacks the title of {key}"

@@ -128,8 +128,12 @@ class RemoteSession:
                 for match in self.get(f"/{kind}?{query}").get("entry", []):
                     yield _Written(kind, match["resource"]["id"], match["resource"])
 
-    def load(self, resources: Iterable[Resource]) -> None:
+    def load(self, resources: Iterable[Resource], *, next_id: int | None = None) -> None:
         """PUT resources at their ids, in transactions, so that their references may come in any order.
+
+        Args:
+            resources: Each with `resourceType` and `id`.
+            next_id: Not used: a server elsewhere counts its own ids.
 
         Raises:
             FhirError: The server refuses them (HAPI takes no ids made of digits only).

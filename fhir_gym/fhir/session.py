@@ -125,11 +125,12 @@ class Session:
 
     # for those who set up and grade
 
-    def load(self, resources: Iterable[Resource]) -> None:
+    def load(self, resources: Iterable[Resource], *, next_id: int | None = None) -> None:
         """Store resources at their own ids, digits or not, without checks of references.
 
         Args:
             resources: Each with `resourceType` and `id`.
+            next_id: The id that the next new resource takes if the client gives none; unless a higher one is due.
 
         Raises:
             FhirError: A resource is unusable.
@@ -157,6 +158,7 @@ class Session:
                     self._sequence.new_id()
                 if id.isascii() and id.isdigit() and len(id) <= 15:
                     self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
+        self._sequence.next_id = max(self._sequence.next_id, next_id or 0)
 
     def checkpoint(self) -> Checkpoint:
         """Remember this state; `rollback` returns to it any number of times."""

@@ -1,9 +1,9 @@
 """Tasks: what an agent is asked, how the server is prepared for it, and how the outcome is judged.
 
-Importing this package registers the packs that ship with it.
+Importing this package registers the packs that ship with it. How to add a task: docs/writing_tasks.md.
 """
 
-from fhir_gym.tasks import appointment
+from fhir_gym.tasks import appointment, genetic_testing
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
 from fhir_gym.tasks.evidence import Evidence
@@ -36,6 +36,7 @@ __all__ = [
     "Verdict",
     "View",
     "appointment",
+    "genetic_testing",
     "get_task",
     "grade",
     "packs",

@@ -1,4 +1,8 @@
-"""What a task wants between the parentheses of ``FINISH``."""
+"""What a task wants between the parentheses of ``FINISH``.
+
+Every form says whether an answer has it (`AnswerForm.problem`); what the answer says is read through `EndState`
+(`answer_ids`, `answer_id_set`, `answer_count`), which reads all spellings of an id or a number alike.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from typing import Protocol
 from fhir_gym.tasks.compare import parse_reference
 from fhir_gym.types import Json
 
-__all__ = ["AnswerForm", "Ids", "answer_id"]
+__all__ = ["AnswerForm", "Count", "CountedIds", "IdSet", "Ids", "Nothing", "answer_count", "answer_id"]
 
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}\Z")
+_DIGITS = re.compile(r"[0-9]{1,9}\Z")
+_UNFINISHED = "the episode ended without FINISH"
 
 
 def answer_id(value: Json, resource_type: str, base_url: str = "") -> str | None:
@@ -31,6 +37,15 @@ def answer_id(value: Json, resource_type: str, base_url: str = "") -> str | None
         return text
     found = parse_reference(text, base_url)
     return found[1] if found is not None and found[0] == resource_type else None
+
+
+def answer_count(value: Json) -> int | None:
+    """The number of things an answer names: ``3``, ``3.0`` or ``"3"``; None if it names none."""
+    if isinstance(value, str) and _DIGITS.match(value.strip()):
+        return int(value.strip())
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value // 1:
+        return None
+    return int(value)
 
 
 class AnswerForm(Protocol):
@@ -67,7 +82,7 @@ class Ids:
     def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
         """What is wrong with the form of an answer; None if nothing is."""
         if answer is None:
-            return "the episode ended without FINISH"
+            return _UNFINISHED
         if not answer and self.or_empty:
             return None
         if len(answer) != len(self.types):
@@ -76,3 +91,90 @@ class Ids:
             item for item, wanted in zip(answer, self.types, strict=True) if answer_id(item, wanted, base_url) is None
         ]
         return f"no id: {wrong[0]!r}" if wrong else None
+
+
+@dataclass(frozen=True, slots=True)
+class IdSet:
+    """Any number of ids of one type, each once, in any order; the empty list says that there are none.
+
+    Attributes:
+        type: The resource type.
+    """
+
+    type: str
+
+    @property
+    def words(self) -> str:
+        """The form in words."""
+        return f"[{self.type} ids in any order] or []"
+
+    def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
+        """What is wrong with the form of an answer; None if nothing is."""
+        if answer is None:
+            return _UNFINISHED
+        ids = [answer_id(item, self.type, base_url) for item in answer]
+        if None in ids:
+            return f"no id: {answer[ids.index(None)]!r}"
+        twice = next((id for n, id in enumerate(ids) if id in ids[:n]), None)
+        return None if twice is None else f"{twice} twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One whole number from 0."""
+
+    @property
+    def words(self) -> str:
+        """The form in words."""
+        return "[number]"
+
+    def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
+        """What is wrong with the form of an answer; None if nothing is."""
+        if answer is None:
+            return _UNFINISHED
+        if len(answer) != 1:
+            return f"{len(answer)} items"
+        return None if answer_count(answer[0]) is not None else f"no number from 0: {answer[0]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class CountedIds:
+    """A number and, after it, so many ids of one type, each once, in any order; ``[0]`` says that there are none.
+
+    Attributes:
+        type: The resource type.
+    """
+
+    type: str
+
+    @property
+    def words(self) -> str:
+        """The form in words."""
+        return f"[number, {self.type} ids in any order] or [0]"
+
+    def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
+        """What is wrong with the form of an answer; None if nothing is.
+
+        That the number is that of the ids is for the task to check: both are its data.
+        """
+        if not answer:
+            return _UNFINISHED if answer is None else "0 items"
+        if answer_count(answer[0]) is None:
+            return f"no number from 0: {answer[0]!r}"
+        return IdSet(self.type).problem(answer[1:], base_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The empty list: what was done is the answer."""
+
+    @property
+    def words(self) -> str:
+        """The form in words."""
+        return "[]"
+
+    def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
+        """What is wrong with the form of an answer; None if nothing is."""
+        if answer is None:
+            return _UNFINISHED
+        return f"{len(answer)} items" if answer else None

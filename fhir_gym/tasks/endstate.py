@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fhir_gym.actions import Action
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.answers import answer_id
+from fhir_gym.tasks.answers import answer_count, answer_id
 from fhir_gym.tasks.compare import parse_reference
 from fhir_gym.types import Json, Resource
 
@@ -110,12 +110,29 @@ class EndState:
                 return change.before, change.after
         return None
 
+    def after_update(self, resource_type: str, id: str) -> Resource:
+        """A resource as the agent left it; empty if it was not updated."""
+        changed = self.updated(resource_type, id)
+        return changed[1] if changed else {}
+
     def answer_ids(self, *types: str) -> list[str | None]:
         """The ids the answer names, read as ids of these types; None for an item that is not there or names none."""
         items = self.answer or []
         return [
             answer_id(items[n], wanted, self.base_url) if n < len(items) else None for n, wanted in enumerate(types)
         ]
+
+    def answer_id_set(self, resource_type: str, start: int = 0) -> list[str]:
+        """The ids of a type that the answer names from its item `start` on, sorted, each once.
+
+        What is no such id is left out: the answer's form (`IdSet`, `CountedIds`) refuses it, and repeated ids.
+        """
+        ids = (answer_id(item, resource_type, self.base_url) for item in (self.answer or [])[start:])
+        return sorted({id for id in ids if id is not None})
+
+    def answer_count(self) -> int | None:
+        """The number that is the answer's first item; None if there is none."""
+        return answer_count(self.answer[0]) if self.answer else None
 
     def refers(self, value: Json) -> str | None:
         """A Reference as ``Type/id``; None if it does not point into this server."""

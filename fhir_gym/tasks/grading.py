@@ -119,7 +119,7 @@ def _evidence(task: Task[Any], variation: Variation, end: EndState) -> Evidence:
         return Evidence.of(missing, False)
     scratch = end.world.session(base_url=end.base_url)
     try:
-        scratch.load([*variation.setup, *phantoms])
+        scratch.load([*variation.setup, *phantoms], next_id=variation.next_id)
         return Evidence.of(missing, would_have_seen(end.requests, phantoms, scratch))
     finally:
         scratch.close()

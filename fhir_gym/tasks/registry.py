@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.task import Task
 
-__all__ = ["get_task", "packs", "register", "task_keys"]
+__all__ = ["get_task", "packs", "register", "register_modules", "task_keys"]
+
+_TASK_MODULE = re.compile(r"t[0-9]")
 
 _PACKS: dict[str, dict[str, Task[Any]]] = {}
 
@@ -29,6 +35,23 @@ def register(pack_id: str, task: Task[Any]) -> None:
         raise TaskError(f"{pack_id} has a task {task.key!r} already")
     task.pack = pack_id
     pack[task.key] = task
+
+
+def register_modules(pack_id: str, package: str, path: Iterable[str]) -> None:
+    """Register the tasks of every module in a package whose name is ``t`` and a number (``t02_search_patient``).
+
+    Each module names its task classes in ``TASKS``; the pack's order is that of their keys. So a task is added by
+    adding a file, and no list has to be kept.
+
+    Args:
+        pack_id: Env id of the pack.
+        package: Name of the package (its ``__name__``).
+        path: Where its modules are (its ``__path__``).
+    """
+    names = sorted(module.name for module in pkgutil.iter_modules(path) if _TASK_MODULE.match(module.name))
+    classes: list[type[Task[Any]]] = [one for name in names for one in import_module(f"{package}.{name}").TASKS]
+    for one in sorted(classes, key=lambda one: one.key):
+        register(pack_id, one())
 
 
 def packs() -> tuple[str, ...]:

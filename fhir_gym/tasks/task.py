@@ -26,6 +26,8 @@ __all__ = ["SPLITS", "TEST_START", "Fhir", "Gold", "Split", "Task", "Touch", "Va
 Split = Literal["train", "test"]
 TEST_START = 1_000
 """Variations below this number are for training, this one and those above for testing."""
+_FARTHEST_CREATED = 900_000
+"""How far above what is there the ids of new resources may start; no agent guesses them."""
 SPLITS: Mapping[str, range] = {"train": range(TEST_START), "test": range(TEST_START, 2 * TEST_START)}
 
 P = TypeVar("P", bound=Params)
@@ -99,6 +101,8 @@ class Variation:
         params: The values it is made of.
         prompt: The only context the agent gets.
         setup: Resources the episode starts with, beyond the world, in the order of their creation.
+        next_id: Number of the id that the server gives to the first resource the agent creates, so that it is another
+            one in each variation.
     """
 
     task_key: str
@@ -108,6 +112,7 @@ class Variation:
     params: Params
     prompt: str
     setup: tuple[Resource, ...]
+    next_id: int
 
 
 class Task(ABC, Generic[P]):
@@ -192,23 +197,30 @@ class Task(ABC, Generic[P]):
         """Further ways to get it right, by name, beyond those made from `gold` (all its actions) automatically."""
         return ()
 
-    def variation(self, k: int, world: World) -> Variation:
-        """The variation numbered `k`: a pure function of pack, key, `k` and the world's content.
+    def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
+        """The variation numbered `k`: a pure function of pack, key, `k`, phrasing and the world's content.
 
         Args:
             k: From 0; see `SPLITS`.
             world: The world it will be asked on.
+            phrasing: Which of the prompts to use; the variation's own if None. All else is the same.
 
         Raises:
-            TaskError: `k` is negative.
+            TaskError: `k` is negative, or there is no such phrasing.
         """
         if k < 0:
             raise TaskError(f"variations are numbered from 0, not {k}")
         rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
         params = self.sample(rng, world)
-        phrasing = rng.randrange(len(self.prompts))
-        setup = sorted(self.setup(params, world), key=_creation_order)
-        return Variation(self.key, k, split_of(k), phrasing, params, self.prompt(params, world, phrasing), tuple(setup))
+        own_phrasing = rng.randrange(len(self.prompts))
+        used = own_phrasing if phrasing is None else phrasing
+        if not 0 <= used < len(self.prompts):
+            raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
+        setup = tuple(sorted(self.setup(params, world), key=_creation_order))
+        highest = max((_creation_order(one)[0] for one in setup), default=world.manifest.next_id)
+        next_id = highest + rng.randrange(1, _FARTHEST_CREATED)
+        prompt = self.prompt(params, world, used)
+        return Variation(self.key, k, split_of(k), used, params, prompt, setup, next_id)
 
     def prompt(self, p: P, world: World, phrasing: int) -> str:
         """The whole prompt: the present, the ask in one of its phrasings, the form of the answer."""

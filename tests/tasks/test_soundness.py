@@ -11,14 +11,11 @@ import pytest
 
 from fhir_gym.actions import Action, Finish, parse
 from fhir_gym.tasks import Check, EndState, Fhir, Gold, Task, get_task, task_keys
-from fhir_gym.tasks.appointment import (
-    CancelAppointment,
-    EarliestSlot,
-    MakeAppointment,
-    NewPatient,
-    SearchExistingPatient,
-    SearchNonexistentPatient,
-)
+from fhir_gym.tasks.appointment.t01_new_patient import NewPatient
+from fhir_gym.tasks.appointment.t02_search_patient import SearchExistingPatient, SearchNonexistentPatient
+from fhir_gym.tasks.appointment.t11a_earliest_slot import EarliestSlot
+from fhir_gym.tasks.appointment.t14a_make_appointment import MakeAppointment
+from fhir_gym.tasks.appointment.t15a_cancel_appointment import CancelAppointment
 from fhir_gym.tasks.soundness import TaskReport, check, check_task
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
 

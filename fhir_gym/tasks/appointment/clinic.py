@@ -1,4 +1,4 @@
-"""Resources a clinic keeps, as tasks seed them, and small readers of Bundles for reference solutions."""
+"""Resources a clinic keeps, as tasks seed them, and checks on them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import instant, parse_instant
-from fhir_gym.tasks.compare import differences, named
+from fhir_gym.tasks.compare import differences
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Resource
 
 __all__ = [
     "PACK",
     "Opening",
     "appointment",
-    "entries",
-    "find_person",
-    "has_name",
     "location",
     "moved_opening",
     "participants",
-    "reference",
     "schedule",
     "slot",
     "slot_checks",
@@ -67,11 +63,6 @@ def moved_opening(
         minutes=opening.minutes,
         status=status or opening.status,
     )
-
-
-def reference(resource_type: str, id: str) -> dict[str, str]:
-    """A Reference."""
-    return {"reference": f"{resource_type}/{id}"}
 
 
 def location(id: str, name: str, city: str, state: str) -> Resource:
@@ -129,23 +120,6 @@ def appointment(
             {"actor": reference("Practitioner", practitioner_id), "status": "accepted"},
         ],
     }
-
-
-def entries(bundle: Json) -> Iterator[Resource]:
-    """The resources of a search answer; none if it is an error."""
-    if isinstance(bundle, dict):
-        for entry in bundle.get("entry", []):
-            yield entry["resource"]
-
-
-def has_name(resource: Resource, given: str, family: str) -> bool:
-    """Whether a person bears exactly this name."""
-    return any(named(name, given, family) for name in resource.get("name", []))
-
-
-def find_person(bundle: Json, person: Person) -> str:
-    """Id of the one in a search answer who bears exactly a person's name."""
-    return next(str(one["id"]) for one in entries(bundle) if has_name(one, person.given, person.family))
 
 
 def participants(appointment: Resource, end: EndState) -> list[list[str | None]]:

@@ -21,7 +21,7 @@ from fhir_gym.tasks.people import Person, namesake, new_person, other_given, pat
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["NewPatient", "NewPatientParams"]
+__all__ = ["TASKS", "NewPatient", "NewPatientParams"]
 
 
 class NewPatientParams(Params):
@@ -135,3 +135,6 @@ def _all(name: str, items: Iterable[Json] | None, expected: str, right: Callable
     """A check that there is at least one item and each is right: an added wrong one is wrong."""
     items = list(items or [])
     return Check(name=name, passed=bool(items) and all(map(right, items)), expected=expected, actual=items)
+
+
+TASKS = (NewPatient,)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.clinic import entries, has_name
+from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
@@ -18,7 +18,7 @@ from fhir_gym.tasks.people import Person, longer_family, namesake, new_person, o
 from fhir_gym.tasks.task import Fhir, Gold, Task
 from fhir_gym.types import Resource
 
-__all__ = ["SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams"]
+__all__ = ["TASKS", "SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams"]
 
 _DECOYS = 4
 
@@ -130,3 +130,6 @@ class SearchNonexistentPatient(_SearchPatient):
     def phantom(self, p: SearchPatientParams, world: World) -> list[Resource]:
         """The person, had they been on file."""
         return [patient(p.person)]
+
+
+TASKS = (SearchExistingPatient, SearchNonexistentPatient)

@@ -9,7 +9,8 @@ from datetime import timedelta
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.clinic import Opening, entries, location, reference, schedule, slot
+from fhir_gym.tasks.appointment.clinic import Opening, location, schedule, slot
+from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import at, instant
 from fhir_gym.tasks.endstate import EndState
@@ -19,7 +20,7 @@ from fhir_gym.tasks.people import Person, new_person, practitioner
 from fhir_gym.tasks.task import Fhir, Gold, Task
 from fhir_gym.types import Resource
 
-__all__ = ["EarliestSlot", "EarliestSlotParams"]
+__all__ = ["TASKS", "EarliestSlot", "EarliestSlotParams"]
 
 _PROVIDERS = 4
 _MINUTES = 30
@@ -170,3 +171,6 @@ class EarliestSlot(Task[EarliestSlotParams]):
         """The answer is the earliest slot."""
         (answer,) = end.answer_ids("Slot")
         yield equal("answer", answer, p.target.id)
+
+
+TASKS = (EarliestSlot,)

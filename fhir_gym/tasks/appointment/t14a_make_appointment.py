@@ -13,15 +13,13 @@ from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.clinic import (
     Opening,
     appointment,
-    entries,
-    find_person,
     moved_opening,
     participants,
-    reference,
     schedule,
     slot,
     slot_checks,
 )
+from fhir_gym.tasks.bundles import entries, find_person, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import WEEKDAYS, at, instant, next_weekday
 from fhir_gym.tasks.compare import same_moment
@@ -32,7 +30,7 @@ from fhir_gym.tasks.people import Person, namesake, new_person, patient, practit
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["MakeAppointment", "MakeAppointmentParams"]
+__all__ = ["TASKS", "MakeAppointment", "MakeAppointmentParams"]
 
 _MINUTES = 60
 _HOURS = range(8, 17)
@@ -225,3 +223,6 @@ def _booked(taken: Resource, patient_id: str, doctor_id: str) -> Resource:
             {"actor": reference("Practitioner", doctor_id), "status": "accepted"},
         ],
     }
+
+
+TASKS = (MakeAppointment,)

@@ -10,16 +10,8 @@ from typing import ClassVar
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.clinic import (
-    Opening,
-    appointment,
-    entries,
-    find_person,
-    reference,
-    schedule,
-    slot,
-    slot_checks,
-)
+from fhir_gym.tasks.appointment.clinic import Opening, appointment, schedule, slot, slot_checks
+from fhir_gym.tasks.bundles import entries, find_person, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import at, instant
 from fhir_gym.tasks.compare import differences
@@ -30,7 +22,7 @@ from fhir_gym.tasks.people import Person, namesake, new_person, patient, practit
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["Booking", "CancelAppointment", "CancelAppointmentParams"]
+__all__ = ["TASKS", "Booking", "CancelAppointment", "CancelAppointmentParams"]
 
 _MINUTES = 30
 _REASONS = ("Annual physical", "Blood pressure check", "Follow-up visit", "Vaccination", "Wound check")
@@ -240,3 +232,6 @@ def _appointment(booking: Booking, doctor: Person) -> Resource:
         status=booking.status,
         description=booking.description,
     )
+
+
+TASKS = (CancelAppointment,)

@@ -104,7 +104,7 @@ class Arena:
         self.variation = variation
         self.world = world
         self._session = world.session(**settings)
-        self._session.load(variation.setup)
+        self._session.load(variation.setup, next_id=variation.next_id)
         self._start = self._session.checkpoint()
 
     def run(self, policy: Policy) -> list[Run]:

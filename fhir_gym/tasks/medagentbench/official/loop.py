@@ -108,6 +108,11 @@ class Loop:
     result: object = None
     _rounds: int = 0
 
+    @property
+    def over(self) -> bool:
+        """Whether the conversation has ended."""
+        return self.status is not None
+
     def take(self, text: str) -> Turn:
         """Read a message of the agent; `reply` must follow if the conversation goes on."""
         self.history.append(Item(AGENT, text))

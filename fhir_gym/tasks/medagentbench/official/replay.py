@@ -49,11 +49,11 @@ def replay(
             stopped, error = TASK_ERROR, {"error": "the agent's message is no text"}
             break
         turn = loop.take(message)
-        if loop.status is not None:
+        if loop.over:
             break
         request = turn.request(session.base_url) if turn.kind == "GET" else None
         loop.reply(turn, session.handle(request) if request else None)
-        if loop.status is not None:
+        if loop.over:
             break
     status, result = loop.status or stopped or _NO_FINISH, loop.result
     if status == TASK_ERROR:
