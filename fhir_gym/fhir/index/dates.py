@@ -10,9 +10,9 @@ from calendar import monthrange
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
-__all__ = ["FAR_FUTURE", "FAR_PAST", "Interval", "day_number", "interval", "period", "start_of_day"]
+__all__ = ["DAY_MS", "FAR_FUTURE", "FAR_PAST", "Interval", "day_number", "interval", "period", "start_of_day"]
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
 _DATE = re.compile(
@@ -45,7 +45,7 @@ FAR_FUTURE = 253_402_300_799_999
 
 def start_of_day(year: int, month: int, day: int) -> int:
     """Midnight UTC in milliseconds; `ValueError` if there is no such day."""
-    return (date(year, month, day).toordinal() - _EPOCH) * _DAY_MS
+    return (date(year, month, day).toordinal() - _EPOCH) * DAY_MS
 
 
 def day_number(ms: int) -> int:
@@ -75,10 +75,10 @@ def interval(text: str) -> Interval | None:
             low += -offset if zone[0] == "+" else offset
         return Interval(low, low, low_day, low_day)
     if day:
-        return Interval(low, low + _DAY_MS - 1, low_day, low_day)
+        return Interval(low, low + DAY_MS - 1, low_day, low_day)
     m = m if month else 12
     d = monthrange(y, m)[1]
-    return Interval(low, start_of_day(y, m, d) + _DAY_MS - 1, low_day, y * 10000 + m * 100 + d)
+    return Interval(low, start_of_day(y, m, d) + DAY_MS - 1, low_day, y * 10000 + m * 100 + d)
 
 
 def period(start: str | None, end: str | None) -> Interval | None:

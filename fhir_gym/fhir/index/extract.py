@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from fhir_gym.fhir.index.dates import DAY_MS
 from fhir_gym.fhir.index.paths import Path, Step
 from fhir_gym.fhir.index.plans import plan
 from fhir_gym.fhir.index.values import WRITERS, Rows, Writer, owner_key, relative_reference, truth
@@ -138,7 +139,7 @@ def _owner(resource: Resource, path: Path) -> int:
 
 def _token_rows(rows: Rows, when: int) -> list[tuple[Any, ...]]:
     """Token rows with a running number where one value stands under several systems, and with the resource's date."""
-    at = next((key[2] for key in rows.date if key[0] == when), None)
+    at = next((low for pid, _, low, _, high, *_ in rows.date if pid == when and high - low < DAY_MS), None)
     seen: dict[tuple[int, str], int] = {}
     found = []
     rid, owner = rows.rid, rows.owner

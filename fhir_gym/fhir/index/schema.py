@@ -51,9 +51,9 @@ CREATE INDEX {db}.uri_rid ON uri(rid, pid, value);
 """DDL of all index tables and their indexes; ``{db}`` stands for the schema's name.
 
 Columns of interest: `token.system` and `quantity.system` are ``""`` for none; `token.n` tells apart one value under
-several systems, `token.at` is when it happened (`Plan.when`); `string.norm` is what searches compare, `string.exact` what was written (``""`` for the display texts
-of tokens, which only `:text` finds); dates are milliseconds since the epoch, days are numbers yyyymmdd of the calendar
-date as written.
+several systems; `token.at` is the low end of the resource's `Plan.when`, if that is a moment or a day; `string.norm` is
+what searches compare, `string.exact` what was written (``""`` for the display texts of tokens, which only `:text`
+finds); dates are milliseconds since the epoch, days are numbers yyyymmdd of the calendar date as written.
 """
 
 _COLUMNS = {"token": 7, "string": 4, "date": 7, "quantity": 5, "reference": 4, "uri": 3}

@@ -49,7 +49,8 @@ class Rows:
         owned: Whether the rows carry the owner, and the key has it next (`token`, `date`).
         pids: What the rows are about, if `where` says no more of it than that it is one of these.
         unique: A resource has at most one such row.
-        sure: About a date: what of a token row's `at` implies the condition, in the way of `where`.
+        hint: About a date: what a token row's `at` tells, in the way of `where`: what implies the condition, and what
+            it implies.
         owners: The condition says no more and no less than that the resource's owner is one of these.
     """
 
@@ -62,7 +63,7 @@ class Rows:
     owned: bool = False
     pids: tuple[int, ...] = ()
     unique: bool = False
-    sure: Sql | None = None
+    hint: tuple[Sql, Sql] | None = None
     owners: tuple[int, ...] = ()
 
 

@@ -147,27 +147,33 @@ def date_condition(field: Field, values: list[str]) -> Rows:
         turn=ORDERED if one_sided else RANGE,
         pids=field.pids,
         unique=field.single,
-        sure=_sure(bounds, by_day=by_day),
+        hint=_hint(bounds, by_day=by_day),
         owned=True,
     )
 
 
-def _sure(bounds: list[Bound], *, by_day: bool) -> Sql | None:
-    """What of a low end implies the condition, if every bound is one-sided."""
-    parts, values = [], []
-    slack = _SLACK if by_day else 0
+def _hint(bounds: list[Bound], *, by_day: bool) -> tuple[Sql, Sql]:
+    """What the low end of a moment or a day implies, and what it must be for the condition to hold."""
+    slack = _SLACK if by_day else _DAY
+    sure: list[str] = []
+    sure_values: list[int] = []
+    possible: list[str] = []
+    possible_values: list[int] = []
     for bound in bounds:
-        if bound.prefix in _LOWER:
-            last = bound.span.low if bound.unit else start_of_day(*_last_day(bound.span))
-            step = 0 if bound.prefix == "ge" else bound.unit or _DAY
-            parts.append("@.at >= ?")
-            values.append(last + step + slack)
-        elif bound.prefix in ("le", "lt"):
-            parts.append("@.at <= ?")
-            values.append(bound.span.low - 1 - slack)
-        else:
-            return None
-    return " AND ".join(parts), tuple(values)
+        if bound.prefix == "ne":
+            sure.append("0")
+            continue
+        if bound.prefix not in _UPPER:
+            possible.append("@.at >= ?")
+            possible_values.append(bound.span.low - slack)
+            sure.append("@.at >= ?" if bound.prefix in _LOWER else "0")
+        if bound.prefix not in _LOWER:
+            possible.append("@.at <= ?")
+            possible_values.append(bound.end + slack)
+            sure.append("@.at <= ?" if bound.prefix in ("le", "lt") else "0")
+        if sure[-1] != "0":
+            sure_values.append(bound.end + slack if bound.prefix in _LOWER else bound.span.low - slack)
+    return (" AND ".join(sure), tuple(sure_values)), (" AND ".join(possible) or "1", tuple(possible_values))
 
 
 def _by_day(bound: Bound) -> tuple[str, list[int]]:

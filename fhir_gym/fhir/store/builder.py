@@ -199,6 +199,7 @@ class WorldBuilder:
         self._db.execute(f"PRAGMA main.user_version={FORMAT}")
         self._db.execute("PRAGMA main.analysis_limit=1000")
         self._db.execute("ANALYZE main")
+        self._db.execute("VACUUM main")  # index trees filled in order are a tenth empty
         self._db.close()
         with self._temporary.open("rb+") as file:
             os.fsync(file.fileno())
