@@ -52,7 +52,12 @@ def grade(task: Task[Any], variation: Variation, end: EndState, grading: Grading
         light=all(exists) if exists else None,
         checks=checks,
         evidence=evidence,
-        process=measure(end.requests),
+        process=measure(
+            end.requests,
+            templates=task.required_tools,
+            required=task.required_resources,
+            prohibited=task.prohibited_tools,
+        ),
         answer=end.answer,
         idle=tuple(check.name for check in idle_checks if check.passed),
         explanation=explain(checks, evidence),

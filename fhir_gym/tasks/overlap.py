@@ -1,0 +1,67 @@
+"""How alike two sequences of tools are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Overlap", "has_all", "in_order", "overlap"]
+
+
+class Overlap(BaseModel):
+    """The best agreement of the tools used with any one template; each measure from 0 to 1, best by itself.
+
+    Attributes:
+        lcs: Length of the longest common subsequence, over that of the longer sequence.
+        jaccard: Tools in common over all tools, repeated ones counted as often as they occur.
+        f1: Harmonic mean of the share of used tools that the template has and of template tools that were used.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lcs: float
+    jaccard: float
+    f1: float
+
+
+def has_all(used: Iterable[str], template: Iterable[str]) -> bool:
+    """Whether every tool of the template was used at least as often as it has it."""
+    return Counter(template) <= Counter(used)
+
+
+def in_order(used: Iterable[str], template: Sequence[str]) -> bool:
+    """Whether the template is a subsequence of the tools used."""
+    left = iter(used)
+    return all(tool in left for tool in template)
+
+
+def overlap(used: Sequence[str], templates: Iterable[Sequence[str]]) -> Overlap | None:
+    """The agreement with templates; None without any."""
+    each = [_with(used, template) for template in templates]
+    if not each:
+        return None
+    return Overlap(
+        lcs=max(one.lcs for one in each), jaccard=max(one.jaccard for one in each), f1=max(one.f1 for one in each)
+    )
+
+
+def _with(used: Sequence[str], template: Sequence[str]) -> Overlap:
+    mine, theirs = Counter(used), Counter(template)
+    common, total = (mine & theirs).total(), (mine | theirs).total()
+    longer, both = max(len(used), len(template)), len(used) + len(template)
+    return Overlap(
+        lcs=_lcs(used, template) / longer if longer else 1.0,
+        jaccard=common / total if total else 1.0,
+        f1=2 * common / both if both else 1.0,
+    )
+
+
+def _lcs(first: Sequence[str], second: Sequence[str]) -> int:
+    lengths = [0] * (len(second) + 1)
+    for one in first:
+        previous = lengths[:]
+        for n, other in enumerate(second, 1):
+            lengths[n] = previous[n - 1] + 1 if one == other else max(previous[n], lengths[n - 1])
+    return lengths[-1]
