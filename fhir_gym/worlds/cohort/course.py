@@ -11,7 +11,7 @@ from fhir_gym.worlds.hospital.times import DAY
 
 __all__ = ["Segment", "plan"]
 
-_BUSIEST = 190  # observations of one day in intensive care
+_BUSIEST = 160  # observations of one day in intensive care
 _QUIETEST = 12
 
 
@@ -73,7 +73,7 @@ def _earlier(chance: Chance, patient: Patient, quota: int) -> list[tuple[bool, i
         if chance.percent(45):
             budget, length, stay = chance.between(3, 12), 60, False
         else:
-            pace = chance.between(50, 90) + 40 * (patient.acuity - 1)
+            pace = chance.between(32, 56) + 22 * (patient.acuity - 1)
             length, stay = chance.between(30 * 60, 16 * DAY), True
             budget = length * pace // DAY
             if budget > quota:

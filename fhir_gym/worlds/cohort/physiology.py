@@ -28,8 +28,14 @@ CRITICAL: Mapping[str, tuple[int, int]] = MappingProxyType(
 )  # fmt: skip
 """From where on values are flagged as critically low and critically high (typical limits for calling a physician)."""
 
+# How far targets lie from the reference range, in per cent of the way to the critical limit, with weights; in the
+# present stay severe ones are as frequent as mild ones.
+_DEGREES = {
+    False: (((5, 40), 45), ((40, 95), 40), ((105, 130), 15)),
+    True: (((5, 40), 25), ((40, 95), 30), ((110, 145), 45)),
+}
 _LEANING = {  # per cent of excursions that go down, where illness does not do both alike
-    "GLU": 25, "A1C": 10, "CR": 25, "BUN": 15, "HGB": 75, "HCT": 75, "PT": 20, "K": 55, "MG": 60, "TP": 65, "PLT": 75,
+    "GLU": 40, "A1C": 10, "CR": 25, "BUN": 15, "HGB": 75, "HCT": 75, "PT": 20, "K": 55, "MG": 60, "TP": 65, "PLT": 75,
 }  # fmt: skip
 
 
@@ -49,11 +55,11 @@ class Excursion:
     end: int
 
     def moved(self, level: int, moment: int) -> int:
-        """The level as it is at that moment: on the way to the target until the peak, then back by three quarters."""
+        """The level as it is at that moment: on the way to the target until the peak, then half the way back."""
         if moment <= self.peak:
             way = 40 + 60 * (moment - self.start) // max(1, self.peak - self.start)
         else:
-            way = 100 - 75 * (moment - self.peak) // max(1, self.end - self.peak)
+            way = 100 - 50 * (moment - self.peak) // max(1, self.end - self.peak)
         return level + (self.target - level) * way // 100
 
 
@@ -94,7 +100,7 @@ class Physiology:
     def enter(self, segment: Segment) -> None:
         """Begin a segment: what goes wrong in it."""
         self._fever = self._chance.bell(5, 5) if segment.stay and self._chance.percent(30) else 0
-        share = 45 if segment.present else 30 if segment.stay else 12
+        share = 60 if segment.present else 30 if segment.stay else 12
         self._excursions = {
             base: self._excursion(segment, lab) for base, lab in LABS.items() if self._chance.percent(share)
         }
@@ -105,13 +111,13 @@ class Physiology:
         down = self._chance.percent(_LEANING.get(lab.base, 50))
         limit, critical = (low, lowest) if down else (high, highest)
         gap = critical - limit
-        near, far = self._chance.weighted([((0, 30), 35), ((30, 90), 35), ((100, 130), 30)])
+        near, far = self._chance.weighted(_DEGREES[segment.present])
         target = max(_least(lab.base), limit + gap * self._chance.between(near, far) // 100)
         if down and target >= limit:  # ranges of one or two digits
             target = limit - 1
         length = segment.end - segment.start
-        first = 60 if segment.present else 5
-        peak = segment.start + length * self._chance.between(first, 100) // 100
+        first, last = (85, 100) if segment.present else (5, 95)  # what goes wrong now brought the patient here
+        peak = segment.start + length * self._chance.between(first, last) // 100
         return Excursion(target, peak, segment.start, segment.end)
 
     def lab(self, base: str, moment: int) -> int:

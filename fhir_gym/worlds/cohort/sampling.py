@@ -86,8 +86,8 @@ def _stay_draws(chance: Chance, patient: Patient, segment: Segment) -> Iterator[
     for day in range(first, last + 1):
         midnight = day * DAY - _MIDNIGHT
         yield midnight + chance.between(4 * 60, 7 * 60 + 30), _morning(chance, patient)
-        for hour in {1: (), 2: (17,), 3: (0, 11, 17, 22)}[patient.acuity]:
-            if chance.percent(70):
+        for hour in {1: (17,), 2: (11, 18), 3: (0, 10, 15, 20)}[patient.acuity]:
+            if chance.percent(45 + 12 * patient.acuity):
                 yield midnight + hour * 60 + chance.between(0, 59), tuple(chance.some(("K", "NA", "GLU", "MG"), 3))
         if sweet:
             for minute in (435, 690, 1005, 1290):  # before meals and at night, at the bedside
@@ -98,8 +98,8 @@ def _stay_draws(chance: Chance, patient: Patient, segment: Segment) -> Iterator[
 
 def _admission(chance: Chance, patient: Patient) -> tuple[str, ...]:
     bases = [*_BMP, *_CBC, "MG"]
-    bases += [base for base, share in (("TP", 45), ("PT", 45), ("A1C", 20)) if chance.percent(share)]
-    if "A1C" not in bases and "diabetes" in patient.diseases and chance.percent(50):
+    bases += [base for base, share in (("TP", 45), ("PT", 45), ("A1C", 10)) if chance.percent(share)]
+    if "A1C" not in bases and "diabetes" in patient.diseases and chance.percent(25):
         bases.append("A1C")
     return tuple(bases) if patient.kind != "new" else tuple(chance.some(bases, len(bases) * 3 // 4))
 
@@ -143,7 +143,7 @@ def _results(chance: Chance, body: Physiology, base: str, moment: int) -> Iterat
             again = min(SPAN, later + chance.between(_QUICKEST, 90))
             yield Reading(base, later, again, body.lab(base, later))
     elif fate == "error":
-        wrong = (reading.value if isinstance(reading.value, int) else 0) * chance.one((5, 7, 14, 18, 30)) // 10
+        wrong = (reading.value if isinstance(reading.value, int) else 0) * chance.one((3, 5, 14, 18, 20)) // 10
         yield replace(reading, value=max(1, wrong), status="entered-in-error")
         yield reading
     elif fate == "double":
