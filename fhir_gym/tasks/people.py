@@ -32,32 +32,24 @@ _GIVEN = {
     "female": _words(
         "Abigail Aïcha Amélie Ana Anneke Beatriz Camille Chloé Danielle Dörte Eleanor Elżbieta Farah Fatima Frances "
         "Grace Hannah Hélène Imani Ingrid Irène Jasmine Jo-Ann Josephine Katarzyna Keiko Lakshmi Leila Lucía "
-        "Marguerite "
-        "Mary-Kate María Meera Mei-Ling Nadia Ngozi Noémie Olga Patricia Priya Renée Rosalind Ruth Saoirse Siobhán "
-        "Sofía "
-        "Solveig Theresa Ursula Valentina Wanda Xiomara Yara Zoë Zuzanna"
+        "Marguerite Mary-Kate María Meera Mei-Ling Nadia Ngozi Noémie Olga Patricia Priya Renée Rosalind Ruth Saoirse "
+        "Siobhán Sofía Solveig Theresa Ursula Valentina Wanda Xiomara Yara Zoë Zuzanna"
     ),
     "male": _words(
         "Aaron Abdul Adrián Ángel Anders Andrés Benedikt Björn Brendan Carlos Cédric Chidi Cormac Dmitri Eamon Émile "
         "Enrique Ethan Felix François Gustav Hassan Hiroshi Ibrahim István Jamal Jean-Luc Jesús João Jonas Joseph "
-        "Jürgen "
-        "Karl-Heinz Kwame Lars Lukas Malik Marek Mateo Min-Jun Nikolai Óscar Patrick Pedro Rajesh Rémi Ricardo Samuel "
-        "Sebastián Stephen Tadeusz Thomas Vikram Walter Xavier Yusuf Zoltán"
+        "Jürgen Karl-Heinz Kwame Lars Lukas Malik Marek Mateo Min-Jun Nikolai Óscar Patrick Pedro Rajesh Rémi Ricardo "
+        "Samuel Sebastián Stephen Tadeusz Thomas Vikram Walter Xavier Yusuf Zoltán"
     ),
 }
 _FAMILY = _words(
     "Abernathy Adeyemi Ahlström Al-Masri Álvarez Bergström Bianchi Björkman Brânză Calloway Carvalho Chaudhry Chen "
-    "Çelik "
-    "Contreras Costa D'Amico D'Angelo D'Souza Delacroix Dvořák Eriksson Espinoza Fairchild Fernández Fitzgerald "
-    "Fournier "
-    "García Gómez Grünwald Gutiérrez Hakimi Hallström Hernández Holloway Huang Ibáñez Iversen Jankowski Jiménez "
-    "Kaminski "
-    "Kowalczyk Kröger Laurent Lefèvre Lindqvist López M'Bala MacKenzie Martínez McAllister Mensah Moreau Müller "
-    "N'Diaye "
-    "Nakamura Nguyễn Nuñez O'Brien O'Connell O'Hara O'Neill O'Sullivan Okafor Oyelaran Patel Peña Petrović Pham "
-    "Quiñones "
-    "Ramírez Reyes Rodríguez Rousseau Sánchez Santos Sjöberg Sørensen Strand Takahashi Thorne Tremblay Ueda Vásquez "
-    "Vandenberg Villaseñor Wójcik Whitfield Yamamoto Yücel Zhang Zieliński"
+    "Çelik Contreras Costa D'Amico D'Angelo D'Souza Delacroix Dvořák Eriksson Espinoza Fairchild Fernández Fitzgerald "
+    "Fournier García Gómez Grünwald Gutiérrez Hakimi Hallström Hernández Holloway Huang Ibáñez Iversen Jankowski "
+    "Jiménez Kaminski Kowalczyk Kröger Laurent Lefèvre Lindqvist López M'Bala MacKenzie Martínez McAllister Mensah "
+    "Moreau Müller N'Diaye Nakamura Nguyễn Nuñez O'Brien O'Connell O'Hara O'Neill O'Sullivan Okafor Oyelaran Patel "
+    "Peña Petrović Pham Quiñones Ramírez Reyes Rodríguez Rousseau Sánchez Santos Sjöberg Sørensen Strand Takahashi "
+    "Thorne Tremblay Ueda Vásquez Vandenberg Villaseñor Wójcik Whitfield Yamamoto Yücel Zhang Zieliński"
 )
 _STREETS = _words(
     "Alder Birch Chestnut Dogwood Elm Foxglove Hawthorn Juniper Linden Maple O'Hare Poplar Quarry St-Denis Willow"

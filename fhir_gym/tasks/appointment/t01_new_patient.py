@@ -39,10 +39,14 @@ class NewPatientParams(Params):
 class NewPatient(Task[NewPatientParams]):
     """Enter a new patient.
 
-    Starting state: a namesake with another birth date, and someone of the same family name and birth date, are on
-        file.
-    Checks: exactly one new Patient, each given datum on it, the answer is its id.
-    Differs from FHIR-AgentEval: phone, address, answer and uniqueness count.
+    Starting state: nothing is needed.
+    Decoys: a namesake with another birth date, and someone of the same family name and birth date, whose records a
+        hasty agent updates or answers instead.
+    Checks: exactly one new Patient with each given datum and no other name, telephone number or address; the answer is
+        its id.
+    Light: a Patient was created, with a name and a birth date.
+    Differs from FHIR-AgentEval: telephone, address, answer and uniqueness count; there, any tag would do, and the first
+        hit of a search by name was looked at.
     """
 
     key = "01"
@@ -61,9 +65,8 @@ class NewPatient(Task[NewPatientParams]):
         "- Date of birth: {birth_date}\n- Phone: {phone}\n- Address line: {line}\n- City: {city}\n- State: {state}\n"
         "They have never been here before, so do not reuse a record that exists.",
         "Create one patient record for {given} (given name) {family} (family name), date of birth {birth_date}. "
-        "Contact: "
-        "phone {phone}; {line} (address line), {city} (city), {state} (state). Any similar record belongs to "
-        "somebody else.",
+        "Contact: phone {phone}; {line} (address line), {city} (city), {state} (state). Any similar record belongs "
+        "to somebody else.",
     )
     ending = 'Finish with FINISH(["<id>"]), where <id> is the id of the new patient.'
     answer = IdsAnswer(("Patient",))

@@ -96,10 +96,13 @@ class _SearchPatient(Task[SearchPatientParams]):
 class SearchExistingPatient(_SearchPatient):
     """Look up a patient who is on file.
 
-    Starting state: the person, two namesakes with other birth dates, someone of the same family name and birth
-        date, and someone whose double family name starts with the person's, born the same day.
+    Starting state: the person.
+    Decoys: two namesakes with other birth dates, someone of the same family name and birth date, and someone born the
+        same day whose double family name starts with the person's, as a search by family name also finds.
     Checks: the answer is the person's id.
-    Differs from FHIR-AgentEval: random ids, decoys; the prompt names an exact form for "not on file".
+    Light: none.
+    Differs from FHIR-AgentEval: random ids instead of one that never changes, decoys, and an exact form for "not on
+        file"; ``Patient/12`` is as good as ``12``.
     """
 
     key = "02a"
@@ -114,9 +117,12 @@ class SearchExistingPatient(_SearchPatient):
 class SearchNonexistentPatient(_SearchPatient):
     """Look up a person who is not on file.
 
-    Starting state: as 02a, without the person.
+    Starting state: the person is not on file.
+    Decoys: those of 02a, one of whom a hasty agent answers.
     Checks: the answer is ``[]``, and a request would have shown the person, had they been on file.
-    Differs from FHIR-AgentEval: saying "none" without looking fails.
+    Light: none.
+    Differs from FHIR-AgentEval: there, repeating the prompt's sentence passed without a look; here, saying "none"
+        without having looked fails.
     """
 
     key = "02b"

@@ -60,12 +60,13 @@ class EarliestSlotParams(Params):
 class EarliestSlot(Task[EarliestSlotParams]):
     """Find the earliest available slot of any provider at a clinic.
 
-    Starting state: four providers with a schedule each, three at the clinic, one at another place of similar name.
-        Free slots in the past, begun, and later than the earliest one; slots before it that are taken, withdrawn or
-        elsewhere.
+    Starting state: four providers with a schedule each, three at the clinic, and the clinic's earliest free slot.
+    Decoys: free slots in the past, begun, and later than that one; slots before it that are taken or withdrawn; earlier
+        free ones at another place whose name starts with the clinic's.
     Checks: the answer is the earliest free slot that has not started.
-    Differs from FHIR-AgentEval: the clinic is named, so that the answer does not depend on other data of the
-        server; random times, no ties, free slots in the past.
+    Light: none.
+    Differs from FHIR-AgentEval: the clinic is named, so that the answer does not depend on other data of the server;
+        there, it was always the same slot. Random times, no ties, free slots in the past.
     """
 
     key = "11a"
@@ -84,11 +85,9 @@ class EarliestSlot(Task[EarliestSlotParams]):
         "soonest.",
     )
     ending = (
-        "A slot belongs to a place if the place is an actor of the slot's schedule. A slot is available if its "
-        "status is free "
-        'and it starts at or after the present instant. Finish with FINISH(["<id>"]), where <id> is the id of the '
-        "slot, or "
-        "with FINISH([]) if no slot is available. Change nothing."
+        "A slot belongs to a place if the place is an actor of the slot's schedule. A slot is available if its status "
+        'is free and it starts at or after the present instant. Finish with FINISH(["<id>"]), where <id> is the id of '
+        "the slot, or with FINISH([]) if no slot is available. Change nothing."
     )
     answer = IdsAnswer(("Slot",), or_empty=True)
     gold_steps = 2

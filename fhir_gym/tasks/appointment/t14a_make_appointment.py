@@ -63,12 +63,15 @@ class MakeAppointmentParams(Params):
 class MakeAppointment(Task[MakeAppointmentParams]):
     """Book a patient with a doctor at a given time.
 
-    Starting state: the doctor with a free slot at that time; another practitioner of swapped name with one too;
-        slots of the doctor at other hours, the day before and a week later; a namesake of the patient.
-    Checks: one new booked appointment of both in that slot at its times, the slot busy and else unchanged, the
-        answer is the appointment's id.
-    Differs from FHIR-AgentEval: participants in any order, created by POST or PUT, answer and slot's other fields
-        count, searching is allowed, "next" is defined.
+    Starting state: the patient, the doctor and the doctor's free slot at that time.
+    Decoys: a practitioner of swapped name with a free slot at that time, a blocked slot of the doctor at that time,
+        slots of the doctor at other hours, the day before and a week later, a namesake of the patient.
+    Checks: one new booked appointment of both in that slot at its times, the slot busy and else unchanged, the answer
+        is the appointment's id.
+    Light: an appointment was created and the slot was updated.
+    Differs from FHIR-AgentEval: participants in any order, created by POST or PUT; the answer and the slot's other
+        elements count (the solution there emptied the slot); searching is allowed, since no id can be known without;
+        "next" is defined.
     """
 
     key = "14a"

@@ -74,10 +74,13 @@ class CancelAppointmentParams(Params):
 class CancelAppointment(Task[CancelAppointmentParams]):
     """Cancel a patient's next appointment and free its slot.
 
-    Starting state: the next booked appointment and a later one; a booked one in the past, a cancelled and a
-        proposed one before the next; an earlier one of a namesake.
+    Starting state: the patient's next booked appointment and its slot.
+    Decoys: a later booked appointment; one in the past; a cancelled and a proposed one before the next; an earlier one
+        of a namesake.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
-    Differs from FHIR-AgentEval: which appointment counts, and the answer does; "next" is defined.
+    Light: the appointment and its slot were updated.
+    Differs from FHIR-AgentEval: which appointment was cancelled counts, and the answer, which was compared with itself
+        there; "next" is defined.
     """
 
     key = "15a"
@@ -98,14 +101,12 @@ class CancelAppointment(Task[CancelAppointmentParams]):
         "{patient}, born {birth_date}, cannot come to the next appointment (family name {family}, given name {given}). "
         "Please cancel it and make its slot available again.",
         "The patient with family name {family}, given name {given} and date of birth {birth_date} calls off the next "
-        "visit: "
-        "cancel that appointment and release the slot.",
+        "visit: cancel that appointment and release the slot.",
     )
     ending = (
         'The "next" appointment is the one with status booked that starts earliest after the present instant. Set '
-        "its status "
-        "to cancelled and the status of its slot to free; leave everything else as it is, delete and create nothing. "
-        'Finish with FINISH(["<appointment id>", "<slot id>"]).'
+        "its status to cancelled and the status of its slot to free; leave everything else as it is, delete and create "
+        'nothing. Finish with FINISH(["<appointment id>", "<slot id>"]).'
     )
     answer = IdsAnswer(("Appointment", "Slot"))
     gold_steps = 6

@@ -1,0 +1,41 @@
+"""What a task's docstring says, by its fixed sections."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fhir_gym.tasks.task import Task
+
+__all__ = ["SECTIONS", "sections", "summary"]
+
+SECTIONS = ("Starting state", "Decoys", "Checks", "Light", "Differs from FHIR-AgentEval")
+"""The sections of a task's docstring in the packs after FHIR-AgentEval."""
+
+_HEAD = re.compile(r"([A-Z][A-Za-z- ]+): (.*)")
+
+
+def summary(task: Task[Any]) -> str:
+    """The first paragraph: what is asked, in a sentence."""
+    lines = _text(task)
+    return " ".join(lines[: lines.index("")] if "" in lines else lines)
+
+
+def sections(task: Task[Any]) -> Mapping[str, str]:
+    """The sections, each as one text."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in _text(task)[1:]:
+        head = _HEAD.match(line)
+        if head:
+            name = head[1]
+            found[name] = [head[2]]
+        elif name and line.strip():
+            found[name].append(line.strip())
+    return {name: " ".join(lines) for name, lines in found.items()}
+
+
+def _text(task: Task[Any]) -> list[str]:
+    return (inspect.getdoc(type(task)) or "").splitlines()
