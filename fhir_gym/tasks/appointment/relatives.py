@@ -1,0 +1,132 @@
+"""Relatives of patients: how v3-RoleCode and plain words say what they are to the patient."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from fhir_gym.tasks.bundles import reference
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.compare import plain
+from fhir_gym.tasks.concepts import codes_of, labels
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, other_given, relative_with
+from fhir_gym.types import Json, Resource
+
+__all__ = ["RELATIONS", "ROLES", "Relative", "fitting", "new_relative", "related_person", "relation", "relation_check"]
+
+ROLES = "http://terminology.hl7.org/CodeSystem/v3-RoleCode"
+_OLDEST = 104
+_YEAR = 365.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """One relation.
+
+    Attributes:
+        code: Its code in v3-RoleCode.
+        closer: Codes that say the same more closely.
+        broader: Codes that say less; they may stand beside the others.
+        texts: Further words for it.
+        gender: What it implies.
+        older: By how many years at least and at most someone in it is older than the patient.
+    """
+
+    code: str
+    closer: tuple[str, ...]
+    broader: tuple[str, ...]
+    texts: tuple[str, ...]
+    gender: str | None
+    older: tuple[int, int]
+
+
+_PARENT, _SIBLING, _CHILD = ("PRN", "FAMMEMB"), ("SIB", "FAMMEMB"), ("CHILD", "NCHILD", "FAMMEMB")
+RELATIONS = {
+    "mother": _Relation("MTH", ("NMTH",), _PARENT, ("natural mother",), "female", (20, 36)),
+    "father": _Relation("FTH", ("NFTH",), _PARENT, ("natural father",), "male", (20, 38)),
+    "guardian": _Relation("GUARD", (), ("RESPRSN",), ("legal guardian",), None, (15, 36)),
+    "spouse": _Relation("SPS", ("HUSB", "WIFE"), ("SIGOTHR", "FAMMEMB"), ("husband", "wife"), None, (-6, 6)),
+    "brother": _Relation("BRO", ("NBRO",), _SIBLING, ("natural brother",), "male", (-8, 8)),
+    "sister": _Relation("SIS", ("NSIS",), _SIBLING, ("natural sister",), "female", (-8, 8)),
+    "son": _Relation("SONC", ("SON",), _CHILD, ("natural son",), "male", (-36, -20)),
+    "daughter": _Relation("DAUC", ("DAU",), _CHILD, ("natural daughter",), "female", (-36, -20)),
+}
+"""By the word a prompt uses."""
+
+_WORD_OF_CODE = {code: word for word, one in RELATIONS.items() for code in (one.code, *one.closer)}
+_WORD_OF_TEXT = {text: word for word, one in RELATIONS.items() for text in (word, *one.texts)}
+
+
+class Relative(Params):
+    """A patient's relative.
+
+    Attributes:
+        patient: Id of the patient.
+        person: Who it is; the `id` is that of the RelatedPerson.
+        relation: What they are to the patient, one of `RELATIONS`.
+    """
+
+    patient: str
+    person: Person
+    relation: str
+
+
+def fitting(patient: Person, today: date, *, youngest: int = 0) -> list[str]:
+    """The relations someone may have to a patient of this age, being at least `youngest` years old."""
+    age = int((today - date.fromisoformat(patient.birth_date)).days / _YEAR)
+    return [word for word, one in RELATIONS.items() if age + one.older[0] > youngest and age + one.older[1] < _OLDEST]
+
+
+def new_relative(rng: random.Random, patient: Person, id: str, relation: str) -> Relative:
+    """Someone who is that to a patient: the same family name, another given name."""
+    one = RELATIONS[relation]
+    gender = one.gender or rng.choice(("female", "male"))
+    days = rng.randrange(int(one.older[0] * _YEAR), int(one.older[1] * _YEAR))
+    born = date.fromisoformat(patient.birth_date) - timedelta(days=days)
+    given = other_given(rng, patient.model_copy(update={"gender": gender}))
+    person = relative_with(rng, patient, id, given=given, gender=gender, birth_date=born.isoformat())
+    return Relative(patient=patient.id, person=person, relation=relation)
+
+
+def relation(word: str) -> Resource:
+    """The CodeableConcept of a relation, by its code."""
+    return {"coding": [{"system": ROLES, "code": RELATIONS[word].code}]}
+
+
+def related_person(relative: Relative) -> Resource:
+    """The RelatedPerson."""
+    person = relative.person
+    return {
+        "resourceType": "RelatedPerson",
+        "id": person.id,
+        "active": True,
+        "patient": reference("Patient", relative.patient),
+        "relationship": [relation(relative.relation)],
+        "name": [{"use": "official", "family": person.family, "given": [person.given]}],
+        "telecom": [{"system": "phone", "value": person.phone, "use": "home"}],
+        "gender": person.gender,
+        "birthDate": person.birth_date,
+        "address": [{"use": "home", "line": [person.line], "city": person.city, "state": person.state}],
+    }
+
+
+def relation_check(concepts: Sequence[Json] | None, word: str) -> Check:
+    """A check that ``RelatedPerson.relationship`` says a relation, by a code of v3-RoleCode or in words, and no other.
+
+    Args:
+        concepts: The CodeableConcepts.
+        word: The relation, one of `RELATIONS`.
+    """
+    found = list(concepts or [])
+    said = _said(found) - set(RELATIONS[word].broader)
+    return Check(name="relationship", passed=said == {word}, expected=word, actual=found)
+
+
+def _said(concepts: list[Json]) -> set[str]:
+    """The relations that concepts say, by their words; a code that stands for none of them is kept as it is."""
+    coded = {_WORD_OF_CODE.get(code, code) for code in codes_of(concepts, ROLES)}
+    texts = (plain(label).casefold() for label in labels(concepts))
+    return coded | {_WORD_OF_TEXT[text] for text in texts if text in _WORD_OF_TEXT}
