@@ -85,6 +85,4 @@ def concept_checks(name: str, value: Json, expected: Concept) -> Iterator[Check]
     """
     yield equal(f"{name} code", codes_of(value, expected.system), [expected.code])
     found: list[Json] = list(labels(value))
-    yield Check(
-        name=f"{name} display", passed=says(value, expected.display), expected=expected.display, actual=found
-    )
+    yield Check(name=f"{name} display", passed=says(value, expected.display), expected=expected.display, actual=found)

@@ -1,0 +1,200 @@
+"""Task 03: enter medical history."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Post, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.appointment.history import (
+    CLINICAL_STATUS,
+    VERIFICATION_STATUS,
+    Problem,
+    condition,
+    some_problems,
+)
+from fhir_gym.tasks.bundles import reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.concepts import Concept, codes_of, concept_checks
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import is_new, new_resource
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "EnterHistory", "EnterHistoryParams"]
+
+_STATUSES = ("active", "active", "inactive", "resolved")
+_DENIED = frozenset({"refuted", "entered-in-error"})
+
+
+class EnterHistoryParams(Params):
+    """Values of task 03.
+
+    Attributes:
+        person: Whose history.
+        namesake: Another patient of the same name.
+        what: The condition.
+        clinical: Its clinical status.
+        decoys: Conditions on file: the same one of the patient, entered in error; the same one of the namesake;
+            another one of the patient.
+    """
+
+    person: Person
+    namesake: Person
+    what: Concept
+    clinical: str
+    decoys: tuple[Problem, ...]
+
+
+class EnterHistory(Task[EnterHistoryParams]):
+    """Enter medical history.
+
+    Starting state: the patient, with another condition.
+    Decoys: the same condition of the patient, entered in error (to be written over); the same one of a namesake.
+    Checks: exactly one new Condition of that patient with that code, display and clinical status, neither refuted
+        nor entered in error; the answer is its id.
+    Light: a new Condition with a subject, a clinical status and a code.
+    Differs from FHIR-AgentEval: the prompt says the clinical status, which was checked but not asked for; any coding
+        may be the one, not the first only; other codings may stand beside it; the answer counts.
+    """
+
+    key = "03"
+    title = "Enter medical history"
+    category = "Patient Records"
+    difficulty = 2
+    kind = "action"
+    required_tools = (("create",), ("read", "update"), ("search", "update"))
+    required_resources = ("Condition",)
+    prohibited_tools = ("delete",)
+    prompts = (
+        "Add to the medical history of {patient} (Patient/{id}): {display}, SNOMED CT code {code}, clinical status "
+        "{clinical}.",
+        "At intake, {patient} reports a condition that is missing from the record Patient/{id}. Please record it.\n"
+        "- Condition: {display}\n- SNOMED CT code: {code}\n- Clinical status: {clinical}",
+        "Patient/{id} ({patient}) has this condition: {display} (SNOMED CT {code}). Its clinical status is {clinical}. "
+        "Enter it in the patient's medical history.",
+    )
+    ending = (
+        "Create one new Condition whose subject is that patient, with the code and its display in the system "
+        f"http://snomed.info/sct and the clinical status in the system {CLINICAL_STATUS}; reuse or change no record "
+        'that is there. Finish with FINISH(["<id>"]), where <id> is the id of the new condition.'
+    )
+    answer = IdsAnswer(("Condition",))
+    gold_steps = 2
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "Condition": {
+            "verificationStatus": {"coding": [{"system": VERIFICATION_STATUS, "code": "confirmed"}]},
+            "note": [{"text": "Reported by the patient"}],
+        }
+    }
+
+    def sample(self, rng: random.Random, world: World) -> EnterHistoryParams:
+        """Draw the patient, the condition, and what is on file."""
+        ids = Ids(rng, world, 5)
+        person = new_person(rng, world, ids.new())
+        other = namesake(rng, person, ids.new())
+        what, another = some_problems(rng, 2)
+
+        def on_file(who: Person, what: Concept, verification: str) -> Problem:
+            recorded = (world.now.date() - timedelta(days=rng.randrange(10, 3_000))).isoformat()
+            clinical, category = rng.choice(_STATUSES), rng.choice(("problem-list-item", "encounter-diagnosis"))
+            return Problem(
+                id=ids.new(),
+                patient=who.id,
+                what=what,
+                clinical=clinical,
+                verification=verification,
+                category=category,
+                recorded=recorded,
+            )
+
+        decoys = (
+            on_file(person, what, "entered-in-error"),
+            on_file(other, what, "confirmed"),
+            on_file(person, another, "confirmed"),
+        )
+        clinical = rng.choice(_STATUSES)
+        return EnterHistoryParams(person=person, namesake=other, what=what, clinical=clinical, decoys=decoys)
+
+    def setup(self, p: EnterHistoryParams, world: World) -> list[Resource]:
+        """Both patients, what is on file."""
+        return [patient(p.person), patient(p.namesake), *map(condition, p.decoys)]
+
+    def words(self, p: EnterHistoryParams, world: World) -> dict[str, str]:
+        """Patient, condition, status."""
+        return {
+            "patient": p.person.name,
+            "id": p.person.id,
+            "display": p.what.display,
+            "code": p.what.code,
+            "clinical": p.clinical,
+        }
+
+    def gold(self, p: EnterHistoryParams, fhir: Fhir) -> Gold:
+        """Create, answer the id."""
+        body = {
+            "resourceType": "Condition",
+            "clinicalStatus": {"coding": [{"system": CLINICAL_STATUS, "code": p.clinical}]},
+            "code": p.what.concept,
+            "subject": reference("Patient", p.person.id),
+        }
+        made = yield Post("/Condition", body)
+        yield Finish([made["id"]])
+
+    def near_misses(self, p: EnterHistoryParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Denied, hedged, or written over what is there."""
+        create, finish = gold
+        body = json.loads(create.body or "")
+        for status in sorted(_DENIED):
+            denied = {"coding": [{"system": VERIFICATION_STATUS, "code": status}]}
+            yield f"{status}", [Post("/Condition", {**body, "verificationStatus": denied}), finish]
+        other = p.decoys[-1].what
+        both = {"coding": [p.what.coding, other.coding]}
+        yield "two conditions in one code", [Post("/Condition", {**body, "code": both}), finish]
+        for decoy in p.decoys:
+            over = Put(f"/Condition/{decoy.id}", {**body, "id": decoy.id})
+            yield f"written over Condition/{decoy.id}", [over, Finish([decoy.id])]
+            yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]
+
+    def equivalents(self, p: EnterHistoryParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The display as text; another coding first."""
+        body = json.loads(gold[0].body or "")
+        bare = {"system": p.what.system, "code": p.what.code}
+        id = "chosen-by-hand"
+        codes = {
+            "display as text, in capitals": {"coding": [bare], "text": p.what.display.upper()},
+            "a local code first": {"coding": [{"system": "urn:local", "code": "H1"}, p.what.coding]},
+        }
+        for name, code in codes.items():
+            yield name, [Put(f"/Condition/{id}", {**body, "id": id, "code": code}), Finish([id])]
+
+    def touches(self, p: EnterHistoryParams) -> tuple[Touch, ...]:
+        """One new Condition."""
+        return (Touch("created", "Condition"),)
+
+    def checks(self, p: EnterHistoryParams, end: EndState) -> Iterator[Check]:
+        """Every datum of the ask, on the new condition."""
+        (answer,) = end.answer_ids("Condition")
+        found = new_resource(end, "Condition", answer)
+        yield is_new(end, "Condition")
+        for element in ("subject", "clinicalStatus", "code"):
+            there = not found or element in found
+            yield Check(name=f"has {element}", passed=there, actual=found.get(element), level="exists")
+        yield equal("subject", end.refers(found.get("subject")), f"Patient/{p.person.id}")
+        yield from concept_checks("condition", found.get("code"), p.what)
+        yield equal("clinical status", codes_of(found.get("clinicalStatus"), CLINICAL_STATUS), [p.clinical])
+        verification = codes_of(found.get("verificationStatus"), VERIFICATION_STATUS)
+        denied = _DENIED.intersection(verification)
+        yield Check(name="not denied", passed=not denied, expected="no status that denies it", actual=verification)
+        yield equal("answer", answer, found.get("id", "the id of the new condition"))
+
+
+TASKS = (EnterHistory,)
