@@ -21,6 +21,7 @@ from fhir_gym.types import Json
 __all__ = ["WRITERS", "Rows", "Writer", "normalise", "owner_key", "relative_reference", "truth"]
 
 _MAX_STRING = 768
+_MAX_NUMBER = 1e300
 
 
 @dataclass(slots=True)
@@ -181,7 +182,7 @@ def _timing(value: Json, pid: int, rows: Rows) -> None:
 
 
 def _number(value: Json, pid: int, rows: Rows, code: str = "", system: str = "") -> None:
-    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
         rows.quantity[pid, float(value), rows.rid, code, system] = None
 
 

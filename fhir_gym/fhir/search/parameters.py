@@ -22,6 +22,7 @@ from fhir_gym.fhir.search.uris import uri_condition
 __all__ = ["compile_parameter", "compile_query"]
 
 MAX_PARAMETERS = 100
+MAX_ALL_VALUES = 2000
 
 
 def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condition]:
@@ -39,6 +40,8 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
         by_name.setdefault(name, []).append(value)
     if sum(map(len, by_name.values())) > MAX_PARAMETERS:
         raise FhirError(400, f"A search with more than {MAX_PARAMETERS} parameters is not supported by this server")
+    if sum(value.count(",") + 1 for values in by_name.values() for value in values) > MAX_ALL_VALUES:
+        raise FhirError(400, f"A search with more than {MAX_ALL_VALUES} values is not supported by this server")
     for name in by_name:
         _require_known(scope, name)
     found = [compile_parameter(scope, name, values) for name, values in by_name.items()]

@@ -14,8 +14,8 @@ __all__ = ["MAX_VALUES", "Scope", "failed_search", "unknown_parameter"]
 MAX_DEPTH = 6
 """Links of a chain, or of nested `_has`."""
 
-MAX_VALUES = 1000
-"""Values of one parameter."""
+MAX_VALUES = 300
+"""Values of one parameter: SQLite nests expressions 1000 deep at most."""
 
 
 @dataclass(frozen=True, slots=True)
