@@ -2,7 +2,7 @@
 
 from fhir_gym.worlds.cache import cache_dir
 from fhir_gym.worlds.catalogue import WorldInfo, available
-from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjson
+from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjson, import_server
 from fhir_gym.worlds.loading import Progress, build, load, write
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "cache_dir",
     "import_bundles",
     "import_ndjson",
+    "import_server",
     "load",
     "write",
 ]

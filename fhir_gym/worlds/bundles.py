@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.files import Record, document
+from fhir_gym.worlds.rewriting import rewrite
 
 __all__ = ["bundle_records"]
 
@@ -27,10 +29,9 @@ def bundle_records(files: Sequence[tuple[Path, str]]) -> Iterator[Record]:
             by_identifier |= _identifiers(record.value) if record.value else {}
     for path, shown in files:
         read = document(path, shown)
-        addresses = _addresses(read.value)
+        resolve = partial(_resolved, _addresses(read.value), by_identifier)
         for record in _entries(read):
-            if record.value is not None:
-                _rewrite(record.value, addresses, by_identifier)
+            rewrite(record.value, resolve)
             yield record
 
 
@@ -93,15 +94,5 @@ def _identifiers(resource: Resource) -> dict[str, str]:
     return found
 
 
-def _rewrite(value: Json, addresses: Mapping[str, str], by_identifier: Mapping[str, str]) -> None:
-    """Replace every Reference in place, as deep as the resource goes."""
-    todo = [value]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, list):
-            todo.extend(node)
-        elif isinstance(node, dict):
-            target = node.get("reference")
-            if isinstance(target, str):
-                node["reference"] = addresses.get(target) or by_identifier.get(target) or target
-            todo.extend(node.values())
+def _resolved(addresses: Mapping[str, str], by_identifier: Mapping[str, str], target: str) -> str:
+    return addresses.get(target) or by_identifier.get(target) or target

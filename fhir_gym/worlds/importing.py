@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,11 +17,13 @@ from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.bundles import bundle_records
 from fhir_gym.worlds.cache import exclusive, remove_leftovers
 from fhir_gym.worlds.catalogue import imported_path
+from fhir_gym.worlds.downloading import Download
 from fhir_gym.worlds.files import Record, find_files, lines
 from fhir_gym.worlds.loading import Progress
+from fhir_gym.worlds.server import Server
 from fhir_gym.worlds.survey import Survey, present
 
-__all__ = ["ImportReport", "import_bundles", "import_ndjson"]
+__all__ = ["ImportReport", "import_bundles", "import_ndjson", "import_server"]
 
 _STEP = 100
 
@@ -31,8 +33,8 @@ class ImportReport:
     """What an import did.
 
     Attributes:
-        source: What was imported.
-        files: How many files were read.
+        source: What was imported: a path or a url.
+        files: How many files were read; of a server 0.
         counts: Resources by type.
         doubles: Exact repetitions of a resource, left out.
         dangling: References to resources the world does not hold; they are kept.
@@ -41,6 +43,7 @@ class ImportReport:
         altered_examples: Some of them.
         now: The world's present.
         now_source: Where that comes from.
+        notes: What else there is to say, in sentences.
     """
 
     source: str
@@ -53,6 +56,7 @@ class ImportReport:
     altered_examples: tuple[str, ...]
     now: datetime
     now_source: str
+    notes: tuple[str, ...] = ()
 
 
 def import_ndjson(
@@ -87,7 +91,7 @@ def import_ndjson(
         for path in files:
             yield from lines(path, _shown(path, source))
 
-    return _Import(source, len(files), records, now, progress, on_report).into(out, name)
+    return _Import(str(source), len(files), records, now, progress, on_report).into(out, name or _name_of(source))
 
 
 def import_bundles(
@@ -110,7 +114,59 @@ def import_bundles(
     def records() -> Iterator[Record]:
         return bundle_records([(path, _shown(path, source)) for path in files])
 
-    return _Import(source, len(files), records, now, progress, on_report).into(out, name)
+    return _Import(str(source), len(files), records, now, progress, on_report).into(out, name or _name_of(source))
+
+
+def import_server(
+    url: str,
+    *,
+    types: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    now: datetime | None = None,
+    headers: Mapping[str, str] | None = None,
+    page_size: int = 500,
+    progress: Progress | None = None,
+    on_report: Callable[[ImportReport], None] | None = None,
+) -> World:
+    """Make a world of everything a FHIR server holds.
+
+    Pages are kept beside the target as they come. Interrupted, by an error or a kill, the same call continues with the
+    page after the last one. At the end as many of each type must have come as the server says there are.
+
+    Args:
+        url: The server's base, such as `http://localhost:8080/fhir`.
+        types: Resource types to import; by default all that its CapabilityStatement says can be searched for.
+        out: File to write; by default the cache folder, where `load(name)` finds it.
+        name: Name of the world; by default made of the url.
+        now: The world's present; by default the next full quarter of an hour after the data's newest clinical date.
+        headers: Sent with every request, such as `{"Authorization": "Bearer …"}`.
+        page_size: How many resources to ask for at once; a server may give fewer.
+        progress: Told how far it is: how many resources are fetched, then how many are written, of how many.
+        on_report: Called with the report before the world is returned.
+
+    Raises:
+        UnknownNameError: One of the types does not exist.
+        WorldError: No FHIR R4 server answers, it fails for longer than half a minute, resources are unusable, counts
+            differ, or the world cannot be written.
+    """
+    server = Server(url, headers=headers)
+    path = _target(out, name or server.name)
+    folder = path.with_name(f".{path.name}.spool")
+    try:
+        with exclusive(folder / "spool"):
+            download = Download(server, folder, types, page_size, progress)
+            download.run()
+            if out is not None:  # the spool's lock guards the file as well
+                remove_leftovers(path)
+            source = _Import(
+                server.base, 0, download.records, now, progress, on_report, download.verify, download.notes
+            )
+            world = source.into(out, name or server.name)
+            download.spool.remove()
+    finally:
+        server.close()
+    return world
 
 
 def _shown(path: Path, source: Path) -> str:
@@ -121,19 +177,18 @@ def _shown(path: Path, source: Path) -> str:
 class _Import:
     """One import: reads its records twice, first to survey, then to write."""
 
-    source: Path
+    source: str
     files: int
     records: Callable[[], Iterator[Record]]
     now: datetime | None
     progress: Progress | None
     on_report: Callable[[ImportReport], None] | None
+    verify: Callable[[Survey], None] | None = None
+    notes: Callable[[], tuple[str, ...]] = tuple
 
-    def into(self, out: str | Path | None, name: str | None) -> World:
+    def into(self, out: str | Path | None, name: str) -> World:
         """Write the world and open it."""
-        name = name or _name_of(self.source)
-        path = Path(out).expanduser() if out is not None else imported_path(name)
-        if path.is_dir():
-            raise WorldError(f"cannot write a world to {path}: it is a folder")
+        path = _target(out, name)
         survey = self._survey()
         now, why = (self.now, "as given") if self.now else present(survey)
         with exclusive(path) if out is None else nullcontext():
@@ -152,6 +207,8 @@ class _Import:
                 self.progress(seen, 0)
             survey.see(record)
         survey.refuse()
+        if self.verify:
+            self.verify(survey)
         if not survey.total:
             raise WorldError(f"cannot import {self.source}: there is no resource in it")
         return survey
@@ -179,7 +236,7 @@ class _Import:
         if self.progress:
             self.progress(survey.total, survey.total)
         return ImportReport(
-            source=str(self.source),
+            source=self.source,
             files=self.files,
             counts=dict(sorted(survey.counts.items())),
             doubles=survey.doubles,
@@ -189,7 +246,15 @@ class _Import:
             altered_examples=tuple(altered.examples),
             now=now.astimezone(UTC),
             now_source=why,
+            notes=self.notes(),
         )
+
+
+def _target(out: str | Path | None, name: str) -> Path:
+    path = Path(out).expanduser() if out is not None else imported_path(name)
+    if path.is_dir():
+        raise WorldError(f"cannot write a world to {path}: it is a folder")
+    return path
 
 
 class _Tally:
