@@ -9,7 +9,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
@@ -182,7 +181,7 @@ def _timing(value: Json, pid: int, rows: Rows) -> None:
 
 
 def _number(value: Json, pid: int, rows: Rows, code: str = "", system: str = "") -> None:
-    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
         rows.quantity[pid, float(value), rows.rid, code, system] = None
 
 

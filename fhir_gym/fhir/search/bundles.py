@@ -9,7 +9,7 @@ from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.headers import bundle_headers
 from fhir_gym.fhir.messages import Response
-from fhir_gym.fhir.search.options import Shape
+from fhir_gym.fhir.search.options import WHOLE, Shape
 from fhir_gym.fhir.subset import subset
 
 __all__ = ["Link", "searchset"]
@@ -32,7 +32,7 @@ def searchset(
     included: Sequence[int] = (),
     total: int | None = None,
     links: Iterable[Link] = (),
-    shape: Shape = Shape(),  # noqa: B008 - frozen
+    shape: Shape = WHOLE,
 ) -> Response:
     """A page of a search as a response.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 __all__ = [
     "BY_REFERENCE",
@@ -88,7 +88,7 @@ class AnyOf:
     parts: tuple[Condition, ...]
 
 
-Condition = Union[Rows, Not, AllOf, AnyOf]  # noqa: UP007 - the classes above name it before it exists
+Condition: TypeAlias = Rows | Not | AllOf | AnyOf
 
 NOTHING = AnyOf(())
 """Holds for no resource."""

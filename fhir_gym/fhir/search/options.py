@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.urls import Pairs
 
-__all__ = ["DEFAULT_COUNT", "Options", "Shape", "parse_options", "parse_shape", "whole_number"]
+__all__ = ["DEFAULT_COUNT", "WHOLE", "Options", "Shape", "parse_options", "parse_shape", "whole_number"]
 
 DEFAULT_COUNT = 20
 
@@ -33,6 +33,10 @@ class Shape:
     def whole(self) -> bool:
         """Whether resources are shown as stored."""
         return self.elements is None and self.summary in (None, "count")
+
+
+WHOLE = Shape()
+"""Everything, as stored."""
 
 
 @dataclass(frozen=True, slots=True)
