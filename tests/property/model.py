@@ -383,8 +383,8 @@ def _fits_patient(content: Resource, name: str, value: str) -> bool:
 
 def _fits_observation(content: Resource, name: str, value: str) -> bool:
     found = {
-        "code": content["code"]["coding"][0]["code"] == value,
-        "subject": content["subject"]["reference"] == value,
+        "code": bool(content["code"]["coding"][0]["code"] == value),
+        "subject": bool(content["subject"]["reference"] == value),
     }
     if name != "value-quantity":
         return found[name]

@@ -56,7 +56,7 @@ def _observation(id: str, subject: str, code: str, value: int | None) -> Resourc
 
 
 def observation_content(subject: str, code: str, value: int | None) -> Resource:
-    content = {"status": "final", "code": {"coding": [{"code": code}]}, "subject": {"reference": subject}}
+    content: Resource = {"status": "final", "code": {"coding": [{"code": code}]}, "subject": {"reference": subject}}
     return content | ({} if value is None else {"valueQuantity": {"value": value}})
 
 
@@ -138,9 +138,8 @@ def encoded(url: str) -> str:
 
 
 def body_of(op: Op) -> Resource:
-    return (
-        {"resourceType": op.type} | ({"id": op.id} if op.id else {"id": "any"} if op.verb == "PUT" else {}) | op.content
-    )
+    id = {"id": op.id or "any"} if op.verb == "PUT" else {}
+    return {"resourceType": op.type, **id, **op.content}
 
 
 def json_patch(gender: str | None) -> list[dict[str, str]]:

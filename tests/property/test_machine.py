@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -263,9 +262,11 @@ class Machine(RuleBasedStateMachine):
 
 
 def run(world: World, **bounds: Any) -> None:
-    run_state_machine_as_test(
-        partial(Machine, world), settings=settings(**bounds, suppress_health_check=list(HealthCheck))
-    )
+    class Bound(Machine):
+        def __init__(self) -> None:
+            super().__init__(world)
+
+    run_state_machine_as_test(Bound, settings=settings(**bounds, suppress_health_check=list(HealthCheck)))
 
 
 def test_a_session_agrees_with_the_model(small_world: World) -> None:
