@@ -9,7 +9,7 @@ from fhir_gym.types import Resource
 from fhir_gym.worlds.cohort.catalogues import DIAGNOSES, MEDICINES, ORDERS
 from fhir_gym.worlds.cohort.course import Segment
 from fhir_gym.worlds.cohort.observations import moment, subject
-from fhir_gym.worlds.cohort.patients import Patient
+from fhir_gym.worlds.cohort.patients import LATEST, Patient
 from fhir_gym.worlds.hospital import terms
 from fhir_gym.worlds.hospital.chance import Chance, Ids
 from fhir_gym.worlds.hospital.problems import DISEASES
@@ -108,4 +108,4 @@ def _occasions(chance: Chance, segments: Sequence[Segment], count: int) -> Itera
     weighted = [(segment, 1 + (segment.end - segment.start) // (DAY // 4)) for segment in segments]
     for _ in range(count):
         segment = chance.weighted(weighted)
-        yield segment, chance.between(segment.start, segment.end)
+        yield segment, chance.between(segment.start, min(segment.end, LATEST))

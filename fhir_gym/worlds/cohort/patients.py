@@ -9,10 +9,13 @@ from fhir_gym.worlds.hospital.people import Person
 from fhir_gym.worlds.hospital.problems import DISEASES
 from fhir_gym.worlds.hospital.times import DAY, NOW, START
 
-__all__ = ["SPAN", "Patient"]
+__all__ = ["LATEST", "SPAN", "Patient"]
 
 SPAN = int((NOW - START).total_seconds()) // 60
 """Minutes between the beginning of the records and the present."""
+
+LATEST = SPAN - 1
+"""When the last thing happened: everything lies before the present."""
 
 # (kind, share of the patients, bounds of the size of the record relative to others')
 _KINDS = (("new", 15, (2, 6)), ("brief", 25, (10, 30)), ("regular", 40, (40, 90)), ("complex", 20, (120, 350)))

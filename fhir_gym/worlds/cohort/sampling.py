@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fhir_gym.worlds.cohort.course import Segment
-from fhir_gym.worlds.cohort.patients import SPAN, Patient
+from fhir_gym.worlds.cohort.patients import LATEST, SPAN, Patient
 from fhir_gym.worlds.cohort.physiology import Physiology
 from fhir_gym.worlds.hospital.chance import Chance
 from fhir_gym.worlds.hospital.labs import PANELS
@@ -57,8 +57,8 @@ def readings(chance: Chance, patient: Patient, segments: Sequence[Segment]) -> l
 
 def _segment(chance: Chance, patient: Patient, body: Physiology, segment: Segment) -> list[Reading]:
     draws = list(_stay_draws(chance, patient, segment) if segment.stay else _visit_draws(chance, patient, segment))
-    draws = [draw for draw in draws if segment.start <= draw[0] <= min(segment.end, SPAN - _QUICKEST)]
-    draws += _repeats(chance, draws, min(segment.end, SPAN - _QUICKEST))
+    draws = [draw for draw in draws if segment.start <= draw[0] <= min(segment.end, LATEST - _QUICKEST)]
+    draws += _repeats(chance, draws, min(segment.end, LATEST - _QUICKEST))
     found = [reading for moment, bases in draws for base in bases for reading in _results(chance, body, base, moment)]
     if segment.present:
         anchor = _anchor(chance, body, segment)
@@ -75,7 +75,7 @@ def _thinned(chance: Chance, found: list[Reading], most: int) -> list[Reading]:
 def _anchor(chance: Chance, body: Physiology, segment: Segment) -> Reading:
     """The sodium of the present morning, which everybody in the cohort has (section 2.2.1 of the paper)."""
     moment = max(segment.start, SPAN - chance.between(150, 330))
-    return Reading("NA", moment, min(SPAN, moment + chance.between(_QUICKEST, 110)), body.lab("NA", moment))
+    return Reading("NA", moment, min(LATEST, moment + chance.between(_QUICKEST, 110)), body.lab("NA", moment))
 
 
 def _stay_draws(chance: Chance, patient: Patient, segment: Segment) -> Iterator[_Draw]:
@@ -133,14 +133,14 @@ def _repeats(chance: Chance, draws: Sequence[_Draw], until: int) -> Iterator[_Dr
 
 def _results(chance: Chance, body: Physiology, base: str, moment: int) -> Iterator[Reading]:
     """One result, with what a real laboratory also sends: cancelled, wrong, double, and in other units."""
-    issued = min(SPAN, moment + chance.between(_QUICKEST, 110))
+    issued = min(LATEST, moment + chance.between(_QUICKEST, 110))
     reading = Reading(base, moment, issued, body.lab(base, moment))
     fate = chance.weighted(_FATES)
     if fate == "cancelled":
         yield replace(reading, value=None, status="cancelled")
         later = moment + chance.between(10, 50)
-        if later <= SPAN - _QUICKEST and chance.percent(60):  # taken again
-            again = min(SPAN, later + chance.between(_QUICKEST, 90))
+        if later <= LATEST - _QUICKEST and chance.percent(60):  # taken again
+            again = min(LATEST, later + chance.between(_QUICKEST, 90))
             yield Reading(base, later, again, body.lab(base, later))
     elif fate == "error":
         wrong = (reading.value if isinstance(reading.value, int) else 0) * chance.one((3, 5, 14, 18, 20)) // 10
@@ -176,7 +176,7 @@ def _signs(chance: Chance, body: Physiology, segment: Segment, count: int) -> It
         latest = segment.start + length * (number + 1) // rounds
         moment = max(segment.start, latest - chance.between(0, max(0, length // rounds * 2 // 3)))
         for base in kinds[: count - number * len(kinds)]:
-            taken = min(segment.end, moment + chance.between(0, 2))
+            taken = min(segment.end, LATEST, moment + chance.between(0, 2))
             yield _sign(chance, body, base, taken)
 
 
