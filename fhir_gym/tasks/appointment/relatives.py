@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.compare import plain
+from fhir_gym.tasks.compare import named, plain
 from fhir_gym.tasks.concepts import codes_of, labels
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, other_given, relative_with
 from fhir_gym.types import Json, Resource
 
-__all__ = ["RELATIONS", "ROLES", "Relative", "fitting", "new_relative", "related_person", "relation", "relation_check"]
+__all__ = [
+    "RELATIONS",
+    "ROLES",
+    "Relative",
+    "fitting",
+    "new_relative",
+    "related_person",
+    "relation",
+    "relation_spellings",
+    "relative_checks",
+]
 
 ROLES = "http://terminology.hl7.org/CodeSystem/v3-RoleCode"
 _OLDEST = 104
@@ -113,16 +123,30 @@ def related_person(relative: Relative) -> Resource:
     }
 
 
-def relation_check(concepts: Sequence[Json] | None, word: str) -> Check:
-    """A check that ``RelatedPerson.relationship`` says a relation, by a code of v3-RoleCode or in words, and no other.
+def relative_checks(relative: Relative, found: Resource) -> Iterator[Check]:
+    """Checks that a RelatedPerson says name and relation of a relative, and no others.
 
-    Args:
-        concepts: The CodeableConcepts.
-        word: The relation, one of `RELATIONS`.
+    The relation may be said by a code of v3-RoleCode, in any of the codings, or in words.
     """
-    found = list(concepts or [])
-    said = _said(found) - set(RELATIONS[word].broader)
-    return Check(name="relationship", passed=said == {word}, expected=word, actual=found)
+    names, person = list(found.get("name", [])), relative.person
+    right = bool(names) and all(named(name, person.given, person.family) for name in names)
+    yield Check(name="name", passed=right, expected=person.name, actual=names)
+    concepts = list(found.get("relationship", []))
+    said = _said(concepts) - set(RELATIONS[relative.relation].broader)
+    yield Check(name="relationship", passed=said == {relative.relation}, expected=relative.relation, actual=concepts)
+
+
+def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
+    """Ways to say a relation that are as good as its code, by name; for tests of tasks."""
+    one = RELATIONS[word]
+    coding = {"system": ROLES, "code": one.code, "display": word}
+    local = {"system": "http://example.org/roles", "code": "7"}
+    yield "as text", [{"text": word}]
+    yield "as text with a capital", [{"text": word.capitalize()}]
+    yield "by the second coding", [{"coding": [local, coding], "text": f"The patient's {word}"}]
+    yield "after a broader one", [{"coding": [{"system": ROLES, "code": one.broader[0]}]}, {"coding": [coding]}]
+    for code in one.closer:
+        yield f"as {code}", [{"coding": [{"system": ROLES, "code": code}]}]
 
 
 def _said(concepts: list[Json]) -> set[str]:

@@ -1,0 +1,181 @@
+"""Task 09a: create a related person."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Patch, Post, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.appointment.relatives import (
+    ROLES,
+    Relative,
+    fitting,
+    new_relative,
+    related_person,
+    relation,
+    relation_spellings,
+    relative_checks,
+)
+from fhir_gym.tasks.bundles import reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.compare import same_moment
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import is_new, new_resource
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "CreateRelatedPerson", "CreateRelatedPersonParams"]
+
+
+class CreateRelatedPersonParams(Params):
+    """Values of task 09a.
+
+    Attributes:
+        patient: Whose relative it is.
+        namesake: Another patient of the same name.
+        relative: Whom to enter; the `id` of their person is not used.
+        decoys: Related persons on file who are easily mistaken for them.
+    """
+
+    patient: Person
+    namesake: Person
+    relative: Relative
+    decoys: tuple[Relative, ...]
+
+
+class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
+    """Enter a relative of a patient.
+
+    Starting state: the patient.
+    Decoys: someone of the relative's name and relation who belongs to a namesake of the patient, a relative of the
+        patient with the same name, born on another day, and another one born the same day (a record on file taken for
+        theirs).
+    Checks: one new RelatedPerson of that patient, with the name, the birth date and the relationship, said by a code of
+        v3-RoleCode, also a closer one, or in words; the answer is its id.
+    Light: a RelatedPerson was created that has a patient, a birth date and a name.
+    Differs from FHIR-AgentEval: the relationship counts, which was not looked at and not asked for consistently; a
+        gender is not asked for, so it is free; the answer must be the new id.
+    """
+
+    key = "09a"
+    title = "Create a related person"
+    category = "Insurance & Billing"
+    difficulty = 1
+    kind = "action"
+    required_tools = (("create",), ("search", "create"), ("search", "update"), ("read", "update"), ("read", "create"))
+    required_resources = ("RelatedPerson",)
+    prohibited_tools = ("delete",)
+    prompts = (
+        "Add a related person to {patient} (Patient/{id}): the patient's {relation}, given name {given}, family name "
+        "{family}, born {birth_date}. This person is not on file yet.",
+        "Please create a related person for Patient/{id}, {patient}.\n- Relationship to the patient: {relation}\n"
+        "- Family name: {family}\n- Given name: {given}\n- Date of birth: {birth_date}\nDo not reuse a record that "
+        "exists: similar ones belong to other people.",
+        "{given} (given name) {family} (family name), date of birth {birth_date}, is the {relation} of the patient "
+        "{patient}, Patient/{id}, and has no record so far. Enter this person as related to the patient.",
+    )
+    ending = (
+        f"Create exactly one RelatedPerson. Say the relationship by its code in {ROLES}, or by the word as text. Finish "
+        'with FINISH(["<id>"]), where <id> is the id of the new RelatedPerson.'
+    )
+    answer = IdsAnswer(("RelatedPerson",))
+    gold_steps = 2
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "RelatedPerson": {"active": True, "gender": "other", "language": "en"}
+    }
+
+    def sample(self, rng: random.Random, world: World) -> CreateRelatedPersonParams:
+        """Draw a patient, a relative, and three who are like them."""
+        ids = Ids(rng, world, 6)
+        person = new_person(rng, world, ids.new())
+        double = namesake(rng, person, ids.new())
+        relations = fitting(person, world.now.date())
+        wanted = new_relative(rng, person, ids.new(), rng.choice(relations))
+        other = new_relative(rng, person, ids.new(), rng.choice([one for one in relations if one != wanted.relation]))
+        born = other.person.model_copy(update={"birth_date": wanted.person.birth_date})
+        if other.person.given == wanted.person.given:
+            born = born.model_copy(update={"given": f"{born.given} Jo"})
+        later = namesake(rng, wanted.person, ids.new())
+        elsewhere = namesake(rng, wanted.person, ids.new()).model_copy(update={"birth_date": wanted.person.birth_date})
+        decoys = (
+            wanted.model_copy(update={"patient": double.id, "person": elsewhere}),
+            wanted.model_copy(update={"person": later}),
+            other.model_copy(update={"person": born}),
+        )
+        return CreateRelatedPersonParams(patient=person, namesake=double, relative=wanted, decoys=decoys)
+
+    def setup(self, p: CreateRelatedPersonParams, world: World) -> list[Resource]:
+        """The patients and the decoys."""
+        return [patient(p.patient), patient(p.namesake), *map(related_person, p.decoys)]
+
+    def words(self, p: CreateRelatedPersonParams, world: World) -> dict[str, str]:
+        """The patient and all data of the relative."""
+        return {
+            **p.relative.person.model_dump(include={"given", "family", "birth_date"}),
+            "patient": p.patient.name,
+            "id": p.patient.id,
+            "relation": p.relative.relation,
+        }
+
+    def gold(self, p: CreateRelatedPersonParams, fhir: Fhir) -> Gold:
+        """Create, answer the id."""
+        person = p.relative.person
+        body = {
+            "resourceType": "RelatedPerson",
+            "patient": reference("Patient", p.patient.id),
+            "relationship": [relation(p.relative.relation)],
+            "name": [{"family": person.family, "given": [person.given]}],
+            "birthDate": person.birth_date,
+        }
+        yield Post("/RelatedPerson", body)
+        yield Finish([fhir.json()["id"]])
+
+    def near_misses(self, p: CreateRelatedPersonParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """A decoy's record taken over, or merely named; no relationship but in a note to the name."""
+        create = gold[0]
+        body = json.loads(create.body or "")
+        for decoy in p.decoys:
+            id = decoy.person.id
+            put = Put(f"/RelatedPerson/{id}", {**body, "id": id})
+            yield f"written over RelatedPerson/{id}", [put, Finish([id])]
+            yield f"created, but answers {id}", [create, Finish([id])]
+            born = [{"op": "replace", "path": "/birthDate", "value": p.relative.person.birth_date}]
+            yield f"gives RelatedPerson/{id} the birth date", [Patch(f"/RelatedPerson/{id}", born), Finish([id])]
+        for said in ({"text": "relative"}, {"coding": [{"system": "http://example.org/roles", "code": "x"}]}):
+            yield f"relationship {said}", [Post("/RelatedPerson", {**body, "relationship": [said]}), gold[-1]]
+
+    def equivalents(self, p: CreateRelatedPersonParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The relationship said in other ways; several given names; a full record."""
+        body = json.loads(gold[0].body or "")
+        for name, said in relation_spellings(p.relative.relation):
+            yield f"relationship {name}", [Post("/RelatedPerson", {**body, "relationship": said}), gold[-1]]
+        full = {name: value for name, value in related_person(p.relative).items() if name != "id"}
+        yield "with phone, address and gender", [Post("/RelatedPerson", full), gold[-1]]
+
+    def touches(self, p: CreateRelatedPersonParams) -> tuple[Touch, ...]:
+        """One new RelatedPerson."""
+        return (Touch("created", "RelatedPerson"),)
+
+    def checks(self, p: CreateRelatedPersonParams, end: EndState) -> Iterator[Check]:
+        """Every datum of the ask, on the new related person."""
+        (answer,) = end.answer_ids("RelatedPerson")
+        found = new_resource(end, "RelatedPerson", answer)
+        yield is_new(end, "RelatedPerson")
+        for element in ("patient", "birthDate", "name"):
+            there = not found or element in found
+            yield Check(name=f"it has {element}", passed=there, actual=found.get(element), level="exists")
+        yield equal("patient", end.refers(found.get("patient")), f"Patient/{p.patient.id}")
+        yield from relative_checks(p.relative, found)
+        born, expected = found.get("birthDate"), p.relative.person.birth_date
+        yield Check(name="birth date", passed=same_moment(born, expected), expected=expected, actual=born)
+        yield equal("answer", answer, found.get("id", "the id of the new related person"))
+
+
+TASKS = (CreateRelatedPerson,)

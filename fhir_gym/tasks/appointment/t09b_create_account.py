@@ -1,0 +1,225 @@
+"""Tasks 09b and 09d: create an account for a patient who has none, and leave alone the one who has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.appointment.billing import Ledger, account, in_days
+from fhir_gym.tasks.bundles import entries, reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import is_new, new_resource
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient, relative_with
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "CreateAccount", "CreateAccountParams", "CreateExistingAccount"]
+
+
+class CreateAccountParams(Params):
+    """Values of tasks 09b and 09d.
+
+    Attributes:
+        patient: For whom.
+        others: A namesake, and someone of the same family.
+        active: The patient's active account; on file in task 09d only.
+        decoys: Two accounts of the patient that are not active, and active ones of the others.
+    """
+
+    patient: Person
+    others: tuple[Person, Person]
+    active: Ledger
+    decoys: tuple[Ledger, ...]
+
+
+class _CreateAccount(Task[CreateAccountParams]):
+    """What both tasks share."""
+
+    category = "Insurance & Billing"
+    difficulty = 1
+    kind = "action"
+    required_resources = ("Account",)
+    prohibited_tools = ("delete",)
+    answer = IdsAnswer(("Account",))
+
+    def sample(self, rng: random.Random, world: World) -> CreateAccountParams:
+        """Draw a patient, two more, and accounts."""
+        ids = Ids(rng, world, 8)
+        person = new_person(rng, world, ids.new())
+        double = namesake(rng, person, ids.new())
+        kin = relative_with(rng, person, ids.new(), given=other_given(rng, person))
+        today = world.now.date()
+
+        def ledger(of: Person, status: str) -> Ledger:
+            opened = -rng.randrange(500, 900)
+            closed = None if status == "active" else in_days(today, opened + rng.randrange(30, 400))
+            return Ledger(id=ids.new(), patient=of.id, status=status, opened=in_days(today, opened), closed=closed)
+
+        return CreateAccountParams(
+            patient=person,
+            others=(double, kin),
+            active=ledger(person, "active"),
+            decoys=(
+                ledger(person, "inactive"),
+                ledger(person, "entered-in-error"),
+                ledger(double, "active"),
+                ledger(kin, "active"),
+            ),
+        )
+
+    def words(self, p: CreateAccountParams, world: World) -> dict[str, str]:
+        """The patient."""
+        return {"patient": p.patient.name, "id": p.patient.id}
+
+
+class CreateAccount(_CreateAccount):
+    """Create an account for a patient.
+
+    Starting state: the patient, without an active account.
+    Decoys: closed and withdrawn accounts of the patient (one revived), active ones of a namesake and of a relative
+        (one of these named).
+    Checks: one new active Account of that patient and nobody else; the answer is its id.
+    Light: an Account was created, and it has a subject.
+    Differs from FHIR-AgentEval: status, number and answer count; any account with any non-empty answer passed.
+    """
+
+    key = "09b"
+    title = "Create an account"
+    required_tools = (("create",), ("read", "update"), ("search", "create"), ("read", "create"))
+    prompts = (
+        "Create an active account for {patient} (Patient/{id}). The patient has no active account; accounts that are "
+        "closed stay as they are.",
+        "{patient}, who is Patient/{id}, needs a billing account. Open a new one with status active for this patient "
+        "alone, and do not revive an old one.",
+        "Please set up an Account for the patient Patient/{id} ({patient}): status active, the patient its only "
+        "subject. Whatever is on file already is to remain unchanged.",
+    )
+    ending = (
+        "Create exactly one Account with status active and the patient as its only subject. Finish with "
+        'FINISH(["<id>"]), where <id> is the id of the new account.'
+    )
+    gold_steps = 2
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "Account": {"name": "Billing account", "type": {"text": "Patient billing"}, "description": "Opened by phone"}
+    }
+
+    def setup(self, p: CreateAccountParams, world: World) -> list[Resource]:
+        """People, accounts of others, closed accounts."""
+        return [*map(patient, (p.patient, *p.others)), *map(account, p.decoys)]
+
+    def gold(self, p: CreateAccountParams, fhir: Fhir) -> Gold:
+        """Create, answer the id."""
+        yield Post("/Account", _body(p))
+        yield Finish([fhir.json()["id"]])
+
+    def near_misses(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """An old account revived or taken over, or merely named."""
+        for decoy in p.decoys:
+            url, id = f"/Account/{decoy.id}", decoy.id
+            revive = Patch(url, [{"op": "replace", "path": "/status", "value": "active"}])
+            yield f"revives {decoy.status} {id}", [revive, Finish([id])]
+            yield f"written over {decoy.status} {id}", [Put(url, {**_body(p), "id": id}), Finish([id])]
+            yield f"created, but answers {id}", [gold[0], Finish([id])]
+
+    def touches(self, p: CreateAccountParams) -> tuple[Touch, ...]:
+        """One new Account."""
+        return (Touch("created", "Account"),)
+
+    def checks(self, p: CreateAccountParams, end: EndState) -> Iterator[Check]:
+        """The new account, the answer."""
+        (answer,) = end.answer_ids("Account")
+        found = new_resource(end, "Account", answer)
+        yield is_new(end, "Account")
+        there = not found or "subject" in found
+        yield Check(name="it has a subject", passed=there, actual=found.get("subject"), level="exists")
+        yield equal("status", found.get("status"), "active")
+        yield equal("subject", [end.refers(one) for one in found.get("subject", [])], [f"Patient/{p.patient.id}"])
+        yield equal("answer", answer, found.get("id", "the id of the new account"))
+
+
+class CreateExistingAccount(_CreateAccount):
+    """Create an account for a patient unless there is one, which there is.
+
+    Starting state: the patient with an active account.
+    Decoys: those of 09b; the patient's other accounts are not active (search by patient alone).
+    Checks: nothing was written, the answer is the active account, and the agent has retrieved it.
+    Light: the answer is an account of the patient that was there, whatever its status.
+    Differs from FHIR-AgentEval: a duplicate that is created and returned fails, and so does an id that was not looked
+        up; the answer is the id alone, without a fixed sentence.
+    """
+
+    key = "09d"
+    title = "Create an account that exists"
+    required_tools = (("search",), ("read",), ("read", "update"), ("search", "update"), ("create",))
+    prompts = (
+        "Make sure that {patient} (Patient/{id}) has an active account: create one only if there is none yet.",
+        "{patient}, who is Patient/{id}, asks for a billing account. Open one, unless the patient has an active "
+        "account already.",
+        "Please create an account for the patient Patient/{id} ({patient}) if no active one is on file; if there is "
+        "one, leave it as it is.",
+    )
+    ending = (
+        "An account is the patient's if the patient is its subject; only one with status active counts. If the patient "
+        "has one, write nothing at all; else create exactly one Account with status active and the patient as its only "
+        'subject. Finish with FINISH(["<id>"]), where <id> is the id of the active account, old or new.'
+    )
+    gold_steps = 2
+
+    def setup(self, p: CreateAccountParams, world: World) -> list[Resource]:
+        """People, accounts of others, closed accounts, the active one."""
+        return [*map(patient, (p.patient, *p.others)), *map(account, (p.active, *p.decoys))]
+
+    def gold(self, p: CreateAccountParams, fhir: Fhir) -> Gold:
+        """Look, answer what is there."""
+        found = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
+        yield Finish([one["id"] for one in entries(found)])
+
+    def near_misses(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """A duplicate, with and without looking; another account revived or named."""
+        duplicate = Put("/Account/second-account", {**_body(p), "id": "second-account"})
+        yield "creates a duplicate", [duplicate, Finish(["second-account"])]
+        yield "looks, and creates a duplicate", [*gold[:-1], duplicate, Finish(["second-account"])]
+        yield "creates a duplicate, but answers the old one", [*gold[:-1], duplicate, gold[-1]]
+        yield "creates without waiting for the id", [*gold[:-1], Post("/Account", _body(p)), gold[-1]]
+        for decoy in p.decoys:
+            url = f"/Account/{decoy.id}"
+            revive = Patch(url, [{"op": "replace", "path": "/name", "value": "Account"}])
+            yield f"revives {decoy.status} {decoy.id}", [*gold[:-1], revive, Finish([decoy.id])]
+            yield f"reads and answers {decoy.status} {decoy.id}", [Get(url), Finish([decoy.id])]
+
+    def equivalents(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Other look-ups."""
+        for query in ({"patient": p.patient.id}, {"subject": p.patient.id, "_elements": "status"}):
+            yield f"looks up {query}", [Get("/Account", query), gold[-1]]
+        yield "reads the account", [Get(f"/Account/{p.active.id}"), gold[-1]]
+
+    def must_look(self, p: CreateAccountParams) -> bool:
+        """The right action is none."""
+        return True
+
+    def rests_on(self, p: CreateAccountParams) -> tuple[str, ...]:
+        """The active account."""
+        return (f"Account/{p.active.id}",)
+
+    def checks(self, p: CreateAccountParams, end: EndState) -> Iterator[Check]:
+        """The answer; that nothing was written is a standard check."""
+        (answer,) = end.answer_ids("Account")
+        own = sorted(one.id for one in (p.active, *p.decoys) if one.patient == p.patient.id)
+        name = "the answer is an account of the patient that was there"
+        yield Check(name=name, passed=answer in own, expected=own, actual=answer, level="exists")
+        yield equal("answer", answer, p.active.id)
+
+
+def _body(p: CreateAccountParams) -> Resource:
+    """The account to create."""
+    return {"resourceType": "Account", "status": "active", "subject": [reference("Patient", p.patient.id)]}
+
+
+TASKS = (CreateAccount, CreateExistingAccount)

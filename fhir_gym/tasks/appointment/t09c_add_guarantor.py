@@ -1,0 +1,225 @@
+"""Task 09c: add a guarantor to an account."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from fhir_gym.actions import Action, Finish, Get, Patch, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.appointment.billing import Guarantor, Ledger, account, in_days
+from fhir_gym.tasks.appointment.relatives import Relative, fitting, new_relative, related_person
+from fhir_gym.tasks.bundles import reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.compare import differences
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import updated
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "AddGuarantor", "AddGuarantorParams"]
+
+_ADULT = 18
+
+
+class AddGuarantorParams(Params):
+    """Values of task 09c.
+
+    Attributes:
+        today: The present day.
+        patient: Whose account it is.
+        namesake: Another patient of the same name.
+        guarantor: The relative to add.
+        others: Relatives who stand guarantor already, then one of the guarantor's name who belongs to the namesake.
+        ledger: The account.
+        decoys: A closed account of the patient, and the namesake's.
+    """
+
+    today: str
+    patient: Person
+    namesake: Person
+    guarantor: Relative
+    others: tuple[Relative, ...]
+    ledger: Ledger
+    decoys: tuple[Ledger, ...]
+
+
+class AddGuarantor(Task[AddGuarantorParams]):
+    """Add a relative to an account as a guarantor.
+
+    Starting state: a patient with an active account that has one or two guarantors already, and the relative.
+    Decoys: the guarantors on the account (written over by a PUT of one entry), a closed account of the patient and a
+        namesake's account (the wrong one taken), a related person of the guarantor's name who belongs to the namesake.
+    Checks: the account has the relative as a guarantor once, in force; the others stand as they did; the rest of the
+        account is unchanged; the answer is its id.
+    Light: the account was updated and has a status and a guarantor's party.
+    Differs from FHIR-AgentEval: guarantors on file must remain, the subject and all else too, in any order; the answer
+        counts. The relationship is told to describe the relative, who is on file with it: R4 has no place for it on
+        the account.
+    """
+
+    key = "09c"
+    title = "Add a guarantor"
+    category = "Insurance & Billing"
+    difficulty = 2
+    kind = "action"
+    required_tools = (("update",), ("read", "update"), ("search", "update"))
+    required_resources = ("Account",)
+    prohibited_tools = ("delete",)
+    prompts = (
+        "Add RelatedPerson/{party} ({guarantor}, the {relation} of {patient}) as a guarantor of the patient's account "
+        "Account/{account}.",
+        "{patient} (Patient/{id}) has the account Account/{account}. From now on the patient's {relation} {guarantor}, "
+        "who is RelatedPerson/{party}, stands guarantor for it, too. Please enter that.",
+        "Please put {guarantor} on Account/{account} of Patient/{id} as a further guarantor. {guarantor} is the "
+        "patient's {relation} and on file as RelatedPerson/{party}.",
+    )
+    ending = (
+        "Add exactly one guarantor, who is the RelatedPerson itself, in force from today at the latest, without end "
+        "and not on hold. The guarantors already there stand as they are, and nothing else of the account changes. "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the account.'
+    )
+    answer = IdsAnswer(("Account",))
+    gold_steps = 3
+
+    def sample(self, rng: random.Random, world: World) -> AddGuarantorParams:
+        """Draw a patient, relatives and accounts."""
+        ids = Ids(rng, world, 9)
+        today = world.now.date()
+        person = new_person(rng, world, ids.new())
+        double = namesake(rng, person, ids.new())
+        relations = fitting(person, today, youngest=_ADULT)
+        guarantor = new_relative(rng, person, ids.new(), rng.choice(relations))
+        standing = [new_relative(rng, person, ids.new(), rng.choice(relations)) for _ in range(rng.randrange(1, 3))]
+        double_name = namesake(rng, guarantor.person, ids.new())
+        stranger = Relative(patient=double.id, person=double_name, relation=guarantor.relation)
+        opened = in_days(today, -rng.randrange(400, 900))
+        entries = [
+            Guarantor(party=one.person.id, start=rng.choice((None, in_days(today, -rng.randrange(30, 300)))))
+            for one in standing
+        ]
+        return AddGuarantorParams(
+            today=today.isoformat(),
+            patient=person,
+            namesake=double,
+            guarantor=guarantor,
+            others=(*standing, stranger),
+            ledger=Ledger(id=ids.new(), patient=person.id, status="active", opened=opened, guarantors=tuple(entries)),
+            decoys=(
+                Ledger(id=ids.new(), patient=person.id, status="inactive", opened=opened, closed=today.isoformat()),
+                Ledger(id=ids.new(), patient=double.id, status="active", opened=opened),
+            ),
+        )
+
+    def setup(self, p: AddGuarantorParams, world: World) -> list[Resource]:
+        """People, relatives, accounts."""
+        return [
+            patient(p.patient),
+            patient(p.namesake),
+            *map(related_person, (p.guarantor, *p.others)),
+            *map(account, (p.ledger, *p.decoys)),
+        ]
+
+    def words(self, p: AddGuarantorParams, world: World) -> dict[str, str]:
+        """The patient, the relative, the account."""
+        return {
+            "patient": p.patient.name,
+            "id": p.patient.id,
+            "guarantor": p.guarantor.person.name,
+            "relation": p.guarantor.relation,
+            "party": p.guarantor.person.id,
+            "account": p.ledger.id,
+        }
+
+    def gold(self, p: AddGuarantorParams, fhir: Fhir) -> Gold:
+        """Read the account, write it with one guarantor more."""
+        url = f"/Account/{p.ledger.id}"
+        known = yield Get(url)
+        guarantors = [*known.get("guarantor", []), {"party": reference("RelatedPerson", p.guarantor.person.id)}]
+        yield Put(url, {**known, "guarantor": guarantors})
+        yield Finish([p.ledger.id])
+
+    def near_misses(self, p: AddGuarantorParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Guarantors lost or taken for another; one who does not count."""
+        url, finish = f"/Account/{p.ledger.id}", gold[-1]
+        whole = json.loads(gold[1].body or "")
+        old, new = whole["guarantor"][:-1], whole["guarantor"][-1]
+
+        def put(*guarantors: Resource) -> list[Action]:
+            return [Put(url, {**whole, "guarantor": list(guarantors)}), finish]
+
+        yield "the new one alone", put(new)
+        yield "the new one twice", put(*old, new, new)
+        yield "the new one for the last", put(*old[:-1], new)
+        yield "the new one on hold", put(*old, {**new, "onHold": True})
+        yield "the new one until today", put(*old, {**new, "period": {"start": p.today, "end": p.today}})
+        yield "the new one from next year on", put(*old, {**new, "period": {"start": f"{int(p.today[:4]) + 1}-12-31"}})
+        yield "an old one on hold", put(*({**one, "onHold": True} for one in old), new)
+        party = {"party": reference("Patient", p.patient.id)}
+        yield "the patient", put(*old, party)
+        for other in p.others:
+            yield f"RelatedPerson/{other.person.id}", put(*old, {"party": reference("RelatedPerson", other.person.id)})
+        yield "by name only", put(*old, {"party": {"display": p.guarantor.person.name}})
+        bare = {name: whole[name] for name in ("resourceType", "id", "status", "guarantor")}
+        yield "the rest of the account lost", [Put(url, bare), finish]
+        yield "no status", [Put(url, {name: value for name, value in whole.items() if name != "status"}), finish]
+        yield "no guarantor at all", [Put(url, {name: v for name, v in whole.items() if name != "guarantor"}), finish]
+
+    def equivalents(self, p: AddGuarantorParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Added by patch, before the others, in more words."""
+        url, finish = f"/Account/{p.ledger.id}", gold[-1]
+        whole = json.loads(gold[1].body or "")
+        new = whole["guarantor"][-1]
+        yield "added by patch", [Patch(url, [{"op": "add", "path": "/guarantor/-", "value": new}]), finish]
+        yield "put before the others", [Patch(url, [{"op": "add", "path": "/guarantor/0", "value": new}]), finish]
+        wordy = {
+            "party": {**new["party"], "display": p.guarantor.person.name, "type": "RelatedPerson"},
+            "onHold": False,
+            "period": {"start": p.today},
+        }
+        for name, more in (
+            ("in more words", wordy),
+            ("from this very moment", {**new, "period": {"start": f"{p.today}T00:00:00Z"}}),
+        ):
+            yield name, [Put(url, {**whole, "guarantor": [more, *whole["guarantor"][:-1]]}), finish]
+
+    def touches(self, p: AddGuarantorParams) -> tuple[Touch, ...]:
+        """The account."""
+        return (Touch("updated", "Account", p.ledger.id),)
+
+    def checks(self, p: AddGuarantorParams, end: EndState) -> Iterator[Check]:
+        """The guarantors, the rest of the account, the answer."""
+        party = f"RelatedPerson/{p.guarantor.person.id}"
+        after = end.after_update("Account", p.ledger.id)
+        guarantors = [one for one in after.get("guarantor", []) if isinstance(one, dict)]
+        mine = [one for one in guarantors if end.refers(one.get("party")) == party]
+        others = [one for one in guarantors if one not in mine]
+        yield from updated(end, "Account", p.ledger.id, changing=("guarantor",), called="account")
+        for name, there in (
+            ("a status", "status" in after),
+            ("a guarantor", any("party" in one for one in guarantors)),
+        ):
+            yield Check(name=f"the account has {name}", passed=not after or there, level="exists")
+        yield equal("guarantor added", [end.refers(one.get("party")) for one in mine], [party])
+        counts = all(_in_force(one, p.today) for one in mine)
+        yield Check(name="guarantor in force", passed=counts, expected="from today, no end, not on hold", actual=mine)
+        known = account(p.ledger).get("guarantor", [])
+        lost = differences({"guarantor": known}, {"guarantor": others}, base_url=end.base_url)
+        yield Check(name="other guarantors unchanged", passed=not after or not lost, expected=known, actual=others)
+        (answer,) = end.answer_ids("Account")
+        yield equal("answer", answer, p.ledger.id)
+
+
+def _in_force(guarantor: Resource, today: str) -> bool:
+    """Whether a guarantor counts from today on, at the latest."""
+    period = guarantor.get("period", {})
+    start: Json = period.get("start", today)
+    return not guarantor.get("onHold", False) and "end" not in period and str(start)[: len(today)] <= today
+
+
+TASKS = (AddGuarantor,)
