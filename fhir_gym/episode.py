@@ -106,6 +106,7 @@ class Episode:
         env_id: Pack of the task (``"FHIRAgent/Appointment-v0"``).
         task: Key of the task in its pack.
         variation: Number of the variation.
+        phrasing: Which of the task's prompts is used; the variation's own if None.
         world: A world, or the name or path of one.
         fhir_server: Base url of a running FHIR server that holds the world; None for the embedded one. Such a server
             serves one episode at a time.
@@ -115,7 +116,7 @@ class Episode:
 
     Raises:
         UnknownNameError: No such pack, task, world, grading or reward rule.
-        TaskError: No such variation.
+        TaskError: No such variation or phrasing.
         InfraError: The FHIR server does not answer, or cannot be prepared.
 
     Example:
@@ -134,6 +135,7 @@ class Episode:
         *,
         task: str,
         variation: int = 0,
+        phrasing: int | None = None,
         world: World | str | Path = "hospital-small",
         fhir_server: str | None = None,
         grading: Grading = "state",
@@ -144,7 +146,7 @@ class Episode:
         self.task = tasks.get_task(env_id, task)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         self.world, self._owns_world = open_world(world)
-        self.variation: Variation = self.task.variation(variation, self.world)
+        self.variation: Variation = self.task.variation(variation, self.world, phrasing)
         self._session: Any = _session(self.world, fhir_server)  # both kinds share a protocol, but not its checkpoints
         try:
             self._session.load(self.variation.setup, next_id=self.variation.next_id)

@@ -282,3 +282,15 @@ def test_costly_texts_are_answered_in_time(episode: Episode, text: str) -> None:
     before = time.process_time()
     episode.step(text)
     assert time.process_time() - before < 1.0
+
+
+def test_the_first_created_id_is_the_variations(hospital: World) -> None:
+    made = set()
+    for k in range(4):
+        with Episode("FHIRAgent/Appointment-v0", task="01", variation=k, world=hospital) as episode:
+            for _ in range(2):
+                episode.start()
+                answer = episode.step('POST /Basic\n{"resourceType": "Basic", "code": {"text": "x"}}').observation
+                assert f'"id":"{episode.variation.next_id}"' in answer
+            made.add(episode.variation.next_id)
+    assert len(made) == 4

@@ -24,7 +24,12 @@ def rollout(
     variations: Annotated[
         str | None, typer.Option(help="Numbers, e.g. 0-9 or 3,1000-1004; the first ten if not given.")
     ] = None,
-    split: Annotated[Literal["train", "test"] | None, typer.Option(help="Only variations of this split.")] = None,
+    split: Annotated[
+        Literal["train", "test", "heldout_tasks"] | None, typer.Option(help="Only what is in this split.")
+    ] = None,
+    phrasing: Annotated[
+        int | None, typer.Option(min=0, help="Which of each task's prompts; each variation's own if not given.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often each variation is done.")] = 1,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
     world: WorldOption = "hospital-small",
@@ -60,6 +65,7 @@ def rollout(
         "tasks": names(tasks),
         "variations": variations,
         "split": split,
+        "phrasing": phrasing,
         "repeats": repeats,
         "seed": seed,
         "grading": grading,

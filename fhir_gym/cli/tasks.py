@@ -13,7 +13,7 @@ from fhir_gym.cli._options import EnvArgument, JsonOption, WorldOption, names
 if TYPE_CHECKING:
     from fhir_gym.tasks.soundness import TaskReport
 
-__all__ = ["app", "check", "list_", "show"]
+__all__ = ["app", "check", "experiments", "list_", "show"]
 
 _SHOWN_FAILURES = 5
 
@@ -38,6 +38,8 @@ def list_(
             "category": task.category,
             "required_resources": list(task.required_resources),
             "prohibited_tools": list(task.prohibited_tools),
+            "phrasings": len(task.prompts),
+            "held_out": task.key in tasks.HELD_OUT.get(pack, ()),
         }
         for pack in ([env_id] if env_id else tasks.packs())
         for task in (tasks.get_task(pack, key) for key in tasks.task_keys(pack))
@@ -46,7 +48,37 @@ def list_(
         print_json(listed)
         return
     columns = ("env", "key", "title", "kind", "difficulty", "category")
-    table(columns, [[row[column] for column in columns] for row in listed])
+    rows = [[*(row[column] for column in columns), "yes" if row["held_out"] else ""] for row in listed]
+    table((*columns, "held out"), rows)
+
+
+@app.command()
+def experiments(as_json: JsonOption = False) -> None:
+    """List FHIR-AgentEval's experiments: what an agent learns from, and what it is tested on.
+
+    Example: fhir-gym tasks experiments --json
+    """
+    from fhir_gym import tasks
+
+    found = list(tasks.EXPERIMENTS.values())
+    if as_json:
+        parts = ("train", "test")
+        names_of = ("env", "task", "variation", "phrasing")
+        episodes = {
+            one.name: {
+                part: [dict(zip(names_of, e, strict=True)) for e in getattr(one, part).episodes()] for part in parts
+            }
+            for one in found
+        }
+        print_json(
+            [{"name": one.name, "about": one.about, "repeats": one.repeats, **episodes[one.name]} for one in found]
+        )
+        return
+    rows = [
+        [one.name, one.about, *(f"{len(list(part.episodes()))}" for part in (one.train, one.test)), str(one.repeats)]
+        for one in found
+    ]
+    table(("name", "about", "train episodes", "test episodes", "test repeats"), rows)
 
 
 @app.command()

@@ -16,12 +16,12 @@ from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode, Rules, open_world
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Grading, RewardRule, split_numbers
+from fhir_gym.tasks import Grading, RewardRule, split_keys, split_numbers
 
 __all__ = ["ARGUMENTS", "FHIREnv", "check_arguments"]
 
-ARGUMENTS = ("tasks", "split", "world", "fhir_server", "max_steps", "reward", "grading", "render_mode")
-_OPTIONS = ("task", "variation")
+ARGUMENTS = ("tasks", "split", "phrasing", "world", "fhir_server", "max_steps", "reward", "grading", "render_mode")
+_OPTIONS = ("task", "variation", "phrasing")
 _MAX_OBSERVATION_LENGTH = 100_000_000
 """Above what a session answers at most (64 MiB)."""
 _KEPT = 16
@@ -49,8 +49,8 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     ## Starting state
     The world and what the task's variation adds to it. `reset(options={"task": key, "variation": k})` chooses; what
-    is not chosen is drawn from `np_random`, among `tasks` and the variations of `split`. Writes of earlier episodes
-    are gone.
+    is not chosen is drawn from `np_random`, among `tasks` and the variations of `split`; `"phrasing"` chooses among
+    the task's prompts. Writes of earlier episodes are gone.
 
     ## Rewards
     0 until the last step. Then, with `reward="sparse"`, 1 for success and 0 otherwise; with `"dense"`, the share of
@@ -65,7 +65,9 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     ## Arguments
     - `tasks`: keys of the tasks to draw from, or one key; None for all of the pack
-    - `split`: `"train"` (variations 0 to 999), `"test"` (1000 to 1999), or None for both
+    - `split`: `"train"` (variations 0 to 999), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of the tasks
+      held out in FHIR-AgentEval's fourth experiment), or None for all
+    - `phrasing`: which of each task's prompts is used; None for each variation's own
     - `world`: name or path of a world, or a `World`
     - `fhir_server`: base url of a running FHIR server that holds the world; None for the embedded one
     - `max_steps`: actions until truncation; None for the pack's limit
@@ -85,6 +87,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         *,
         tasks: str | Sequence[str] | None = None,
         split: str | None = None,
+        phrasing: int | None = None,
         world: World | str | Path = "hospital-small",
         fhir_server: str | None = None,
         max_steps: int | None = None,
@@ -98,7 +101,8 @@ class FHIREnv(gymnasium.Env[str, str]):
             raise UnknownNameError("render mode", render_mode, ["ansi"])
         self.env_id = env_id
         self.render_mode = render_mode
-        self.tasks = _task_keys(env_id, tasks)
+        self.tasks = split_keys(env_id, _task_keys(env_id, tasks), split)
+        self.phrasing = phrasing
         self.variations = split_numbers(split)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         self.world, self._owns_world = open_world(world)
@@ -107,7 +111,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self._fhir_server = fhir_server
         # On a server elsewhere the start states of two episodes would meet, so only one is prepared at a time.
         self._kept = _KEPT if fhir_server is None else 1
-        self._episodes: OrderedDict[tuple[str, int], Episode] = OrderedDict()
+        self._episodes: OrderedDict[tuple[str, int, int | None], Episode] = OrderedDict()
         self._episode: Episode | None = None
         self._shown = ""
 
@@ -116,11 +120,11 @@ class FHIREnv(gymnasium.Env[str, str]):
 
         Args:
             seed: Seeds `np_random`, from which task and variation are drawn.
-            options: ``task`` and ``variation``, to choose them.
+            options: ``task``, ``variation`` and ``phrasing``, to choose them.
 
         Raises:
             UnknownNameError: No such option or task.
-            TaskError: No such variation.
+            TaskError: No such variation or phrasing.
         """
         super().reset(seed=seed)
         self._episode = self._prepared(*self._choose(options or {}))
@@ -155,7 +159,7 @@ class FHIREnv(gymnasium.Env[str, str]):
             self.world.close()
         super().close()
 
-    def _choose(self, options: Mapping[str, Any]) -> tuple[str, int]:
+    def _choose(self, options: Mapping[str, Any]) -> tuple[str, int, int | None]:
         for name in options:
             if name not in _OPTIONS:
                 raise UnknownNameError("reset option", name, _OPTIONS)
@@ -166,12 +170,14 @@ class FHIREnv(gymnasium.Env[str, str]):
             tasks.get_task(self.env_id, task)
         if variation is None:
             variation = self.variations[int(self.np_random.integers(len(self.variations)))]
-        elif isinstance(variation, bool) or not hasattr(variation, "__index__"):
-            raise FhirGymError(f"option variation must be a whole number, not {variation!r}")
-        return task, int(variation)
+        phrasing = options.get("phrasing", self.phrasing)
+        for name, value in (("variation", variation), ("phrasing", phrasing)):
+            if isinstance(value, bool) or not (value is None or hasattr(value, "__index__")):
+                raise FhirGymError(f"option {name} must be a whole number, not {value!r}")
+        return task, int(variation), None if phrasing is None else int(phrasing)
 
-    def _prepared(self, task: str, variation: int) -> Episode:
-        key = task, variation
+    def _prepared(self, task: str, variation: int, phrasing: int | None) -> Episode:
+        key = task, variation, phrasing
         if key in self._episodes:
             self._episodes.move_to_end(key)
             return self._episodes[key]
@@ -182,6 +188,7 @@ class FHIREnv(gymnasium.Env[str, str]):
             self.env_id,
             task=task,
             variation=variation,
+            phrasing=phrasing,
             world=self.world,
             fhir_server=self._fhir_server,
             grading=rules.grading,

@@ -31,6 +31,7 @@ class FHIRVectorEnv(SyncVectorEnv):
             the last one resets and ignores its action), ``"SameStep"``, or ``"Disabled"``.
         tasks: As for `FHIREnv`, like all that follow.
         split: See `FHIREnv`.
+        phrasing: See `FHIREnv`.
         world: See `FHIREnv`.
         fhir_server: Refused with more than one environment: their episodes would meet there.
         max_steps: See `FHIREnv`.
@@ -52,6 +53,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         tasks: str | Sequence[str] | None = None,
         split: str | None = None,
+        phrasing: int | None = None,
         world: World | str | Path = "hospital-small",
         fhir_server: str | None = None,
         max_steps: int | None = None,
@@ -70,6 +72,7 @@ class FHIRVectorEnv(SyncVectorEnv):
                 env_id,
                 tasks=tasks,
                 split=split,
+                phrasing=phrasing,
                 world=self._world,
                 fhir_server=fhir_server,
                 max_steps=max_steps,

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from fhir_gym import tasks as task_registry
 from fhir_gym.episode import Rules
 from fhir_gym.errors import FhirGymError
-from fhir_gym.tasks import Grading, RewardRule, split_numbers
+from fhir_gym.tasks import Grading, RewardRule, split_keys, split_numbers
 
 __all__ = ["Job", "Plan", "numbers", "plan"]
 
@@ -36,6 +36,7 @@ class Plan:
         rules: How they end and what they earn.
         seed: What each episode's own seed is made from.
         fhir_server: Base url of a running server, None for the embedded one.
+        phrasing: Which of each task's prompts is used; None for each variation's own.
     """
 
     env_id: str
@@ -43,6 +44,7 @@ class Plan:
     rules: Rules
     seed: int = 0
     fhir_server: str | None = None
+    phrasing: int | None = None
 
     def seed_of(self, job: Job) -> int:
         """The seed of an agent in one episode: the same however the episodes are spread over processes."""
@@ -74,6 +76,7 @@ def plan(
     tasks: str | Sequence[str] | None = None,
     variations: int | str | Iterable[int] | None = None,
     split: str | None = None,
+    phrasing: int | None = None,
     repeats: int = 1,
     seed: int = 0,
     grading: Grading = "state",
@@ -85,7 +88,7 @@ def plan(
     """What `run` would do with these arguments; see there."""
     known = task_registry.task_keys(env_id)
     chosen = known if tasks is None else (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    keys = tuple(task_registry.get_task(env_id, key).key for key in chosen)
+    keys = split_keys(env_id, tuple(task_registry.get_task(env_id, key).key for key in chosen), split)
     allowed = split_numbers(split)
     if variations is None:
         wanted: tuple[int, ...] = tuple(allowed)[:10]
@@ -101,4 +104,4 @@ def plan(
         raise FhirGymError(f"repeats must be at least 1, not {repeats}")
     jobs = (Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
     left = tuple(job for job in jobs if (job.task, job.variation, job.repeat) not in skip)
-    return Plan(env_id, left, Rules.of(env_id, grading, reward, max_steps), seed, fhir_server)
+    return Plan(env_id, left, Rules.of(env_id, grading, reward, max_steps), seed, fhir_server, phrasing)

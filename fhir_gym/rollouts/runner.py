@@ -35,6 +35,7 @@ def run(
     tasks: str | Sequence[str] | None = None,
     variations: int | str | Iterable[int] | None = None,
     split: str | None = None,
+    phrasing: int | None = None,
     workers: int = 0,
     world: World | str | Path = "hospital-small",
     fhir_server: str | None = None,
@@ -56,7 +57,9 @@ def run(
             to be registered by the module that defines the agent, for workers to know it.
         tasks: Keys of tasks, or one; None for all of the pack.
         variations: Numbers: one, several, or a text such as ``"0-9"``; None for the first ten of the split.
-        split: ``"train"`` or ``"test"``, to refuse variations of the other one.
+        split: ``"train"`` or ``"test"``, to refuse variations of the other one; ``"heldout_tasks"`` also leaves out
+            the tasks that are not held out.
+        phrasing: Which of each task's prompts is used; None for each variation's own.
         workers: Worker processes; 0 to run in this one.
         world: A world, or the name or path of one; workers open it by its file.
         fhir_server: Base url of a running FHIR server that holds the world; None for the embedded one.
@@ -82,6 +85,7 @@ def run(
         tasks=tasks,
         variations=variations,
         split=split,
+        phrasing=phrasing,
         repeats=repeats,
         seed=seed,
         grading=grading,
@@ -203,6 +207,7 @@ class _Attempt:
                 todo.env_id,
                 task=job.task,
                 variation=job.variation,
+                phrasing=todo.phrasing,
                 world=self.world,
                 fhir_server=todo.fhir_server,
                 grading=rules.grading,
@@ -236,7 +241,7 @@ class _Attempt:
     def record(self) -> Rollout:
         rules, manifest, job = self.todo.rules, self.world.manifest, self.job
         task = task_registry.get_task(self.todo.env_id, job.task)
-        variation = self.variation or task.variation(job.variation, self.world)
+        variation = self.variation or task.variation(job.variation, self.world, self.todo.phrasing)
         return Rollout(
             package_version=_package_version(),
             env_id=self.todo.env_id,

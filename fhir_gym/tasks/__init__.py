@@ -7,21 +7,26 @@ from fhir_gym.tasks import appointment, genetic_testing
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
 from fhir_gym.tasks.evidence import Evidence
+from fhir_gym.tasks.experiments import EXPERIMENTS, Experiment, get_experiment
 from fhir_gym.tasks.grading import GRADINGS, Grading, grade
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process
 from fhir_gym.tasks.registry import get_task, packs, register, task_keys
-from fhir_gym.tasks.task import SPLITS, Fhir, Gold, Split, Task, Touch, Variation, split_numbers, split_of
+from fhir_gym.tasks.splits import HELD_OUT, SPLITS, Split, split_keys, split_numbers, split_of
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import REWARD_RULES, RewardRule, Verdict
 
 __all__ = [
+    "EXPERIMENTS",
     "GRADINGS",
+    "HELD_OUT",
     "REWARD_RULES",
     "SPLITS",
     "BeforeView",
     "Check",
     "EndState",
     "Evidence",
+    "Experiment",
     "Fhir",
     "Gold",
     "Grading",
@@ -37,10 +42,12 @@ __all__ = [
     "View",
     "appointment",
     "genetic_testing",
+    "get_experiment",
     "get_task",
     "grade",
     "packs",
     "register",
+    "split_keys",
     "split_numbers",
     "split_of",
     "task_keys",

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from fhir_gym.actions import Action
-from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import AnswerForm
@@ -19,39 +19,18 @@ from fhir_gym.tasks.clock import moment_in_words
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.splits import Half, split_of
 from fhir_gym.types import Json, Resource
 
-__all__ = ["SPLITS", "TEST_START", "Fhir", "Gold", "Split", "Task", "Touch", "Variation", "split_numbers", "split_of"]
+__all__ = ["Fhir", "Gold", "Task", "Touch", "Variation"]
 
-Split = Literal["train", "test"]
-TEST_START = 1_000
-"""Variations below this number are for training, this one and those above for testing."""
 _FARTHEST_CREATED = 900_000
 """How far above what is there the ids of new resources may start; no agent guesses them."""
-SPLITS: Mapping[str, range] = {"train": range(TEST_START), "test": range(TEST_START, 2 * TEST_START)}
 
 P = TypeVar("P", bound=Params)
 
 Gold = Generator[Action, Json, None]
 """What `Task.gold` gives: a generator of actions that is sent the parsed JSON answer of each (None if not JSON)."""
-
-
-def split_of(number: int) -> Split:
-    """The split a variation number belongs to."""
-    return "train" if number < TEST_START else "test"
-
-
-def split_numbers(split: str | None) -> range:
-    """The variation numbers of a split; of both for None.
-
-    Raises:
-        UnknownNameError: There is no such split.
-    """
-    if split is None:
-        return range(SPLITS["train"].start, SPLITS["test"].stop)
-    if split not in SPLITS:
-        raise UnknownNameError("split", split, SPLITS)
-    return SPLITS[split]
 
 
 class Fhir:
@@ -107,7 +86,7 @@ class Variation:
 
     task_key: str
     number: int
-    split: Split
+    split: Half
     phrasing: int
     params: Params
     prompt: str
@@ -201,7 +180,7 @@ class Task(ABC, Generic[P]):
         """The variation numbered `k`: a pure function of pack, key, `k`, phrasing and the world's content.
 
         Args:
-            k: From 0; see `SPLITS`.
+            k: From 0; see `fhir_gym.tasks.SPLITS`.
             world: The world it will be asked on.
             phrasing: Which of the prompts to use; the variation's own if None. All else is the same.
 

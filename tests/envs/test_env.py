@@ -108,7 +108,7 @@ def test_each_reward_rule_is_used(hospital: World) -> None:
         assert made.step("GET /Patient?_count=1")[1] == 0.0
         made.step(wrong)
         _, reward, terminated, _, info = made.step("FINISH([])")
-        verdict = made._episodes["01", 0].verdict()
+        verdict = made._episodes["01", 0, None].verdict()
         assert terminated
         assert reward == verdict.reward(rule)
         assert not info["success"]
@@ -226,3 +226,29 @@ def test_the_docstring_has_the_fixed_sections() -> None:
         "Arguments",
         "Version history",
     ]
+
+
+def test_a_phrasing_can_be_chosen(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, tasks="01", world=hospital, phrasing=2)
+    chosen = {"task": "01", "variation": 5}
+    texts = [
+        made.reset(options=chosen | more)[0] for more in ({}, {"phrasing": 0}, {"phrasing": 2}, {"phrasing": None})
+    ]
+    assert texts[0] == texts[2]
+    assert texts[1] != texts[0]
+    assert texts[3] in [made.reset(options=chosen | {"phrasing": n})[0] for n in range(3)]
+    with pytest.raises(TaskError, match="phrasings 0 to"):
+        made.reset(options=chosen | {"phrasing": 99})
+    with pytest.raises(FhirGymError, match="option phrasing must be a whole number"):
+        made.reset(options=chosen | {"phrasing": "1"})
+    made.close()
+
+
+def test_held_out_tasks_only(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, split="heldout_tasks", world=hospital)
+    assert "11a" in made.tasks
+    assert "01" not in made.tasks
+    assert made.reset(seed=1)[1]["variation"] >= 1_000
+    made.close()
+    with pytest.raises(FhirGymError, match="has none of 01"):
+        FHIREnv(ENV_ID, tasks="01", split="heldout_tasks", world=hospital)

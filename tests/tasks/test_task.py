@@ -138,3 +138,15 @@ def test_the_same_bytes_in_any_process() -> None:
         outputs.append(run.stdout)
     assert outputs[0] == outputs[1]
     assert len([json.loads(line) for line in outputs[0].splitlines()]) == 3 * len(TASKS)
+
+
+def test_ids_of_new_resources_start_elsewhere_in_each_variation() -> None:
+    from tests.tasks.fakes import Greeting
+
+    world = fake_world()
+    variations = [Greeting().variation(k, world) for k in range(100)]
+    assert len({one.next_id for one in variations}) > 95
+    for one in variations:
+        highest = max(id_number(resource["id"]) or 0 for resource in one.setup)
+        assert one.next_id > highest >= world.manifest.next_id
+        assert one.next_id < 10_000_000

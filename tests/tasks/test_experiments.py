@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.tasks import (
+    EXPERIMENTS,
+    HELD_OUT,
+    SPLITS,
+    get_experiment,
+    get_task,
+    packs,
+    split_keys,
+    split_numbers,
+    task_keys,
+)
+from tests.tasks.fakes import fake_world
+
+PACK = "FHIRAgent/Appointment-v0"
+KEYS = (
+    *("01", "02a", "02b", "03", "04a", "04b", "05", "06a", "06b", "07", "08a", "08b", "09a", "09b", "09c", "09d"),
+    *("10a", "10b", "11a", "11b", "11c", "11d", "12a", "12b", "12c", "12d", "13a", "13b", "14a", "14b"),
+    *("15a", "15b", "15c", "16a", "16b", "16c", "17a", "17b", "20", "21a", "21b", "21c", "22"),
+)
+"""FHIR-AgentEval's 43 tasks."""
+
+
+def test_held_out_tasks_are_the_authors() -> None:
+    held_out = [key for keys in HELD_OUT.values() for key in keys]
+    assert len(held_out) == len(set(held_out)) == 22
+    assert set(held_out) < set(KEYS)
+    assert len(KEYS) == 43
+
+
+def test_packs_use_the_authors_keys() -> None:
+    present = [key for env in HELD_OUT if env in packs() for key in task_keys(env)]
+    assert set(present) <= set(KEYS)
+    assert present == sorted(present)
+
+
+def test_heldout_split_is_test_variations_of_held_out_tasks() -> None:
+    assert split_numbers("heldout_tasks") == SPLITS["test"]
+    assert split_keys(PACK, ("01", "03", "11a"), "heldout_tasks") == ("03", "11a")
+    assert split_keys(PACK, ("01", "03"), "test") == ("01", "03")
+    assert split_keys(PACK, (), "heldout_tasks") == ()
+    with pytest.raises(FhirGymError, match="has none of 01, 02a"):
+        split_keys(PACK, ("01", "02a"), "heldout_tasks")
+    with pytest.raises(FhirGymError, match="of Other/Pack-v0 it has none"):
+        split_keys("Other/Pack-v0", ("01",), "heldout_tasks")
+
+
+def test_no_experiment_but_the_first_tests_on_what_was_learnt() -> None:
+    assert list(EXPERIMENTS) == ["experiment-1", "experiment-2", "experiment-3", "experiment-4"]
+    for name, one in EXPERIMENTS.items():
+        learnt, tested = set(one.train.episodes()), set(one.test.episodes())
+        assert learnt
+        assert tested
+        assert (learnt == tested) if name == "experiment-1" else not (learnt & tested)
+        assert one.repeats == 3
+
+
+def test_experiments_differ_as_the_paper_says() -> None:
+    first, second, third, fourth = EXPERIMENTS.values()
+    present = sum(len(task_keys(env)) for env in HELD_OUT if env in packs())
+    assert len(list(first.test.episodes())) == present
+    assert len(list(second.train.episodes())) == 2 * present
+    assert len(list(second.test.episodes())) == 3 * present
+    assert {e[:3] for e in third.test.episodes()} == {e[:3] for e in second.test.episodes()}
+    assert {e[3] for e in third.test.episodes()} == {2}
+    learnt, tested = ({e[1] for e in part.episodes()} for part in (fourth.train, fourth.test))
+    assert not learnt & tested
+    assert "11a" in tested
+    assert "01" in learnt
+
+
+def test_a_part_is_arguments_of_run() -> None:
+    from fhir_gym.rollouts import plan
+
+    part = get_experiment("experiment-4").test
+    jobs = plan(PACK, repeats=3, **part.arguments(PACK)).jobs
+    assert {job.task for job in jobs} == set(part.keys(PACK))
+    assert {job.variation for job in jobs} == {1_000, 1_001, 1_002}
+    assert plan(PACK, **part.arguments(PACK)).phrasing == 2
+    assert part.keys("Other/Pack-v0") == ()
+
+
+def test_an_unknown_experiment_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'experiment-2'"):
+        get_experiment("experiment2")
+
+
+@pytest.mark.parametrize("key", task_keys(PACK))
+def test_phrasings_change_the_prompt_and_nothing_else(key: str) -> None:
+    task, world = get_task(PACK, key), fake_world()
+    own = task.variation(3, world)
+    each = [task.variation(3, world, phrasing) for phrasing in range(len(task.prompts))]
+    assert len(each) >= 3
+    assert len({one.prompt for one in each}) == len(each)
+    assert each[own.phrasing] == own
+    assert all((one.params, one.setup, one.next_id) == (own.params, own.setup, own.next_id) for one in each)
+    with pytest.raises(TaskError, match="phrasings 0 to"):
+        task.variation(3, world, len(each))
