@@ -51,30 +51,57 @@ def build(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="Folder (searched in depth) or file.")],
+    source: Annotated[str, typer.Argument(help="Folder (searched in depth), file, or url of a FHIR server.")],
     format: Annotated[
         Literal["ndjson", "bundles"],
         typer.Option(
-            help="ndjson: bulk export, a resource a line; bundles: .json files with a Bundle each, as Synthea's."
+            help="Files: ndjson (bulk export, a resource a line) or bundles (.json with a Bundle each, as Synthea's)."
         ),
     ] = "ndjson",
+    types: Annotated[
+        str | None, typer.Option(help="From a server only these, such as Patient,Observation; by default all it has.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="Sent to the server, such as 'Authorization: Bearer …'; may be repeated.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default that of the folder.")] = None,
     out: OutOption = None,
 ) -> None:
-    """Import your own data as a world, whole or not at all.
+    """Import your own data as a world, whole or not at all. From a server: interrupted, the same command goes on.
 
     Example: fhir-gym worlds import export/ --name ward-7
+
+    Example: fhir-gym worlds import http://localhost:8080/fhir --name hapi
     """
     from fhir_gym import worlds
 
-    importer = worlds.import_ndjson if format == "ndjson" else worlds.import_bundles
     reports: list[ImportReport] = []
     with progress(f"Importing {source}") as update:
-        world = importer(source, out=out, name=name, progress=update, on_report=reports.append)
+        if "://" in source:
+            world = worlds.import_server(
+                source,
+                types=types.replace(",", " ").split() if types is not None else None,
+                headers=_headers(header or []),
+                out=out,
+                name=name,
+                progress=update,
+                on_report=reports.append,
+            )
+        else:
+            importer = worlds.import_ndjson if format == "ndjson" else worlds.import_bundles
+            world = importer(source, out=out, name=name, progress=update, on_report=reports.append)
     with world:
         _show(world)
     for report in reports:
         _warn(report)
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    pairs = [line.partition(":") for line in lines]
+    for name, colon, _ in pairs:
+        if not colon or not name.strip():
+            raise typer.BadParameter(f"{name!r} is not of the form 'Name: value'", param_hint="--header")
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 @app.command()
@@ -111,7 +138,8 @@ def _show(world: World) -> None:
 
 def _warn(report: ImportReport) -> None:
     """What a user may want to know of an import that succeeded."""
-    lines = [f"{report.files} files read; the world's present is {report.now.isoformat()} ({report.now_source})"]
+    read = f"{report.files} files read" if report.files else f"read from {report.source}"
+    lines = [f"{read}; the world's present is {report.now.isoformat()} ({report.now_source})", *report.notes]
     if report.doubles:
         lines.append(f"{report.doubles} exact repetitions left out")
     if report.dangling:

@@ -179,7 +179,7 @@ def medication_request(
     """The MedicationRequest; of a doctor and for a problem, where they are known."""
     amount, unit = drug.dose
     count, hours = drug.times
-    printed = {"[iU]": "units", "ug": "mcg"}.get(unit, unit)
+    printed = {"[iU]": "units", "ug": "mcg", "meq": "mEq"}.get(unit, unit)
     request: Resource = {
         "resourceType": "MedicationRequest",
         "id": ident,
