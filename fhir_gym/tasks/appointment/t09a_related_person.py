@@ -82,8 +82,8 @@ class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
         "{patient}, Patient/{id}, and has no record so far. Enter this person as related to the patient.",
     )
     ending = (
-        f"Create exactly one RelatedPerson. Say the relationship by its code in {ROLES}, or by the word as text. Finish "
-        'with FINISH(["<id>"]), where <id> is the id of the new RelatedPerson.'
+        f"Create exactly one RelatedPerson. Say the relationship by its code in {ROLES}, or by the word as text. "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the new RelatedPerson.'
     )
     answer = IdsAnswer(("RelatedPerson",))
     gold_steps = 2

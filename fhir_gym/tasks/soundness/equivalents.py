@@ -151,9 +151,11 @@ def _other_writes(gold: Recording) -> Iterator[Policy]:
         yield _same("PUT with a new id instead of POST", gold, put)
     writes = [step for step in gold.steps if step.writes]
     reads = [step for step in gold.steps if not step.writes]
-    if len(writes) > 1:
+    new = _placeholders(writes)
+    tied = any(_pointing(step.body, new) != step.body for step in writes)
+    if len(writes) > 1 and not tied:
         yield _same("writes in another order", gold, [*reads, *reversed(writes)])
-    for kind in ("transaction", "batch"):
+    for kind in ("transaction",) if tied else ("transaction", "batch"):
         yield _in_one(kind, gold, [step.action for step in reads], writes)
 
 
@@ -202,12 +204,31 @@ def _as_put(step: Step, number: int) -> Step:
     return replace(step, action=Put(f"{step.action.url}/{id}", {**step.body, "id": id}))
 
 
+def _placeholders(writes: Iterable[Step]) -> dict[str, str]:
+    """What a transaction calls the resources it creates, by the reference they have in the recording."""
+    created = [step for step in writes if step.created is not None]
+    return {
+        f"{step.body['resourceType']}/{step.created}": f"urn:uuid:00000000-0000-4000-8000-{number:012}"
+        for number, step in enumerate(created)
+    }
+
+
+def _pointing(value: Json, new: Mapping[str, str]) -> Json:
+    """A body whose references to new resources are their placeholders."""
+    if isinstance(value, dict):
+        return {name: _pointing(item, new) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_pointing(item, new) for item in value]
+    return new.get(value, value) if isinstance(value, str) else value
+
+
 def _in_one(kind: str, gold: Recording, reads: Sequence[Action], writes: Sequence[Step]) -> Policy:
     """All writes in one Bundle."""
+    new = _placeholders(writes)
 
     def play(fhir: Fhir) -> Gold:
         yield from (action for action in reads)  # unlike a list, a generator can be sent the answers
-        bundle = {"resourceType": "Bundle", "type": kind, "entry": [_entry(step) for step in writes]}
+        bundle = {"resourceType": "Bundle", "type": kind, "entry": [_entry(step, new) for step in writes]}
         answer = yield Post("/", bundle)
         names = dict(_created(writes, answer.get("entry", [])))
         yield with_ids(Finish(gold.answer), names)
@@ -215,8 +236,11 @@ def _in_one(kind: str, gold: Recording, reads: Sequence[Action], writes: Sequenc
     return Policy("equivalent", f"all writes in one {kind}", play)
 
 
-def _entry(step: Step) -> Resource:
-    return {"resource": step.body, "request": {"method": step.action.kind, "url": step.action.url.lstrip("/")}}
+def _entry(step: Step, new: Mapping[str, str]) -> Resource:
+    request = {"method": step.action.kind, "url": step.action.url.lstrip("/")}
+    name = new.get(f"{step.body['resourceType']}/{step.created}") if isinstance(step.body, dict) else None
+    url = {"fullUrl": name} if name else {}
+    return {**url, "resource": _pointing(step.body, new), "request": request}
 
 
 def _created(writes: Iterable[Step], entries: Sequence[Json]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from fhir_gym.actions import Finish
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.grading import NOTHING_ELSE
+from fhir_gym.tasks.grading import NOTHING_ELSE, PROHIBITED
 from fhir_gym.tasks.registry import get_task, packs, task_keys
 from fhir_gym.tasks.soundness.arena import Arena, Policy, Run, script
 from fhir_gym.tasks.soundness.constants import always_create, constant_answers, other_variation
@@ -145,9 +145,7 @@ class _Judge:
         report.variations += 1
         report.gold_steps = max(report.gold_steps, len(run.actions))
         for check in verdict.checks:
-            # Where no tool may write, whatever writes has used a prohibited one: one of the two checks is redundant.
-            redundant = check.name == NOTHING_ELSE and set(self._task.prohibited_tools) >= _WRITE_TOOLS
-            if check.name not in report.checks and not redundant:
+            if check.name not in report.checks and not self._is_redundant(check.name):
                 report.checks.append(check.name)
         policy = Policy("gold", "gold", script(()))
         self.policy(number, policy, run)
@@ -172,6 +170,14 @@ class _Judge:
                 self._fail(number, policy, run, "it has a dense reward")
         if policy.passes is False:
             self._cover(run)
+
+    def _is_redundant(self, name: str) -> bool:
+        """Whether nothing can fail this check alone.
+
+        Where no tool may write, whatever writes has used a prohibited one; where every tool may be used, none is one.
+        """
+        prohibited = set(self._task.prohibited_tools)
+        return (name == NOTHING_ELSE and prohibited >= _WRITE_TOOLS) or (name == PROHIBITED and not prohibited)
 
     def _cover(self, run: Run) -> None:
         """Note the checks that alone stood between a wrong episode and success, or light success."""

@@ -33,7 +33,7 @@ def near_misses(task: Task[Any], gold: Recording, must_look: bool) -> Iterator[P
     yield from _wrong_bodies(task, gold)
     yield from _wrong_targets(gold)
     yield from _wrong_writes(gold)
-    yield from _collateral(gold)
+    yield from _collateral(task, gold)
     yield from _prohibited(task, gold)
     yield from _no_look(task, gold, must_look)
 
@@ -145,22 +145,37 @@ def _wrong_writes(gold: Recording) -> Iterator[Policy]:
         yield _miss("right answer without any write", _finished(gold, gold.reads))
 
 
-def _collateral(gold: Recording) -> Iterator[Policy]:
+def _collateral(task: Task[Any], gold: Recording) -> Iterator[Policy]:
     """Everything done right, and something else touched."""
     written = {step.before["id"] for step in gold.steps if step.before}
     yield _miss("and creates something else", _finished(gold, [*gold.actions, Post("/Basic", _EXTRA)]))
-    bystanders = {one["resourceType"]: one for one in gold.setup if one["id"] not in written}
+    referred = _referred([*gold.setup, *(step.body for step in gold.steps if step.writes)])
+    others = [one for one in gold.setup if one["id"] not in written]
+    # The last of each type is taken: one that nothing refers to, if there is one, for only that can be deleted.
+    others.sort(key=lambda one: f"{one['resourceType']}/{one['id']}" not in referred)
+    bystanders = {one["resourceType"]: one for one in others}
     for kind, one in bystanders.items():
         url = f"/{kind}/{one['id']}"
         changed = {**one, "language": "fr"}
         yield _miss(f"and changes a {kind}", _finished(gold, [*gold.actions, Put(url, changed)]))
         patch = [{"op": "add", "path": "/language", "value": "fr"}]
         yield _miss(f"and patches a {kind}", _finished(gold, [*gold.actions, Patch(url, patch)]))
-        yield _miss(f"and deletes a {kind}", _finished(gold, [*gold.actions, Delete(url)]))
+        if url[1:] not in referred or "delete" in task.prohibited_tools:
+            yield _miss(f"and deletes a {kind}", _finished(gold, [*gold.actions, Delete(url)]))
     for kind, id in gold.residents.items():
         patch = [{"op": "add", "path": "/language", "value": "fr"}]
         action = Patch(f"/{kind}/{id}", patch)
         yield _miss(f"and patches the world's {kind}", _finished(gold, [*gold.actions, action]))
+
+
+def _referred(value: Json) -> set[str]:
+    """What the References anywhere in a value point to."""
+    if isinstance(value, list):
+        return {found for item in value for found in _referred(item)}
+    if not isinstance(value, dict):
+        return set()
+    found = {found for item in value.values() for found in _referred(item)}
+    return found | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
 
 
 def _prohibited(task: Task[Any], gold: Recording) -> Iterator[Policy]:

@@ -1,0 +1,314 @@
+"""Task 07: enter a patient's insurance, to which a relative subscribed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Get, Post, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.appointment.billing import (
+    COVERAGE_CLASS,
+    Cover,
+    class_values,
+    coverage,
+    coverage_class,
+    group_number,
+    in_days,
+    insurer,
+    insurer_name,
+    plan_number,
+)
+from fhir_gym.tasks.appointment.relatives import (
+    ROLES,
+    Relative,
+    new_relative,
+    related_person,
+    relation,
+    relation_spellings,
+    relative_checks,
+)
+from fhir_gym.tasks.bundles import entries, reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.compare import same_moment
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import is_new, new_resource
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "EnterInsurance", "EnterInsuranceParams"]
+
+_RELATIONS = ("father", "mother", "guardian")
+_LIGHT = ("status", "beneficiary", "class")
+
+
+class EnterInsuranceParams(Params):
+    """Values of task 07.
+
+    Attributes:
+        patient: Who is insured.
+        namesake: Another patient of the same name.
+        relative: Who subscribed; not on file, the `id` of their person is not used.
+        decoys: Related persons on file who are easily mistaken for them.
+        insurer: Id of the Organization that pays.
+        insurer_name: Its name.
+        other_insurers: Ids of one of a longer name, and of one of the same name that is not active.
+        cover: The coverage to enter; its `id` is not used.
+        earlier: A coverage of the patient that was cancelled.
+    """
+
+    patient: Person
+    namesake: Person
+    relative: Relative
+    decoys: tuple[Relative, ...]
+    insurer: str
+    insurer_name: str
+    other_insurers: tuple[str, str]
+    cover: Cover
+    earlier: Cover
+
+
+class EnterInsurance(Task[EnterInsuranceParams]):
+    """Enter a patient's insurance, with the relative who subscribed to it.
+
+    Starting state: the patient and the insurer.
+    Decoys: an insurer whose name goes on after the right one and one of the same name that is not active (first hit of
+        a search by name); another relative of the patient, and a namesake's relative with the subscriber's name and
+        relation (one on file taken for the subscriber); a cancelled coverage of the patient (renewed in place).
+    Checks: one new RelatedPerson of the patient with name and relationship; one new Coverage, active, of the patient,
+        paid by that insurer, with that person as subscriber and policy holder, the period, and the group and plan
+        as classes; the answer is its id.
+    Light: a Coverage was created that has a status, a beneficiary and a class.
+    Differs from FHIR-AgentEval: insurer, period, subscriber, policy holder, relative, class types and the answer
+        count; ``payor``, which R4 asks for, takes the insurer. The relative has a name, and the prompt says that there
+        is no record of them yet.
+    """
+
+    key = "07"
+    title = "Enter insurance"
+    category = "Insurance & Billing"
+    difficulty = 2
+    kind = "action"
+    required_tools = (("create", "create"), ("read", "update", "create"), ("search", "delete", "create", "create"))
+    required_resources = ("RelatedPerson", "Coverage")
+    prohibited_tools = ()
+    prompts = (
+        "Enter the insurance of {patient} (Patient/{id}): insurer {insurer}, valid from {start} to {end}, group "
+        "{group}, plan {plan}. Subscriber and policy holder is the patient's {relation}, {given} {family} (given name "
+        "{given}, family name {family}), who is not on file yet.",
+        "Please add an insurance coverage for Patient/{id}, {patient}.\n- Insurer: {insurer}\n- First day: {start}\n"
+        "- Last day: {end}\n- Employer group: {group}\n- Plan: {plan}\n- Subscriber and policy holder: the patient's "
+        "{relation}; family name {family}, given name {given}; no record yet",
+        "{patient} (Patient/{id}) is insured with {insurer} through the {relation}, whose given name is {given} and "
+        "family name {family}, and of whom there is no record so far. The {relation} is both the policy holder and the "
+        "subscriber. The plan is {plan}, the group {group}; it runs from {start} until {end}. Enter that.",
+    )
+    ending = (
+        "Create exactly two resources. First a RelatedPerson of the patient; say the relationship by its code in "
+        f"{ROLES}, or by the word as text. Then a Coverage: status active, the patient as beneficiary, the "
+        "RelatedPerson as subscriber and as policyHolder, the period with both dates, as its only payor the active "
+        "Organization on file whose name is exactly the insurer's, and as its only classes the group and the plan, of "
+        f"type group and type plan in {COVERAGE_CLASS}, each number as the value. Records on file stay as they are. "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the new Coverage.'
+    )
+    answer = IdsAnswer(("Coverage",))
+    gold_steps = 4
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "Coverage": {
+            "type": {"text": "Employer health plan"},
+            "relationship": {"text": "child"},
+            "dependent": "1",
+        },
+        "RelatedPerson": {"active": True, "gender": "unknown"},
+    }
+
+    def sample(self, rng: random.Random, world: World) -> EnterInsuranceParams:
+        """Draw a young patient, a relative, insurers, the coverage."""
+        ids = Ids(rng, world, 10)
+        today = world.now.date()
+        born = in_days(today, -rng.randrange(30, 26 * 365))
+        person = new_person(rng, world, ids.new()).model_copy(update={"birth_date": born})
+        double = namesake(rng, person, ids.new())
+        relative = new_relative(rng, person, ids.new(), rng.choice(_RELATIONS))
+        other = rng.choice([one for one in _RELATIONS if one != relative.relation])
+        stranger = Relative(
+            patient=double.id, person=namesake(rng, relative.person, ids.new()), relation=relative.relation
+        )
+        payer, others = ids.new(), (ids.new(), ids.new())
+        cover = _cover(rng, today, ids.new(), person, payer)
+        ended = -rng.randrange(100, 400)
+        earlier = cover.model_copy(
+            update={
+                "id": ids.new(),
+                "holder": f"Patient/{person.id}",
+                "insurer": others[0],
+                "status": "cancelled",
+                "start": in_days(today, ended - 365),
+                "end": in_days(today, ended),
+                "group": group_number(rng),
+                "plan": f"{plan_number(rng)}X",
+            }
+        )
+        return EnterInsuranceParams(
+            patient=person,
+            namesake=double,
+            relative=relative,
+            decoys=(new_relative(rng, person, ids.new(), other), stranger),
+            insurer=payer,
+            insurer_name=insurer_name(rng, world),
+            other_insurers=others,
+            cover=cover,
+            earlier=earlier,
+        )
+
+    def setup(self, p: EnterInsuranceParams, world: World) -> list[Resource]:
+        """People, insurers, the earlier coverage."""
+        longer, gone = p.other_insurers
+        return [
+            patient(p.patient),
+            patient(p.namesake),
+            *map(related_person, p.decoys),
+            insurer(p.insurer, p.insurer_name),
+            insurer(longer, f"{p.insurer_name} of New England"),
+            insurer(gone, p.insurer_name, active=False),
+            coverage(p.earlier),
+        ]
+
+    def words(self, p: EnterInsuranceParams, world: World) -> dict[str, str]:
+        """All data of coverage and relative."""
+        return {
+            "patient": p.patient.name,
+            "id": p.patient.id,
+            "insurer": p.insurer_name,
+            "start": p.cover.start,
+            "end": p.cover.end or "",
+            "group": p.cover.group,
+            "plan": p.cover.plan,
+            "relation": p.relative.relation,
+            **p.relative.person.model_dump(include={"given", "family"}),
+        }
+
+    def gold(self, p: EnterInsuranceParams, fhir: Fhir) -> Gold:
+        """Find the insurer; create the relative; create the coverage. A search by name finds longer names too."""
+        found = yield Get("/Organization", {"name": p.insurer_name, "active": "true"})
+        payer = next(one["id"] for one in entries(found) if one["name"] == p.insurer_name)
+        relative = yield Post("/RelatedPerson", _relative_body(p))
+        made = yield Post("/Coverage", _coverage_body(p, payer, relative["id"]))
+        yield Finish([made["id"]])
+
+    def near_misses(self, p: EnterInsuranceParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Somebody on file as the subscriber, the patient as such, an old coverage renewed, another answer."""
+        look, relate, insure, finish = gold
+        body = json.loads(insure.body or "")
+        for decoy in p.decoys:
+            held = _coverage_body(p, p.insurer, decoy.person.id)
+            yield f"RelatedPerson/{decoy.person.id} subscribes", [look, Post("/Coverage", held), finish]
+        patient_holds = reference("Patient", p.patient.id)
+        for name in ("subscriber", "policyHolder"):
+            yield f"the patient is {name}", [look, relate, Post("/Coverage", {**body, name: patient_holds}), finish]
+            named = {"display": p.relative.person.name}
+            yield f"{name} by name only", [look, relate, Post("/Coverage", {**body, name: named}), finish]
+        renewed = Put(f"/Coverage/{p.earlier.id}", {**body, "id": p.earlier.id})
+        yield "renews the cancelled coverage", [look, relate, renewed, Finish([p.earlier.id])]
+        by_name = {**body, "payor": [{"display": p.insurer_name}]}
+        yield "payor by name only", [look, relate, Post("/Coverage", by_name), finish]
+        relative_id = body["subscriber"]["reference"].rpartition("/")[2]
+        yield "answers the relative", [look, relate, insure, Finish([relative_id])]
+        swapped = [coverage_class("group", p.cover.plan), coverage_class("plan", p.cover.group)]
+        yield "group and plan swapped", [look, relate, Post("/Coverage", {**body, "class": swapped}), finish]
+
+    def equivalents(self, p: EnterInsuranceParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The relationship said in other ways, more codings and words, an exact search."""
+        look, relate, insure, finish = gold
+        related, body = json.loads(relate.body or ""), json.loads(insure.body or "")
+        for name, said in relation_spellings(p.relative.relation):
+            yield (
+                f"relationship {name}",
+                [look, Post("/RelatedPerson", {**related, "relationship": said}), insure, finish],
+            )
+        wordy = []
+        for one in body["class"]:
+            local = {"system": "http://example.org/classes", "code": "1"}
+            kind = {"coding": [local, *one["type"]["coding"]], "text": "Class"}
+            wordy.append({**one, "type": kind, "name": "As on the card"})
+        period = {"start": f"{p.cover.start}T00:00:00Z", "end": f"{p.cover.end}T23:59:59Z"}
+        full = {**body, "class": wordy, "period": period}
+        full["payor"] = [{**body["payor"][0], "display": p.insurer_name}]
+        exact = Get("/Organization", {"name:exact": p.insurer_name})
+        yield "in more words", [exact, relate, Post("/Coverage", full), finish]
+
+    def touches(self, p: EnterInsuranceParams) -> tuple[Touch, ...]:
+        """One new RelatedPerson, one new Coverage."""
+        return (Touch("created", "RelatedPerson"), Touch("created", "Coverage"))
+
+    def rests_on(self, p: EnterInsuranceParams) -> tuple[str, ...]:
+        """The insurer."""
+        return (f"Organization/{p.insurer}",)
+
+    def checks(self, p: EnterInsuranceParams, end: EndState) -> Iterator[Check]:
+        """The new coverage, the new relative, the answer."""
+        (answer,) = end.answer_ids("Coverage")
+        found = new_resource(end, "Coverage", answer)
+        yield is_new(end, "Coverage")
+        for element in _LIGHT:
+            there = not found or element in found
+            yield Check(name=f"it has {element}", passed=there, actual=found.get(element), level="exists")
+        yield equal("status", found.get("status"), "active")
+        yield equal("beneficiary", end.refers(found.get("beneficiary")), f"Patient/{p.patient.id}")
+        yield equal("payor", [end.refers(one) for one in found.get("payor", [])], [f"Organization/{p.insurer}"])
+        relative = new_resource(end, "RelatedPerson")
+        expected = f"RelatedPerson/{relative.get('id', 'the id of the new related person')}"
+        for role in ("subscriber", "policyHolder"):
+            yield equal(role, end.refers(found.get(role)), expected)
+        for bound, wanted in (("start", p.cover.start), ("end", p.cover.end)):
+            actual = found.get("period", {}).get(bound)
+            right = same_moment(actual, str(wanted))
+            yield Check(name=f"period {bound}", passed=right, expected=wanted, actual=actual)
+        yield equal("classes", class_values(found), class_values(coverage(p.cover)))
+        yield equal("relative's patient", end.refers(relative.get("patient")), f"Patient/{p.patient.id}")
+        yield from relative_checks(p.relative, relative)
+        yield equal("answer", answer, found.get("id", "the id of the new coverage"))
+
+
+def _cover(rng: random.Random, today: date, id: str, person: Person, payer: str) -> Cover:
+    """A coverage for some years that is in force today, or begins soon."""
+    start = (today.replace(day=1, month=rng.randrange(1, 13))).isoformat()
+    last = rng.choice(("06-30", "09-30", "12-31"))
+    return Cover(
+        id=id,
+        patient=person.id,
+        holder="",
+        insurer=payer,
+        status="active",
+        start=start,
+        end=f"{today.year + rng.randrange(1, 4)}-{last}",
+        group=group_number(rng),
+        plan=plan_number(rng),
+    )
+
+
+def _relative_body(p: EnterInsuranceParams) -> Resource:
+    """The related person to create."""
+    person = p.relative.person
+    return {
+        "resourceType": "RelatedPerson",
+        "patient": reference("Patient", p.patient.id),
+        "relationship": [relation(p.relative.relation)],
+        "name": [{"family": person.family, "given": [person.given]}],
+    }
+
+
+def _coverage_body(p: EnterInsuranceParams, payer: str, relative: str) -> Resource:
+    """The coverage to create."""
+    cover = p.cover.model_copy(update={"insurer": payer, "holder": f"RelatedPerson/{relative}"})
+    return {name: value for name, value in coverage(cover).items() if name != "id"}
+
+
+TASKS = (EnterInsurance,)
