@@ -32,6 +32,7 @@ TABLE_OF: Mapping[str, str] = MappingProxyType(
 """Index table of each parameter type; composites are looked up by their components."""
 
 _IN_RESOURCE_TABLE = frozenset({"_id", "_lastUpdated", "_source"})
+_PARTS = ("composite", "special")
 _WHEN = ("date", "authoredon", "authored", "recorded-date", "created", "period", "start", "issued")
 _NUMBERS_PER_PARAMETER = 12  # keeps all numbers below 2 ** 15, which SQLite stores in two bytes
 
@@ -112,12 +113,12 @@ def plan(resource_type: str) -> Plan:
         user: Field(kind, tuple(sorted({pids[kind, p] for p in found})), target, found)
         for user, (kind, found, target) in paths.items()
     }
-    simple = {n: fields[users[0]] for n, users in names.items() if users and parameters[n].type != "composite"}
+    simple = {n: fields[users[0]] for n, users in names.items() if users and parameters[n].type not in _PARTS}
     owner = _owner(simple, parameters)
     return Plan(
         fields=MappingProxyType(simple),
         composites=MappingProxyType(
-            {n: tuple(fields[u] for u in users) for n, users in names.items() if parameters[n].type == "composite"}
+            {n: tuple(fields[u] for u in users) for n, users in names.items() if parameters[n].type in _PARTS}
         ),
         indexed=tuple((kind, path, pid) for (kind, path), pid in pids.items()),
         owner=owner[0] if owner else None,
@@ -139,8 +140,12 @@ def _use(
 def _parts(
     parameter: SearchParameter, resource_type: str, parameters: Mapping[str, SearchParameter]
 ) -> Iterator[tuple[str, tuple[Path, ...]]]:
-    """What one parameter looks at: one part, or one for each component of a composite."""
-    if parameter.name in _IN_RESOURCE_TABLE or parameter.type == "special":
+    """What one parameter looks at: one part, or one for each component of a composite (a position is one, too)."""
+    if parameter.name in _IN_RESOURCE_TABLE:
+        return
+    if parameter.type == "special":
+        for name in ("latitude", "longitude"):
+            yield "number", compile_expression(f"{parameter.expression}.{name}", resource_type)
         return
     found = compile_expression(parameter.expression, resource_type)
     if parameter.type != "composite":

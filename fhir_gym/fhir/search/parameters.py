@@ -13,6 +13,7 @@ from fhir_gym.fhir.search.dates import date_condition, updated_condition
 from fhir_gym.fhir.search.filters import filter_condition
 from fhir_gym.fhir.search.names import Name, parse_name, split, unescape
 from fhir_gym.fhir.search.numbers import number_condition, quantity_condition
+from fhir_gym.fhir.search.positions import near_condition
 from fhir_gym.fhir.search.references import reference_condition
 from fhir_gym.fhir.search.scope import MAX_VALUES, Scope, unknown_parameter
 from fhir_gym.fhir.search.strings import string_condition
@@ -111,7 +112,7 @@ def _typed(scope: Scope, name: Name, kind: str, values: list[str]) -> Condition:
     if kind == "composite":
         return composite_condition(scope, name.base, scope.plan.composites[name.base], name.modifier, values)
     if kind == "special":
-        raise FhirError(400, f"The parameter {name.base} is not supported by this server", code="not-supported")
+        return near_condition(scope.plan.composites[name.base], values)
     field = scope.field(name.base)
     match kind:
         case "token":

@@ -69,7 +69,7 @@ CASES = [
     ("Patient?_filter=foo eq 1", 400, "HAPI-1206: "),
     ("Patient?_filter=family eq", 400, "HAPI-1221: "),
     ("Patient?_filter=(family eq x", 400, "HAPI-1221: "),
-    ("Location?near=1|2", 400, "The parameter near is not supported by this server"),
+    ("Location?near=abc", 400, "HAPI-1230: Invalid position format 'abc'.  Required format is"),
     ("?_getpages=nope", 410, 'HAPI-0417: Search ID "nope" does not exist and may have expired'),
     ("Patient?_getpages=x", 400, "Invalid request: The FHIR endpoint on this server does not know how to handle GET"),
 ]  # fmt: skip

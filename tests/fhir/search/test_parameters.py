@@ -105,6 +105,10 @@ CASES = [
     ("Observation?value-quantity=100|http://unitsofmeasure.org|mg/dL", "B1"),
     ("Observation?value-quantity=100||g", ""),
     ("Observation?combo-value-quantity=gt110", "B6 B2"),
+    # positions
+    ("Location?near=42.36|-71.05|2|km", "L1"),
+    ("Location?near=42.37|-71.05", ""),
+    ("Location?near=42.37|-71.05|1|mi", "L1"),
     # composites
     ("Observation?code-value-quantity=GLU$gt95", "B1 B2"),
     ("Observation?code-value-quantity=GLU$", ""),
