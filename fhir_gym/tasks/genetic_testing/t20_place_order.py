@@ -1,0 +1,230 @@
+"""Task 20: order whole genome sequencing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Get, Post, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.bundles import find_person, reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.concepts import Concept, codes_of, codings, concept_checks
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.genetic_testing.orders import (
+    TEST_SYSTEM,
+    TESTS,
+    Order,
+    find_patient,
+    order_request,
+    other_orders,
+)
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import is_new, new_resource
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, patient, practitioner, swapped
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "PlaceOrder", "PlaceOrderParams"]
+
+
+class PlaceOrderParams(Params):
+    """Values of task 20.
+
+    Attributes:
+        person: For whom the test is.
+        namesake: Another patient of the same name.
+        doctor: Who requests it.
+        swapped: A practitioner whose names are the doctor's the other way round.
+        test: The test.
+        status: Status the order is to have.
+        decoys: Orders on file: the same test of the patient, finished; another test of the patient; the same test of
+            the namesake.
+    """
+
+    person: Person
+    namesake: Person
+    doctor: Person
+    swapped: Person
+    test: Concept
+    status: str
+    decoys: tuple[Order, ...]
+
+
+class PlaceOrder(Task[PlaceOrderParams]):
+    """Order whole genome sequencing for a patient.
+
+    Starting state: the patient and the requesting practitioner.
+    Decoys: a namesake of the patient (a search by name); a practitioner of swapped name; a finished order of the
+        patient for the same test (to be written over), a draft of the patient for another test, a draft of the
+        namesake for the same test.
+    Checks: exactly one new ServiceRequest with that patient, requester, test (code, system and display), status and
+        intent order, not one that forbids; the answer is its id.
+    Light: a new ServiceRequest with subject, requester, status, intent, and a code or category.
+    Differs from FHIR-AgentEval: the prompt says in which element the test stands; it may stand in the category, and an
+        ordinary category beside a coded test is no mistake; any coding may be the one, its system counts; the answer
+        is tied to the order.
+    """
+
+    key = "20"
+    title = "Place a whole genome sequencing order"
+    category = "Surgery & Test Orders"
+    difficulty = 2
+    kind = "action"
+    required_tools = (("search", "search", "create"), ("search", "search", "update"))
+    required_resources = ("Patient", "Practitioner", "ServiceRequest")
+    prohibited_tools = ("delete",)
+    prompts = (
+        "Order {display} (code {code}) for {patient} (given name {given}, family name {family}, born {birth_date}). "
+        "The requester is Dr. {doctor}. Give the order the status {status}.",
+        "Dr. {doctor} requests a genetic test. Please place the order, with status {status}.\n"
+        "- Patient: family name {family}, given name {given}, born {birth_date}\n- Test: {display}, code {code}",
+        "Place an order with status {status}, requested by Dr. {doctor}, for the test {code} ({display}). The patient "
+        "is {patient}, date of birth {birth_date} (given name {given}, family name {family}).",
+    )
+    ending = (
+        '"Dr. A B" is the practitioner with given name A and family name B. An order is a ServiceRequest with intent '
+        "order that refers to the patient as subject and to the practitioner as requester. The test stands in its "
+        "code, or else, if it has no code, in its category: code and display in the system "
+        f"{TEST_SYSTEM}. Create one new order; reuse or change no record that is there. "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the new order.'
+    )
+    answer = IdsAnswer(("ServiceRequest",))
+    gold_steps = 4
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "ServiceRequest": {
+            "category": [{"coding": [{"system": "http://snomed.info/sct", "code": "108252007"}]}],
+            "priority": "routine",
+            "doNotPerform": False,
+        }
+    }
+
+    def sample(self, rng: random.Random, world: World) -> PlaceOrderParams:
+        """Draw people, the test, and what is on file."""
+        ids = Ids(rng, world, 7)
+        person = new_person(rng, world, ids.new())
+        other = namesake(rng, person, ids.new())
+        doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
+        test = rng.choice(TESTS)
+        return PlaceOrderParams(
+            person=person,
+            namesake=other,
+            doctor=doctor,
+            swapped=swapped(rng, doctor, ids.new()),
+            test=test,
+            status=rng.choice(("draft", "active")),
+            decoys=other_orders(rng, world, ids, test, doctor, (person, other)),
+        )
+
+    def setup(self, p: PlaceOrderParams, world: World) -> list[Resource]:
+        """People, what is on file."""
+        people = [patient(p.person), patient(p.namesake), practitioner(p.doctor), practitioner(p.swapped)]
+        return [*people, *map(order_request, p.decoys)]
+
+    def words(self, p: PlaceOrderParams, world: World) -> dict[str, str]:
+        """Patient, doctor, test, status."""
+        return {
+            **p.person.model_dump(include={"given", "family", "birth_date"}),
+            "patient": p.person.name,
+            "doctor": p.doctor.name,
+            "code": p.test.code,
+            "display": p.test.display,
+            "status": p.status,
+        }
+
+    def gold(self, p: PlaceOrderParams, fhir: Fhir) -> Gold:
+        """Find patient and practitioner, create, answer the id."""
+        patient_id = yield from find_patient(p.person)
+        query = {"family": p.doctor.family, "given": p.doctor.given}
+        doctor_id = find_person((yield Get("/Practitioner", query)), p.doctor)
+        body = {
+            "resourceType": "ServiceRequest",
+            "status": p.status,
+            "intent": "order",
+            "code": p.test.concept,
+            "subject": reference("Patient", patient_id),
+            "requester": reference("Practitioner", doctor_id),
+        }
+        made = yield Post("/ServiceRequest", body)
+        yield Finish([made["id"]])
+
+    def near_misses(self, p: PlaceOrderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The opposite order, two tests, the test in the wrong place, or written over what is there."""
+        *_, create, finish = gold
+        body = json.loads(create.body or "")
+        another = p.decoys[1].test
+        bodies = {
+            "an order not to test": {**body, "doNotPerform": True},
+            "two tests in one code": {**body, "code": {"coding": [p.test.coding, another.coding]}},
+            "another test as category": {**body, "category": [another.concept]},
+            "something else as code": {**body, "code": _XRAY, "category": [p.test.concept]},
+        }
+        for name, wrong in bodies.items():
+            yield name, [Post("/ServiceRequest", wrong), finish]
+        for decoy in p.decoys:
+            over = Put(f"/ServiceRequest/{decoy.id}", {**body, "id": decoy.id})
+            yield f"written over ServiceRequest/{decoy.id}", [over, Finish([decoy.id])]
+            yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]
+
+    def equivalents(self, p: PlaceOrderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The test in the category; further codings; the display as text."""
+        body = json.loads(gold[-2].body or "")
+        uncoded = {name: value for name, value in body.items() if name != "code"}
+        bare = {"system": p.test.system, "code": p.test.code}
+        loinc = {"system": "http://loinc.org", "code": "86206-0"}
+        bodies = {
+            "test as category": {**uncoded, "category": [p.test.concept]},
+            "test as second category": {**uncoded, "category": [_LABORATORY, p.test.concept]},
+            "test as category, code in words": {**body, "code": {"text": "WGS"}, "category": [p.test.concept]},
+            "test as code and category": {**body, "category": [p.test.concept]},
+            "another code first": {**body, "code": {"coding": [loinc, p.test.coding]}},
+            "display as text": {**body, "code": {"coding": [bare], "text": p.test.display}},
+        }
+        id = "chosen-by-hand"
+        for name, other in bodies.items():
+            yield name, [Put(f"/ServiceRequest/{id}", {**other, "id": id}), Finish([id])]
+
+    def touches(self, p: PlaceOrderParams) -> tuple[Touch, ...]:
+        """One new ServiceRequest."""
+        return (Touch("created", "ServiceRequest"),)
+
+    def rests_on(self, p: PlaceOrderParams) -> tuple[str, ...]:
+        """The patient and the practitioner."""
+        return (f"Patient/{p.person.id}", f"Practitioner/{p.doctor.id}")
+
+    def checks(self, p: PlaceOrderParams, end: EndState) -> Iterator[Check]:
+        """Every datum of the ask, on the new order."""
+        (answer,) = end.answer_ids("ServiceRequest")
+        found = new_resource(end, "ServiceRequest", answer)
+        yield is_new(end, "ServiceRequest")
+        for name, elements in _NEEDED.items():
+            there = not found or any(element in found for element in elements)
+            yield Check(name=f"has {name}", passed=there, level="exists")
+        yield equal("status", found.get("status"), p.status)
+        yield equal("intent", found.get("intent"), "order")
+        yield equal("subject", end.refers(found.get("subject")), f"Patient/{p.person.id}")
+        yield equal("requester", end.refers(found.get("requester")), f"Practitioner/{p.doctor.id}")
+        yield from concept_checks("test", _tested(found), p.test)
+        forbids = found.get("doNotPerform", False)
+        yield Check(name="not forbidden", passed=forbids is False, expected=False, actual=forbids)
+        yield equal("answer", answer, found.get("id", "the id of the new order"))
+
+
+_NEEDED = {"subject": ("subject",), "requester": ("requester",), "test": ("code", "category")}
+_XRAY = {"coding": [{"system": "http://loinc.org", "code": "36643-5", "display": "Chest X-ray, two views"}]}
+_LABORATORY = {"coding": [{"system": "http://snomed.info/sct", "code": "108252007"}]}
+
+
+def _tested(order: Resource) -> list[Json]:
+    """The concepts that say what is ordered: code and categories; only the code, if that says something else."""
+    code = order.get("code")
+    if codings(code) and not codes_of(code, TEST_SYSTEM):
+        return [code]
+    return [code, *order.get("category", [])]
+
+
+TASKS = (PlaceOrder,)
