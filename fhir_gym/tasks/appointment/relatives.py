@@ -25,6 +25,7 @@ __all__ = [
     "relation",
     "relation_spellings",
     "relative_checks",
+    "says_relation",
 ]
 
 ROLES = "http://terminology.hl7.org/CodeSystem/v3-RoleCode"
@@ -132,8 +133,13 @@ def relative_checks(relative: Relative, found: Resource) -> Iterator[Check]:
     right = bool(names) and all(named(name, person.given, person.family) for name in names)
     yield Check(name="name", passed=right, expected=person.name, actual=names)
     concepts = list(found.get("relationship", []))
-    said = _said(concepts) - set(RELATIONS[relative.relation].broader)
-    yield Check(name="relationship", passed=said == {relative.relation}, expected=relative.relation, actual=concepts)
+    right = says_relation(concepts, relative.relation)
+    yield Check(name="relationship", passed=right, expected=relative.relation, actual=concepts)
+
+
+def says_relation(concepts: list[Json], word: str) -> bool:
+    """Whether concepts say a relation, by a code of v3-RoleCode in any of the codings or in words, and no other."""
+    return _said(concepts) - set(RELATIONS[word].broader) == {word}
 
 
 def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
