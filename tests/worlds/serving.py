@@ -1,0 +1,55 @@
+"""Helper: a world, or any ASGI application, behind HTTP in a thread of the test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fhir_gym.fhir.http import bind
+
+
+@contextmanager
+def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
+    """Base url of a server with its application under `/fhir`; by default at a free port."""
+    listener = bind("127.0.0.1", port)
+    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/fhir"
+    finally:
+        running.should_exit = True
+        thread.join()
+        listener.close()
+
+
+class Watched:
+    """Notes every request before the application behind it answers.
+
+    Args:
+        app: The application.
+        delay: Seconds by which each answer is late.
+    """
+
+    def __init__(self, app: ASGIApp, delay: float = 0.0) -> None:
+        self.app, self.delay = app, delay
+        self.seen: list[str] = []
+        self.headers: list[dict[str, str]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self.seen.append(f"{scope['path']}?{scope['query_string'].decode()}")
+            self.headers.append({key.decode(): value.decode() for key, value in scope["headers"]})
+            time.sleep(self.delay)
+        await self.app(scope, receive, send)
+
+    def pages(self) -> list[str]:
+        """Requests for pages of resources."""
+        return [url for url in self.seen if "_summary" not in url and "metadata" not in url]

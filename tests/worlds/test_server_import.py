@@ -1,0 +1,389 @@
+"""Importing from a live server: whole, resumable, and clear about what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from fhir_gym import worlds
+from fhir_gym.errors import UnknownNameError, WorldError
+from fhir_gym.fhir.http import bind, create_app
+from fhir_gym.fhir.store import World
+from fhir_gym.types import Resource
+from fhir_gym.worlds import ImportReport, importing
+from fhir_gym.worlds.cache import VARIABLE
+from fhir_gym.worlds.server import ExpiredError, Server
+from fhir_gym.worlds.spool import Spool
+from tests.worlds.serving import Watched, served
+
+_IMPORT = (
+    "import sys; from fhir_gym import worlds; worlds.import_server(sys.argv[1], out=sys.argv[2], page_size={size})"
+)
+
+
+def contents(world: World) -> dict[str, Any]:
+    return {f"{r['resourceType']}/{r['id']}": r for r in map(json.loads, world.resources())}
+
+
+@pytest.fixture(scope="module")
+def hospital_server(hospital: World) -> Iterator[tuple[str, Watched]]:
+    app = Watched(create_app(hospital))
+    with served(app) as url:
+        yield url, app
+
+
+# the whole way
+
+
+def test_a_whole_server(hospital: World, hospital_server: tuple[str, Watched], tmp_path: Path) -> None:
+    url, _ = hospital_server
+    told: list[tuple[int, int]] = []
+    reports: list[ImportReport] = []
+    total = hospital.manifest.total
+    with worlds.import_server(
+        url + "/",
+        out=tmp_path / "w.sqlite",
+        name="copy",
+        page_size=300,
+        progress=lambda done, of: told.append((done, of)),
+        on_report=reports.append,
+    ) as world:
+        assert world.manifest.counts == hospital.manifest.counts
+        assert world.manifest.name == "copy"
+        assert contents(world) == contents(hospital)
+    assert (total, total) in told and told[-1] == (total, total)
+    assert (reports[0].source, reports[0].doubles, reports[0].dangling, reports[0].notes) == (url, 0, 0, ())
+    assert [path.name for path in tmp_path.iterdir()] == ["w.sqlite"], "the spool is gone"
+
+
+def test_into_the_cache_by_name(
+    hospital_server: tuple[str, Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    url, app = hospital_server
+    app.seen.clear()
+    with worlds.import_server(url, types=["Patient", "Organization"], headers={"X-Key": "k"}) as world:
+        assert list(world.manifest.counts) == ["Organization", "Patient"]
+        name = world.manifest.name
+    assert name.startswith("127-0-0-1-")
+    with worlds.load(name) as again:
+        assert again.manifest == world.manifest
+    assert not [page for page in app.pages() if "Observation" in page]
+    assert app.headers[-1]["x-key"] == "k"
+
+
+# killed and resumed
+
+
+def _wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.005)
+
+
+def _kill_after(url: str, out: Path, size: int, bytes_there: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", _IMPORT.format(size=size), url, str(out)])
+    folder = out.with_name(f".{out.name}.spool")
+    _wait_for(lambda: sum(f.stat().st_size for f in folder.glob("*.ndjson")) > bytes_there, process)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not out.exists()
+
+
+def test_resumes_after_a_kill(hospital: World, tmp_path: Path) -> None:
+    out = tmp_path / "w.sqlite"
+    app = Watched(create_app(hospital), delay=0.003)
+    with served(app) as url:
+        for bytes_there in (300_000, 900_000):
+            _kill_after(url, out, 50, bytes_there)
+        with worlds.import_server(url, out=out, page_size=50) as world:
+            assert contents(world) == contents(hospital)
+            assert len(list(world.resources())) == hospital.manifest.total
+    pages = app.pages()
+    assert len(pages) - len(set(pages)) <= 2, "at most the page in flight at each kill is fetched again"
+    assert [path.name for path in tmp_path.iterdir()] == ["w.sqlite"]
+
+
+def test_begins_a_type_again_when_the_server_forgot_the_search(hospital: World, tmp_path: Path) -> None:
+    out, journal = tmp_path / "w.sqlite", tmp_path / ".w.sqlite.spool" / "journal.jsonl"
+    with served(Watched(create_app(hospital), delay=0.003)) as url:
+        _kill_after(url, out, 50, 900_000)
+    last = json.loads(journal.read_text().splitlines()[-1])
+    assert last["next"] and last["resources"], "a search was open"
+    restarted = Watched(create_app(hospital))
+    with served(restarted, port=int(url.split(":")[2].split("/")[0])), worlds.import_server(url, out=out) as world:
+        assert contents(world) == contents(hospital)
+    assert restarted.pages()[:2] == [f"/fhir?{last['next'].split('?')[1]}", f"/fhir/{last['type']}?_count=500"]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_resources_survive_two_kills(tmp_path: Path) -> None:
+    from benchmarks.large_world import large_world
+
+    path = large_world(101_000, 50)
+    code = f"""
+import uvicorn
+from fhir_gym.fhir import World
+from fhir_gym.fhir.http import bind, create_app
+listener = bind("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(create_app(World.open({str(path)!r})), log_level="error")).run(sockets=[listener])
+"""
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/fhir"
+        out = tmp_path / "w.sqlite"
+        for bytes_there in (20_000_000, 60_000_000):
+            _kill_after(url, out, 500, bytes_there)
+        start = time.perf_counter()
+        with worlds.import_server(url, out=out) as world, World.open(path) as origin:
+            print(f"the rest in {time.perf_counter() - start:.1f} s")
+            assert world.manifest.counts == origin.manifest.counts == {"Observation": 101_000, "Patient": 50}
+            assert set(world.resources()) == set(origin.resources())
+    finally:
+        server.kill()
+        server.communicate()
+
+
+# servers that are not as they should be
+
+
+def patient(number: int) -> Resource:
+    return {"resourceType": "Patient", "id": f"p{number}"}
+
+
+def bundle(*resources: Resource, next: str | None = None) -> Resource:
+    links = [{"relation": "next", "url": next}] if next else []
+    return {"resourceType": "Bundle", "type": "searchset", "link": links, "entry": [{"resource": r} for r in resources]}
+
+
+def capability(*types: str, version: str = "4.0.1") -> Resource:
+    resource = [{"type": name, "interaction": [{"code": "read"}, {"code": "search-type"}]} for name in types]
+    rest = [{"mode": "server", "resource": [*resource, {"type": "Basic", "interaction": [{"code": "read"}]}]}]
+    return {"resourceType": "CapabilityStatement", "fhirVersion": version, "rest": rest}
+
+
+class Scripted:
+    """A server of Patients whose answers are given as text of the request's path and query -> answers, in turn."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.answers = {"metadata": [capability("Patient")], "count": [bundle() | {"total": 2}], **answers}
+
+    def answer(self, request: Request) -> Response:
+        path, query = request.url.path.removeprefix("/fhir/"), request.url.query
+        key = (
+            "metadata"
+            if path == "metadata"
+            else "count"
+            if "_summary" in query
+            else "more"
+            if "page" in query
+            else "first"
+        )
+        script = self.answers[key]
+        found = script.pop(0) if len(script) > 1 else script[0]
+        return found if isinstance(found, Response) else JSONResponse(found)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited; nobody waits here."""
+    waited: list[float] = []
+    monkeypatch.setattr(importing, "Server", lambda url, headers: Server(url, headers=headers, pause=waited.append))
+    return waited
+
+
+def run(tmp_path: Path, **answers: list[Any]) -> tuple[list[str], ImportReport]:
+    script, reports = Scripted(**answers), list[ImportReport]()
+    app = Starlette(routes=[Route("/{path:path}", script.answer)])
+    with (
+        served(app) as url,
+        worlds.import_server(url, out=tmp_path / "w.sqlite", on_report=reports.append) as world,
+    ):
+        return world.ids("Patient"), reports[0]
+
+
+PAGES: dict[str, list[Any]] = {"first": [bundle(patient(1), next="?page=2")], "more": [bundle(patient(2))]}
+
+
+def test_passing_failures_are_waited_out(tmp_path: Path, pauses: list[float]) -> None:
+    busy = [Response(status_code=503), Response(status_code=429, headers={"retry-after": "7"}), Response("x", 500)]
+    ids, _ = run(tmp_path, first=[*busy, *PAGES["first"]], more=[Response(status_code=504), *PAGES["more"]])
+    assert ids == ["p1", "p2"]
+    assert pauses == [0.5, 7.0, 2.0, 0.5]
+
+
+def test_lasting_failures_leave_what_came(tmp_path: Path, pauses: list[float]) -> None:
+    outcome = {"resourceType": "OperationOutcome", "issue": [{"diagnostics": "the database is away"}]}
+    with pytest.raises(WorldError, match=r"7 attempts \(status 503: the database is away\); .* the same import"):
+        run(tmp_path, first=PAGES["first"], more=[JSONResponse(outcome, 503)])
+    assert sum(pauses) > 25
+    assert (tmp_path / ".w.sqlite.spool" / "Patient.ndjson").read_text().count("\n") == 1
+    assert not (tmp_path / "w.sqlite").exists()
+
+
+def test_counts_are_verified_and_the_next_attempt_fetches_again(tmp_path: Path, pauses: list[float]) -> None:
+    script = Scripted(count=[bundle() | {"total": 3}], **PAGES)
+    with served(Starlette(routes=[Route("/{path:path}", script.answer)])) as url:
+        with pytest.raises(WorldError, match="Patient: 2 came, the server has 3"):
+            worlds.import_server(url, out=tmp_path / "w.sqlite")
+        assert not (tmp_path / "w.sqlite").exists()
+        script.answers |= {"first": [bundle(patient(1), patient(3), next="?page=2")]}
+        with worlds.import_server(url, out=tmp_path / "w.sqlite") as world:
+            assert world.ids("Patient") == ["p1", "p3", "p2"]
+
+
+def test_a_server_that_does_not_count(tmp_path: Path, pauses: list[float]) -> None:
+    ids, report = run(tmp_path, count=[bundle()], **PAGES)
+    assert ids == ["p1", "p2"]
+    assert report.notes == ("the server does not say how many there are of: Patient",)
+
+
+def test_pages_that_overlap_double_nothing(tmp_path: Path, pauses: list[float]) -> None:
+    ids, report = run(tmp_path, first=PAGES["first"], more=[bundle(patient(1), patient(2))])
+    assert (ids, report.doubles) == (["p1", "p2"], 1)
+
+
+def test_links_lead_nowhere_else(tmp_path: Path, pauses: list[float]) -> None:
+    far = bundle(patient(1), next="http://example.org:9/fhir/Patient?page=2")
+    ids, _ = run(tmp_path, first=[far], more=PAGES["more"])
+    assert ids == ["p1", "p2"], "asked for at the server that was given"
+
+
+def test_absolute_references_to_the_server_become_relative(tmp_path: Path, pauses: list[float]) -> None:
+    script = Scripted(count=[bundle() | {"total": 1}])
+    with served(Starlette(routes=[Route("/{path:path}", script.answer)])) as url:
+        script.answers["first"] = [
+            bundle(patient(1) | {"managingOrganization": {"reference": f"{url}/Organization/o"}})
+        ]
+        with worlds.import_server(url, out=tmp_path / "w.sqlite") as world:
+            stored = world.read("Patient", "p1") or {}
+    assert stored["managingOrganization"] == {"reference": "Organization/o"}
+
+
+def test_only_matches_count(tmp_path: Path, pauses: list[float]) -> None:
+    page = bundle(patient(1), patient(2))
+    page["entry"].append({"resource": {"resourceType": "OperationOutcome"}, "search": {"mode": "outcome"}})
+    assert run(tmp_path, first=[page])[0] == ["p1", "p2"]
+
+
+def test_types_of_another_version_are_left_out(tmp_path: Path, pauses: list[float]) -> None:
+    _, report = run(tmp_path, metadata=[capability("Patient", "Transport")], **PAGES)
+    assert report.notes == ("left out, as they are not of R4: Transport",)
+
+
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        ({"metadata": [Response("<html>", 200)]}, "is not a FHIR server: .*something else than JSON"),
+        ({"metadata": [bundle()]}, "is not a FHIR server: .*no CapabilityStatement"),
+        ({"metadata": [[1]]}, "is not a FHIR server: .*no resource"),
+        ({"metadata": [capability("Patient", version="5.0.0")]}, "FHIR 5.0.0; only R4"),
+        ({"metadata": [Response(status_code=401)]}, r"wants credentials \(status 401\)"),
+        ({"metadata": [Response(status_code=404)]}, "answered with status 404"),
+        ({"metadata": [Response(status_code=301, headers={"location": "http://x/"})]}, "has moved to http://x/"),
+        ({"count": [Response(status_code=400)]}, "answered with status 400"),
+        ({"count": [Response(status_code=404)]}, "cannot be searched for Patient"),
+        ({"first": [capability()]}, "is not answered by a Bundle"),
+        ({"first": [bundle({"resourceType": "Group", "id": "g"})]}, "is no Patient"),
+        ({"first": PAGES["first"], "more": [bundle(patient(2), next="?page=2")]}, "names itself as the next page"),
+        ({"first": PAGES["first"], "more": [Response(status_code=410)]}, "forgot the search for Patient 3 times"),
+        ({"first": [Response(status_code=410)]}, "is not there"),
+        ({"first": [bundle({"resourceType": "Patient"})]}, "a Patient without an id"),
+        ({"count": [bundle() | {"total": 0}]}, "there is no resource in it"),
+    ],
+)
+def test_what_cannot_be_imported(
+    tmp_path: Path, pauses: list[float], answers: dict[str, list[Any]], complaint: str
+) -> None:
+    with pytest.raises(WorldError, match=complaint):
+        run(tmp_path, **answers)
+    assert not (tmp_path / "w.sqlite").exists()
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    listener.close()
+    with pytest.raises(WorldError, match=rf"cannot reach http://127.0.0.1:{port}/fhir: .*[Rr]efused"):
+        worlds.import_server(f"http://user:secret@127.0.0.1:{port}/fhir", out=tmp_path / "w.sqlite")
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x/fhir", "file:///etc/passwd", "http://", "x", "http://x:y/", "http://x/fhir?a=b"]
+)
+def test_urls_that_are_none(tmp_path: Path, url: str) -> None:
+    with pytest.raises(WorldError, match=r"url|base of a FHIR server"):
+        worlds.import_server(url, out=tmp_path / "w.sqlite")
+
+
+def test_unknown_types(hospital_server: tuple[str, Watched], tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'Patient'"):
+        worlds.import_server(hospital_server[0], types=["Patiend"], out=tmp_path / "w.sqlite")
+
+
+def test_credentials_are_sent_and_told_nobody(tmp_path: Path) -> None:
+    app = Watched(Starlette(routes=[Route("/{path:path}", Scripted(**PAGES).answer)]))
+    with served(app) as url:
+        reports: list[ImportReport] = []
+        secret = url.replace("http://", "http://me:secret@")
+        with worlds.import_server(secret, out=tmp_path / "w.sqlite", on_report=reports.append) as world:
+            assert "secret" not in repr(world.manifest) and "secret" not in repr(reports)
+    assert {headers.get("authorization") for headers in app.headers} == {"Basic bWU6c2VjcmV0"}
+
+
+# the spool
+
+
+def test_a_torn_journal_and_a_longer_file(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", "http://a")
+    state = spool.add(spool.begin("Patient", "u1"), [patient(1)], "u2")
+    with spool.file("Patient").open("ab") as file:
+        file.write(b'{"resourceType":"Pat')
+    with (tmp_path / "s" / "journal.jsonl").open("ab") as file:
+        file.write(b'{"type": "Patient", "byt')
+    again = Spool(tmp_path / "s", "http://a")
+    assert again.state("Patient") == state
+    again.add(state, [patient(2)], None)
+    rows = again.file("Patient").read_bytes().splitlines()
+    assert [json.loads(row) for row in rows] == [patient(1), patient(2)]
+    known = Spool(tmp_path / "s", "http://a").state("Patient")
+    assert known is not None and (known.resources, known.next) == (2, None)
+
+
+def test_a_spool_whose_file_was_lost_begins_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", "http://a")
+    spool.add(spool.begin("Patient", "u1"), [patient(1)], "u2")
+    spool.file("Patient").unlink()
+    assert Spool(tmp_path / "s", "http://a").state("Patient") is None
+
+
+def test_a_spool_of_another_server_is_not_touched(tmp_path: Path) -> None:
+    Spool(tmp_path / "s", "http://a")
+    with pytest.raises(WorldError, match="unfinished import of http://a"):
+        Spool(tmp_path / "s", "http://b")
+
+
+def test_a_spool_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(WorldError, match="cannot keep what is fetched"):
+        Spool(tmp_path / "file" / "s", "http://a")
+
+
+def test_expired_is_a_world_error() -> None:
+    assert issubclass(ExpiredError, WorldError)
