@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, replace
 
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions import Condition, Sql
 from fhir_gym.fhir.search.includes import Include
 from fhir_gym.fhir.search.options import Shape
@@ -19,6 +20,7 @@ FIRST_PASS = 13
 
 _LATER_PASSES = (503, 2003)
 _ALL = -1
+_MAX_SQL_VALUES = 32_000  # SQLite's own limit is 32,766
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,15 @@ def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
 
 
 def _run(ctx: Context, query: Sql, limit: int, offset: int) -> list[int]:
-    text, values = query
+    text, values = _bounded(query)
     return [row[0] for row in ctx.store.db.execute(text, (*values, limit, offset))]
+
+
+def _bounded(query: Sql) -> Sql:
+    """Refuse what SQLite could not take: value sets in chains have thousands of codes for each target type."""
+    if len(query[1]) > _MAX_SQL_VALUES:
+        raise FhirError(400, "This search is too costly for this server: narrow it", code="too-costly")
+    return query
 
 
 def count(ctx: Context, query: Query) -> int:
@@ -92,7 +101,7 @@ def count(ctx: Context, query: Query) -> int:
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
         return 0
-    text, values = count_query(scope, conditions)
+    text, values = _bounded(count_query(scope, conditions))
     return int(ctx.store.db.execute(text, values).fetchone()[0])
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
-from fhir_gym.fhir.definitions import search_parameters
+from fhir_gym.fhir.definitions import bound_value_set, children, is_complete, search_parameters, value_set
 from fhir_gym.fhir.index import Field
+from fhir_gym.fhir.index.paths import Path
 from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions import NOTHING, PLAIN, Condition, Not, Rows, any_of, marks
 from fhir_gym.fhir.search.names import split, unescape
 from fhir_gym.fhir.search.scope import Scope
 from fhir_gym.fhir.search.strings import prefix_condition
-from fhir_gym.fhir.search.value_sets import codes_of, systems_behind
+from fhir_gym.fhir.terminology import known_value_set
 
 __all__ = ["token_condition"]
 
@@ -32,8 +31,8 @@ def token_condition(scope: Scope, name: str, field: Field, modifier: str | None,
     if modifier == "of-type":
         raise FhirError(405, "HAPI-2012: The :of-type modifier is not enabled on this server")
     if modifier in ("in", "not-in"):
-        inside = any_of([_in_value_set(field, unescape(value)) for value in values])
-        return Not(inside) if modifier == "not-in" else inside
+        found = _in_value_set(field, unescape(values[0]))
+        return Not(found) if modifier == "not-in" else found
     if modifier == "text":
         parts = [prefix_condition(field.pids, normalise(unescape(v)), table="string") for v in values]
         return any_of(parts)
@@ -82,21 +81,8 @@ def _with_system(name: str, field: Field, value: str, pieces: list[str]) -> Cond
     return Rows("token", where, (*field.pids, code, system), rank=20, turn=PLAIN, owned=True, unique=unique)
 
 
-def _in_value_set(field: Field, url: str) -> Condition:
-    held = codes_of(url)
-    if held is None:
-        raise FhirError(404, f"HAPI-2788: Unknown ValueSet: {quote(url, safe='')}")
-    parts: list[Condition] = []
-    for system, codes in held.items():
-        where, values = f"@.pid {marks(field.pids)} AND @.system = ?", (*field.pids, system)
-        if codes is not True:
-            where, values = f"{where} AND @.value {marks(tuple(codes))}", (*values, *codes)
-        parts.append(Rows("token", where, values, rank=60, turn=PLAIN))
-    return any_of(parts)
-
-
 def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Condition:
-    """`:above` and `:below`: HAPI infers the system of a bare code from the binding, and finds the code itself."""
+    """`:above` and `:below`: HAPI has no terminology here, and infers the system of a bare code from the binding."""
     parts: list[Condition] = []
     expression = search_parameters(scope.resource_type)[name].expression
     for value in values:
@@ -106,7 +92,8 @@ def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Cond
         if "where(" in expression or " as " in expression or ".exists()" in expression:
             element = expression.split(".")[0]
             raise FhirError(400, f"HAPI-1700: Unknown child name in element {element} of {name}")
-        systems = systems_behind(scope.resource_type, field)
+        code = unescape(pieces[-1])
+        systems = _binding_systems(scope, field, code)
         if systems is None:
             raise FhirError(
                 400,
@@ -114,6 +101,38 @@ def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Cond
             )
         if systems:
             where = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system {marks(systems)}"
-            values_ = (*field.pids, unescape(pieces[-1]), *systems)
-            parts.append(Rows("token", where, values_, rank=20, turn=PLAIN, owned=True))
+            parts.append(Rows("token", where, (*field.pids, code, *systems), rank=20, turn=PLAIN, owned=True))
     return any_of(parts) if parts else NOTHING
+
+
+def _binding_systems(scope: Scope, field: Field, code: str) -> tuple[str, ...] | None:
+    """Systems that the value sets bound to the element list the code under, of those known in full.
+
+    None if no value set lists it: then its system cannot be told.
+    """
+    listing: set[str] = set()
+    for path in field.paths:
+        if path.system:
+            listing.add(path.system)
+            continue
+        url = bound_value_set(_definition(scope.resource_type, path))
+        codes = value_set(url) if url else None
+        listing.update(system for system, listed in (codes or {}).items() if code in listed)
+    return tuple(sorted(filter(is_complete, listing))) if listing else None
+
+
+def _definition(resource_type: str, path: Path) -> str:
+    """Where the element a path leads to is defined (``Coverage.class.type``)."""
+    content = defined = resource_type
+    for step in path.steps:
+        element = children(content)[step.key]
+        content, defined = element.content, element.path
+    return defined
+
+
+def _in_value_set(field: Field, url: str) -> Condition:
+    parts: list[Condition] = []
+    for system, codes in known_value_set(url).items():
+        where = f"@.pid {marks(field.pids)} AND @.value {marks(codes)} AND @.system = ?"
+        parts.append(Rows("token", where, (*field.pids, *codes, system), rank=22, turn=PLAIN, owned=True))
+    return any_of(parts)

@@ -44,8 +44,8 @@ def test_unknown_parameters_are_refused(client: Client) -> None:
         _ids(client, "family=x&foo=1")
     assert (caught.value.status, caught.value.diagnostics) == (
         400,
-        "HAPI-0488: Failed to parse match URL[Patient?family=x&foo=1] - Resource type Patient does not have a parameter "
-        "with name: foo",
+        "HAPI-0488: Failed to parse match URL[Patient?family=x&foo=1] - Resource type Patient does not have "
+        "a parameter with name: foo",
     )
 
 
