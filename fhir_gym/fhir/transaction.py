@@ -49,6 +49,8 @@ def bundle(ctx: Context, request: Request) -> Response:
     run = _Batch(ctx, request) if kind == "batch" else _Transaction(ctx, request)
     with ctx.store.savepoint():  # also for a batch: a request that is broken off leaves nothing
         answers = run.answers(entries)
+        if sum(map(len, answers)) > ctx.limits.answer_bytes:  # said now, while it can still be undone
+            raise FhirError(413, "The answer has more bytes than this server sends: ask for less")
     bundle_id = ctx.new_token()
     head = dumps(
         {

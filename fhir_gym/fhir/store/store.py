@@ -61,6 +61,7 @@ class Store:
         self._serial = 0
         self._marks: list[int] = []
         self._steps_left: int | None = None
+        self._shielded = False
         self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
 
     # reading
@@ -166,7 +167,7 @@ class Store:
         self._log(row)
         for table, rows in index.index_rows(resource, rid).items():
             if rows:
-                self.db.executemany(_INSERT_INDEX[table], rows)
+                self._do_many(_INSERT_INDEX[table], rows)
         return rid
 
     def amend(self, row: Row, body: bytes, resource: Resource) -> None:
@@ -189,20 +190,35 @@ class Store:
             and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (rid,)).fetchone()
         ):
             for statement in _DELETE_INDEX.values():
-                self.db.execute(statement, (rid,))
+                self._do(statement, (rid,))
 
     def _log(self, row: Row) -> None:
-        self.db.execute(_INSERT_RESOURCE, row)
-        self.db.execute(_INSERT_VERSION, row)
+        self._do(_INSERT_RESOURCE, row)
+        self._do(_INSERT_VERSION, row)
         self._types[row.type] += 1
+
+    def _do(self, statement: str, values: Sequence[Any] = ()) -> None:
+        """Run a statement that is never interrupted: SQLite would undo every savepoint, not this one statement."""
+        self._shielded = True
+        try:
+            self.db.execute(statement, values)
+        finally:
+            self._shielded = False
+
+    def _do_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        self._shielded = True
+        try:
+            self.db.executemany(statement, rows)
+        finally:
+            self._shielded = False
 
     # undoing
 
     def mark(self) -> Mark:
         """Open a savepoint that `back_to` can return to any number of times."""
+        self._do(f"SAVEPOINT s{len(self._marks)}")  # few names, so that SQLite's statements are cached
         self._serial += 1
         self._marks.append(self._serial)
-        self.db.execute(f"SAVEPOINT s{self._serial}")
         return Mark(self._serial, self._next_rid, self._types.copy())
 
     def back_to(self, mark: Mark) -> None:
@@ -213,9 +229,10 @@ class Store:
         """
         if mark.serial not in self._marks:
             raise ValueError("this checkpoint is gone: the session was rolled back to an earlier one")
-        del self._marks[self._marks.index(mark.serial) + 1 :]
+        place = self._marks.index(mark.serial)
+        del self._marks[place + 1 :]
         self._next_rid, self._types = mark.next_rid, mark.types.copy()
-        self.db.execute(f"ROLLBACK TO s{mark.serial}")
+        self._do(f"ROLLBACK TO s{place}")
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -227,8 +244,8 @@ class Store:
             self.back_to(mark)
             raise
         finally:
-            self.db.execute(f"RELEASE s{mark.serial}")
             self._marks.pop()
+            self._do(f"RELEASE s{len(self._marks)}")
 
     def seq(self) -> int:
         """Number of the last write."""
@@ -254,7 +271,7 @@ class Store:
 
     @contextmanager
     def budget(self, steps: int) -> Iterator[None]:
-        """Interrupt a statement inside once all of them took this many virtual-machine steps.
+        """Interrupt a reading statement inside once all statements took this many virtual-machine steps.
 
         Steps are the same on every machine; `sqlite3.OperationalError("interrupted")` is what the caller sees.
         """
@@ -271,7 +288,7 @@ class Store:
         if self._steps_left is None:
             return False
         self._steps_left -= 1
-        return self._steps_left < 0
+        return self._steps_left < 0 and not self._shielded
 
     def close(self) -> None:
         """Close the connection; the overlay is gone."""
