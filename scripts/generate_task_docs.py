@@ -16,7 +16,11 @@ from typing import Any
 from fhir_gym.tasks import Task, get_task, packs, task_keys
 from fhir_gym.tasks.sections import sections, summary
 
-PAGES = {"appointment": "FHIRAgent/Appointment-v0", "genetic_testing": "FHIRAgent/GeneticTesting-v0"}
+PAGES = {
+    "appointment": "FHIRAgent/Appointment-v0",
+    "genetic_testing": "FHIRAgent/GeneticTesting-v0",
+    "medagentbench": "FHIRAgent/MedAgentBench-v0",
+}
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "tasks"
 
 

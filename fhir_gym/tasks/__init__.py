@@ -3,7 +3,7 @@
 Importing this package registers the packs that ship with it. How to add a task: docs/writing_tasks.md.
 """
 
-from fhir_gym.tasks import appointment, genetic_testing
+from fhir_gym.tasks import appointment, genetic_testing, medagentbench
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
 from fhir_gym.tasks.evidence import Evidence
@@ -45,6 +45,7 @@ __all__ = [
     "get_experiment",
     "get_task",
     "grade",
+    "medagentbench",
     "packs",
     "register",
     "split_keys",

@@ -9,12 +9,18 @@ from typing import Any
 
 from fhir_gym.tasks.task import Task
 
-__all__ = ["SECTIONS", "sections", "summary"]
+__all__ = ["SECTIONS", "expected_sections", "sections", "summary"]
 
-SECTIONS = ("Starting state", "Decoys", "Checks", "Light", "Differs from FHIR-AgentEval")
-"""The sections of a task's docstring in the packs after FHIR-AgentEval."""
+SECTIONS = ("Starting state", "Decoys", "Checks", "Light")
+"""The sections of a task's docstring; after them comes how it differs from its model."""
+_MODELS = {"FHIRAgent/MedAgentBench-v0": "MedAgentBench"}
 
 _HEAD = re.compile(r"([A-Z][A-Za-z- ]+): (.*)")
+
+
+def expected_sections(env_id: str) -> tuple[str, ...]:
+    """The sections that the docstrings of a pack's tasks have, in their order."""
+    return (*SECTIONS, f"Differs from {_MODELS.get(env_id, 'FHIR-AgentEval')}")
 
 
 def summary(task: Task[Any]) -> str:

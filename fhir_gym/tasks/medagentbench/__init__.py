@@ -1,1 +1,13 @@
-"""MedAgentBench: its official tasks with their official verdicts, and tasks of our own after its ten classes."""
+"""FHIRAgent/MedAgentBench-v0: ten tasks of an internist's day, after MedAgentBench's task classes.
+
+The tasks are our own: wording, patients and values are drawn anew for each variation. What they share with the
+benchmark are its facts: laboratory codes, drug codes, dose rules, windows of time and forms of answer. The benchmark's
+own files are read and judged by the package `official`.
+"""
+
+from fhir_gym.tasks.medagentbench.pack import PACK
+from fhir_gym.tasks.registry import register_modules
+
+__all__ = ["PACK"]
+
+register_modules(PACK, __name__, __path__)

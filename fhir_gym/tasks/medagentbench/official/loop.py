@@ -74,6 +74,11 @@ class Turn:
     result: str = ""
 
     @property
+    def ends(self) -> bool:
+        """Whether the conversation is over with it."""
+        return self.kind in ("FINISH", "INVALID")
+
+    @property
     def action(self) -> Action | None:
         """The request to send, or the answer; None where there is neither."""
         if self.kind == "GET":

@@ -49,7 +49,7 @@ def replay(
             stopped, error = TASK_ERROR, {"error": "the agent's message is no text"}
             break
         turn = loop.take(message)
-        if loop.over:
+        if turn.ends:
             break
         request = turn.request(session.base_url) if turn.kind == "GET" else None
         loop.reply(turn, session.handle(request) if request else None)

@@ -1,0 +1,116 @@
+"""What all tasks of the pack share: its name, its patients, the forms of its answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fhir_gym.errors import TaskError
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.clock import parse_instant
+from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.types import Json, Resource
+
+__all__ = [
+    "NONE",
+    "PACK",
+    "READ_ONLY",
+    "Items",
+    "chart_patient",
+    "draw_namesakes",
+    "new_mrn",
+    "number_check",
+    "same_minute",
+]
+
+PACK = "FHIRAgent/MedAgentBench-v0"
+READ_ONLY = ("create", "update", "patch", "delete")
+NONE = -1
+"""The answer where there is no measurement."""
+
+_TRIES = 1_000
+_EXACT = 1e-6
+
+
+def new_mrn(rng: random.Random, world: World) -> str:
+    """A medical record number (``S`` and seven digits) that no patient of the world has; also the Patient's id."""
+    for _ in range(_TRIES):
+        mrn = f"S{rng.randrange(1_000_000, 10_000_000)}"
+        if world.read("Patient", mrn) is None:
+            return mrn
+    raise TaskError(f"the world {world.manifest.name} uses all record numbers that were tried ({_TRIES})")
+
+
+def draw_namesakes(rng: random.Random, world: World) -> tuple[Person, Person]:
+    """A patient new to the world, and another one of the same name."""
+    person = new_person(rng, world, new_mrn(rng, world))
+    other = new_mrn(rng, world)
+    while other == person.id:
+        other = new_mrn(rng, world)
+    return person, namesake(rng, person, other)
+
+
+def chart_patient(person: Person) -> Resource:
+    """The Patient with its medical record number."""
+    kind = {
+        "system": "http://terminology.hl7.org/CodeSystem/v2-0203",
+        "code": "MR",
+        "display": "Medical Record Number",
+    }
+    resource = patient(person)
+    head = {"resourceType": resource.pop("resourceType"), "id": resource.pop("id")}
+    return {**head, "identifier": [{"use": "usual", "type": {"coding": [kind]}, "value": person.id}], **resource}
+
+
+def number_check(name: str, actual: Json, expected: float | None, tolerance: float = 0.0) -> Check:
+    """A check that an item of the answer is a number, or -1 where there is none."""
+    wanted = NONE if expected is None else expected
+    close = _is_number(actual) and abs(actual - wanted) <= max(tolerance, _EXACT)
+    return Check(name=name, passed=bool(close), expected=wanted, actual=actual)
+
+
+def same_minute(actual: Json, moment: str) -> bool:
+    """Whether a dateTime lies in the minute of an instant, in whatever zone it is written."""
+    if not isinstance(actual, str) or "T" not in actual:
+        return False
+    try:
+        written: datetime = parse_instant(actual)
+        return abs(written - parse_instant(moment)) < timedelta(minutes=1)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _is_number(item: Json) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool)
+
+
+def _is_text(item: Json) -> bool:
+    return isinstance(item, str) and bool(item.strip())
+
+
+_KINDS: Mapping[str, Callable[[Json], bool]] = {"number": _is_number, "text": _is_text}
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of numbers and texts.
+
+    Attributes:
+        words: The form in words.
+        shapes: The kinds of the items, ``number`` or ``text``; any of these shapes will do.
+    """
+
+    words: str
+    shapes: tuple[tuple[str, ...], ...]
+
+    def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
+        """What is wrong with the form of an answer; None if nothing is."""
+        if answer is None:
+            return "the episode ended without FINISH"
+        for shape in self.shapes:
+            if len(shape) == len(answer) and all(_KINDS[kind](item) for kind, item in zip(shape, answer, strict=True)):
+                return None
+        return f"not of this form: {answer!r}"[:200]

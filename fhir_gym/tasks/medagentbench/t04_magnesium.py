@@ -1,0 +1,71 @@
+"""Task 04: the latest magnesium of the last 24 hours."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from fhir_gym.actions import Finish
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, first, latest_params
+from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
+from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, number_check
+from fhir_gym.tasks.task import Fhir, Gold
+
+__all__ = ["TASKS", "Magnesium"]
+
+
+class Magnesium(LabTask[LabParams]):
+    """Tell the latest magnesium level of the last 24 hours.
+
+    Starting state: a patient with older results; in seven of ten variations one within the window, now and then at its
+        very beginning.
+    Decoys: a result from a minute before the window, issued within it; newer ones that are withdrawn, of calcium, or a
+        namesake's; results in mmol/L; two of one specimen; more than a page of old results.
+    Checks: the answer is the value in mg/dL, or -1; the deciding result was retrieved, or would have been.
+    Light: none.
+    Differs from MedAgentBench: status and unit count; a guess does not.
+    """
+
+    key = "04"
+    title = "Latest magnesium within 24 hours"
+    category = "Lab result retrieval"
+    difficulty = 2
+    kind = "query"
+    required_tools = (("search",),)
+    required_resources = ("Observation",)
+    prohibited_tools = READ_ONLY
+    prompts = (
+        "What is the latest magnesium level of patient {mrn} ({name}) within the last 24 hours?",
+        "Look up the most recent serum magnesium of {name}, MRN {mrn}. Only results of the last 24 hours matter.",
+        "Patient {mrn}, {name}: has magnesium been measured during the last 24 hours, and what was the last value?",
+    )
+    ending = (
+        f"Magnesium is an Observation with the code MG; the patient's id is the MRN. {RULES} A result taken exactly 24 "
+        f"hours ago still counts. {MG.conversion} Finish with FINISH([<value in mg/dL>]), or with FINISH([-1]) if "
+        "there is no such result. Change nothing."
+    )
+    answer = Items("[number]", (("number",),))
+    gold_steps = 2
+
+    def sample(self, rng: random.Random, world: World) -> LabParams:
+        """Draw a chart with a result in the window, or without."""
+        chart = Charting(rng, world, MG)
+        value = chart.value() if rng.random() < 0.7 else None
+        ago = DAY if rng.random() < 0.15 else chart.minutes(20, 24 * 60)
+        tie = rng.random() < 0.25
+        return LabParams(**latest_params(chart, ago, value, stale=DAY, convert=rng.random() < 0.3, tie=tie))
+
+    def gold(self, p: LabParams, fhir: Fhir) -> Gold:
+        """One search with a window."""
+        found = seen((yield look(p.mrn, MG, since=day_before(p.now))), MG)
+        yield Finish([found[0].value if found else NONE])
+
+    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
+        """The value."""
+        yield number_check("answer", first(end.answer), p.level, p.tolerance)
+
+
+TASKS = (Magnesium,)

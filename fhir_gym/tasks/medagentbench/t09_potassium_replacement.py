@@ -1,0 +1,177 @@
+"""Task 09: replace potassium where the latest level is low, and have it measured the next morning."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Post
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.clock import at, instant, parse_instant
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, first, latest_params
+from fhir_gym.tasks.medagentbench.labs import RULES, Charting, K, LabParams, look, seen
+from fhir_gym.tasks.medagentbench.orders import (
+    LOINC,
+    ORAL,
+    amount_check,
+    medication_checks,
+    medication_order,
+    service_checks,
+    service_order,
+)
+from fhir_gym.tasks.medagentbench.pack import NONE, Items, number_check, same_minute
+from fhir_gym.tasks.outcomes import is_new, new_resource
+from fhir_gym.tasks.task import Fhir, Gold, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["POTASSIUM_LOINC", "POTASSIUM_NDC", "TASKS", "PotassiumParams", "PotassiumReplacement", "milliequivalents"]
+
+POTASSIUM_NDC, POTASSIUM_LOINC = "40032-917-01", "2823-3"
+_GOAL = 3.5
+_CLOSE = 0.1 + 1e-6
+_BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
+    "none": (),
+    "enough": ((3.5, 5.4), (3.5, 3.5), (3.6, 3.6)),
+    "low": ((2.9, 3.4), (3.4, 3.4)),
+    "very low": ((2.4, 2.8),),
+}
+
+
+def milliequivalents(level: float | None) -> int | None:
+    """Milliequivalents of potassium for a level; None for none."""
+    return None if level is None or level >= _GOAL else round((_GOAL - level) * 100)
+
+
+class PotassiumParams(LabParams):
+    """Values of task 09.
+
+    Attributes:
+        priority: How urgent the laboratory order is; None if nobody said.
+        silent: Whether the level need not be answered.
+    """
+
+    priority: str | None = "stat"
+    silent: bool = False
+
+
+class PotassiumReplacement(LabTask[PotassiumParams]):
+    """Order oral potassium, as much as the latest level asks for, with a level the next morning; or nothing.
+
+    Starting state: a patient whose latest level is missing, sufficient, low or very low, now and then at the edge.
+    Decoys: an older result that was issued later; newer ones that are withdrawn, of sodium, or a namesake's; results in
+        mEq/L; two of one specimen; more than a page of old results.
+    Checks: where the level is low, one new MedicationRequest (patient, drug, time, route, dose, status, intent) and one
+        new ServiceRequest (patient, test, time, day and hour, status, intent, priority); else no change; the answer is
+        the level, or -1; the deciding result was retrieved, or would have been.
+    Light: where orders are due, both were created.
+    Differs from MedAgentBench: the level has to be answered; the route in any valid form; balanced branches.
+    """
+
+    key = "09"
+    title = "Potassium replacement"
+    category = "Medication ordering"
+    difficulty = 3
+    kind = "action"
+    required_tools = (("search",), ("search", "create", "create"))
+    required_resources = ("Observation", "MedicationRequest", "ServiceRequest")
+    prohibited_tools = ("delete",)
+    prompts = (
+        "Check the latest potassium of patient {mrn} ({name}). If it is low, order oral replacement by the dosing "
+        "rule, and with it a serum potassium for tomorrow at 8 am. If it is not low or was never measured, order "
+        "nothing.",
+        "For {name}, MRN {mrn}: look at the most recent potassium level. Only if it is low, place two orders, oral "
+        "potassium as the dosing rule says and a morning potassium level for tomorrow at 8 am. No level, no orders.",
+        "Please take care of the potassium of patient {mrn}, {name}: replace it by mouth according to the dosing rule "
+        "if the last result is low, and then also have it measured tomorrow at 8 am; leave it alone otherwise.",
+    )
+    ending = (
+        "Dosing rule: the goal is 3.5 mmol/L; for every 0.1 mmol/L (or mEq/L, which is the same) below it order 10 "
+        f"mEq. Potassium is an Observation with the code K; the patient's id is the MRN. {RULES} However old it is, "
+        "the latest counts. The drug order is one new MedicationRequest with status active, intent order, the NDC "
+        f"{POTASSIUM_NDC} (system http://hl7.org/fhir/sid/ndc) in medicationCodeableConcept, the present as "
+        "authoredOn, and one dosageInstruction with route oral and one doseAndRate with a doseQuantity in mEq. The "
+        "laboratory order is one new ServiceRequest with status active, intent order, priority stat, the LOINC code "
+        f"{POTASSIUM_LOINC} (system http://loinc.org), the present as authoredOn, and tomorrow 8 am as "
+        "occurrenceDateTime. Finish with FINISH([<value in mmol/L>]), or with FINISH([-1]) if there is none."
+    )
+    answer = Items("[number]", (("number",),))
+    gold_steps = 4
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "MedicationRequest": {"note": [{"text": "Low potassium."}]},
+        "ServiceRequest": {"reasonCode": [{"text": "Low potassium"}]},
+    }
+
+    def sample(self, rng: random.Random, world: World) -> PotassiumParams:
+        """Draw a branch, and a chart that leads to it."""
+        chart = Charting(rng, world, K)
+        ago = chart.minutes(20, rng.choice((300, 3_000, 60_000)))
+        ranges = _BRANCHES[rng.choice((*_BRANCHES, "enough", "low"))]
+        if not ranges:
+            return PotassiumParams(**empty_params(chart, ago))
+        value = chart.value(*rng.choice((ranges[0], *ranges)))
+        convert, tie = rng.random() < 0.3, rng.random() < 0.25
+        return PotassiumParams(**latest_params(chart, ago, value, stale=ago, convert=convert, tie=tie))
+
+    def gold(self, p: PotassiumParams, fhir: Fhir) -> Gold:
+        """One search; two orders if the level is low."""
+        found = seen((yield look(p.mrn, K)), K)
+        level = found[0].value if found else None
+        amount = milliequivalents(level)
+        if amount is not None:
+            dose = {"value": amount, "unit": "mEq"}
+            yield Post("/MedicationRequest", medication_order(p.mrn, p.now, POTASSIUM_NDC, "oral", dose, None))
+            yield Post("/ServiceRequest", _morning(p.mrn, p.now))
+        yield Finish([NONE if level is None else level])
+
+    def touches(self, p: PotassiumParams) -> tuple[Touch, ...]:
+        """Two new orders if the level is low."""
+        if milliequivalents(p.level) is None:
+            return ()
+        return Touch("created", "MedicationRequest"), Touch("created", "ServiceRequest")
+
+    def checks(self, p: PotassiumParams, end: EndState) -> Iterator[Check]:
+        """The orders if they are due, and the level."""
+        amount = milliequivalents(p.level)
+        if amount is not None:
+            yield is_new(end, "MedicationRequest")
+            order = new_resource(end, "MedicationRequest")
+            yield from medication_checks(end, order, p.mrn, p.now, POTASSIUM_NDC, ORAL)
+            yield amount_check(order, amount, "mEq", tolerance=_CLOSE)
+            yield is_new(end, "ServiceRequest")
+            order = new_resource(end, "ServiceRequest")
+            yield from service_checks(end, order, p.mrn, p.now, LOINC, POTASSIUM_LOINC, p.priority)
+            when, due = order.get("occurrenceDateTime"), _next_morning(p.now)
+            yield Check(name="service occurrence", passed=same_minute(when, due), expected=due, actual=when)
+        if end.answer == [] and p.silent:
+            yield Check(name="answer", passed=True, expected=p.level, actual=[])
+        else:
+            yield number_check("answer", first(end.answer), p.level, p.tolerance)
+
+    def near_misses(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
+        """Other doses; one of the two orders for nothing."""
+        yield from super().near_misses(p, gold)
+        search, finish = gold[0], gold[-1]
+        right = milliequivalents(p.level)
+        lab = Post("/ServiceRequest", _morning(p.mrn, p.now))
+        for amount in (10, 20, 40, 100):
+            if amount != right:
+                dose = {"value": amount, "unit": "mEq"}
+                drug = Post("/MedicationRequest", medication_order(p.mrn, p.now, POTASSIUM_NDC, "oral", dose, None))
+                yield f"orders {amount} mEq", [search, drug, lab, finish]
+        if right is None:
+            yield "the laboratory order alone", [search, lab, finish]
+
+
+def _next_morning(now: str) -> str:
+    return instant(at((parse_instant(now) + timedelta(days=1)).date(), 8))
+
+
+def _morning(mrn: str, now: str) -> Resource:
+    return service_order(mrn, now, LOINC, POTASSIUM_LOINC, occurrenceDateTime=_next_morning(now))
+
+
+TASKS = (PotassiumReplacement,)
