@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from json import dumps as quoted
+from json.encoder import encode_basestring as quoted
 
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context
@@ -51,7 +51,7 @@ def searchset(
     parts = [b'{"resourceType":"Bundle","id":"%s","meta":{%s},"type":"searchset"' % (token.encode(), meta)]
     if total is not None:
         parts.append(b',"total":%d' % total)
-    shown = [f'{{"relation":{quoted(relation)},"url":{quoted(url, ensure_ascii=False)}}}' for relation, url in links]
+    shown = [f'{{"relation":{quoted(relation)},"url":{quoted(url)}}}' for relation, url in links]
     if shown:
         parts.append(f',"link":[{",".join(shown)}]'.encode())
     entries = [_entries(ctx, matches, shape, b"match"), _entries(ctx, included, shape, b"include")]
@@ -87,7 +87,7 @@ class _Queries(dict[tuple[bool, str, int], str]):
 
     def __missing__(self, key: tuple[bool, str, int]) -> str:
         whole, db, count = key
-        head = """'{"fullUrl":"' || ? || '/' || type || '/' || id || '","resource":'"""
+        head = """'{"fullUrl":' || json_quote(? || '/' || type || '/' || id) || ',"resource":'"""
         columns = f"CAST({head} || body AS BLOB), NULL" if whole else f"CAST({head} AS BLOB), body"
         marks = ",".join("?" * count)
         text = self[key] = f"SELECT rid, {columns}, deleted FROM {db}.resource WHERE rid IN ({marks})"

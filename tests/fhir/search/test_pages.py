@@ -85,6 +85,15 @@ def test_links(session: Session) -> None:
     assert session.get(_link(second, "previous") or "")["entry"] == first["entry"]
 
 
+def test_odd_hosts_and_ids_leave_it_json(session: Session) -> None:
+    odd = 'a"b\\'
+    session.load([{"resourceType": "Patient", "id": odd}])
+    headers = {"host": 'x"y\u2028'}
+    page = session.handle(Request("GET", "/Patient", "_count=40", headers)).json()
+    assert page["entry"][-1]["fullUrl"].endswith(f"/fhir/Patient/{odd}")
+    assert 'x"y' in page["link"][0]["url"]
+
+
 def test_links_say_pretty_where_answers_are(thirty: World) -> None:
     with thirty.session(pretty=True) as session:
         assert "_count=20&_pretty=true&_bundletype" in str(_link(session.get("/Patient"), "next"))
