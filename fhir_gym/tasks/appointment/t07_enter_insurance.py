@@ -133,7 +133,7 @@ class EnterInsurance(Task[EnterInsuranceParams]):
         """Draw a young patient, a relative, insurers, the coverage."""
         ids = Ids(rng, world, 10)
         today = world.now.date()
-        born = in_days(today, -rng.randrange(30, 26 * 365))
+        born = in_days(today, -rng.randrange(400, 26 * 365))
         person = new_person(rng, world, ids.new()).model_copy(update={"birth_date": born})
         double = namesake(rng, person, ids.new())
         relative = new_relative(rng, person, ids.new(), rng.choice(_RELATIONS))

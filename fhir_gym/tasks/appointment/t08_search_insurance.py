@@ -37,7 +37,7 @@ class SearchInsuranceParams(Params):
     Attributes:
         today: The present day.
         patient: Whose coverage is looked for.
-        others: A namesake, and someone insured through the patient.
+        others: A namesake, and someone of the same family.
         insurer: Id of the paying Organization.
         insurer_name: Its name.
         target: The coverage in force.
@@ -85,7 +85,7 @@ class _SearchInsurance(Task[SearchInsuranceParams]):
         ids = Ids(rng, world, 11)
         person = new_person(rng, world, ids.new())
         double = namesake(rng, person, ids.new())
-        dependant = relative_with(rng, person, ids.new(), given=other_given(rng, person))
+        kin = relative_with(rng, person, ids.new(), given=other_given(rng, person))
         today = world.now.date()
         payer = ids.new()
 
@@ -116,15 +116,15 @@ class _SearchInsurance(Task[SearchInsuranceParams]):
             cover("active", begins, begins + rng.randrange(30, 700)),
             cover(rng.choice(("draft", "entered-in-error")), since(), until()),
             cover("active", since(), until(), of=double),
-            cover("active", since(), until(), of=dependant, by=person),
+            cover("active", since(), until(), of=kin, by=person),
         )
         return SearchInsuranceParams(
             today=today.isoformat(),
             patient=person,
-            others=(double, dependant),
+            others=(double, kin),
             insurer=payer,
             insurer_name=insurer_name(rng, world),
-            target=cover("active", since(), until()),
+            target=cover("active", since(), until(), by=rng.choice((person, kin))),
             decoys=decoys,
         )
 
@@ -152,6 +152,8 @@ class _SearchInsurance(Task[SearchInsuranceParams]):
             of = "the patient" if decoy.patient == p.patient.id else "another"
             name = f"answers the {decoy.status} one of {of} from {decoy.start} to {decoy.end}"
             yield name, [*gold[:-1], Finish([decoy.id])]
+        if not self.insured:
+            yield "looks by subscriber", [Get("/Coverage", {"subscriber": f"Patient/{p.patient.id}"}), Finish()]
 
     def equivalents(self, p: SearchInsuranceParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Other look-ups that show all that is needed."""
@@ -173,7 +175,7 @@ class _SearchInsurance(Task[SearchInsuranceParams]):
 class SearchInsurancePresent(_SearchInsurance):
     """Find the coverage of a patient that is in force.
 
-    Starting state: a patient with one coverage in force.
+    Starting state: a patient with one coverage in force, to which the patient or a relative subscribed.
     Decoys: coverages of the patient that are cancelled, withdrawn or a draft (search by beneficiary alone), over or
         not yet begun though active (search by status alone); a namesake's in force (search by name); one to which the
         patient subscribed for somebody else (search by subscriber).
@@ -212,8 +214,8 @@ class SearchInsuranceAbsent(_SearchInsurance):
         return True
 
     def phantom(self, p: SearchInsuranceParams, world: World) -> list[Resource]:
-        """A coverage in force."""
-        return [coverage(p.target)]
+        """A coverage in force to which somebody else subscribed, so that only looking by beneficiary shows it."""
+        return [coverage(p.target.model_copy(update={"holder": f"Patient/{p.others[1].id}"}))]
 
 
 TASKS = (SearchInsurancePresent, SearchInsuranceAbsent)

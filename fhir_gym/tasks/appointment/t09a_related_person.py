@@ -27,7 +27,7 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
 from fhir_gym.types import Json, Resource
 
@@ -99,9 +99,8 @@ class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
         relations = fitting(person, world.now.date())
         wanted = new_relative(rng, person, ids.new(), rng.choice(relations))
         other = new_relative(rng, person, ids.new(), rng.choice([one for one in relations if one != wanted.relation]))
-        born = other.person.model_copy(update={"birth_date": wanted.person.birth_date})
-        if other.person.given == wanted.person.given:
-            born = born.model_copy(update={"given": f"{born.given} Jo"})
+        given = other_given(rng, wanted.person.model_copy(update={"gender": other.person.gender}))
+        born = other.person.model_copy(update={"given": given, "birth_date": wanted.person.birth_date})
         later = namesake(rng, wanted.person, ids.new())
         elsewhere = namesake(rng, wanted.person, ids.new()).model_copy(update={"birth_date": wanted.person.birth_date})
         decoys = (
