@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from fhir_gym.types import Resource
 from fhir_gym.worlds.cohort import charts, course, observations, sampling
 from fhir_gym.worlds.cohort.patients import Patient
+from fhir_gym.worlds.cohort.sampling import Reading
 from fhir_gym.worlds.hospital import people
 from fhir_gym.worlds.hospital.chance import Chance, Ids
 from fhir_gym.worlds.hospital.times import NOW
 
-__all__ = ["FULL", "MINI", "NOW", "VERSION", "Size", "generate"]
+__all__ = ["FULL", "MINI", "NOW", "VERSION", "Size", "generate", "readings"]
 
 VERSION = 1
 """Counts up whenever other resources come out of the same seed; so it must when the hospital's generators change."""
@@ -61,31 +62,49 @@ def generate(seed: int = 0, size: Size = FULL) -> Iterator[Resource]:
         seed: Any integer.
         size: How many of each type.
     """
-    persons = people.cohort(seed, size.patients, ages=_AGES, women=_WOMEN, purpose="cohort")
-    yield from (people.patient_resource(person) for person in persons)
-    patients = [Patient.draw(Chance(seed, "cohort patient", person.mrn), person) for person in persons]
-    weights = [patient.weight for patient in patients]
-    counts = [_apportioned(total, weights) for total in (
-        size.observations, size.procedures, size.conditions, size.medications
-    )]  # fmt: skip
     ids = Ids()
-    for patient, *shares in zip(patients, *counts, strict=True):
-        yield from _record(seed, ids, patient, *shares)
+    patients = _patients(seed, size)
+    yield from (people.patient_resource(patient.person) for patient in patients)
+    weights = [patient.weight for patient in patients]
+    done, diagnosed, prescribed = (
+        _apportioned(total, weights) for total in (size.procedures, size.conditions, size.medications)
+    )
+    for number, (patient, segments, found) in enumerate(_measured(seed, size, patients)):
+        for reading in _chance(seed, "order", patient).shuffled(found):
+            yield observations.observation(ids.new("OBS"), patient.person, reading)
+        yield from charts.procedure_resources(
+            _chance(seed, "procedures", patient), ids, patient, segments, done[number]
+        )
+        yield from charts.condition_resources(
+            _chance(seed, "conditions", patient), ids, patient, segments, diagnosed[number]
+        )
+        yield from charts.medication_resources(
+            _chance(seed, "medications", patient), ids, patient, segments, prescribed[number]
+        )
 
 
-def _record(
-    seed: int, ids: Ids, patient: Patient, measured: int, done: int, diagnosed: int, prescribed: int
-) -> Iterator[Resource]:
-    def chance(noun: str) -> Chance:
-        return Chance(seed, noun, patient.person.mrn)
+def readings(seed: int = 0, size: Size = FULL) -> Iterator[tuple[Patient, list[Reading]]]:
+    """What is measured in each patient, before it becomes Observations."""
+    for patient, _, found in _measured(seed, size, _patients(seed, size)):
+        yield patient, found
 
-    segments = course.plan(chance("cohort course"), patient, measured)
-    readings = sampling.readings(chance("cohort readings"), patient, segments)
-    for reading in chance("cohort order").shuffled(readings):
-        yield observations.observation(ids.new("OBS"), patient.person, reading)
-    yield from charts.procedure_resources(chance("cohort procedures"), ids, patient, segments, done)
-    yield from charts.condition_resources(chance("cohort conditions"), ids, patient, segments, diagnosed)
-    yield from charts.medication_resources(chance("cohort medications"), ids, patient, segments, prescribed)
+
+def _patients(seed: int, size: Size) -> list[Patient]:
+    persons = people.cohort(seed, size.patients, ages=_AGES, women=_WOMEN, purpose="cohort")
+    return [Patient.draw(Chance(seed, "cohort patient", person.mrn), person) for person in persons]
+
+
+def _measured(
+    seed: int, size: Size, patients: Sequence[Patient]
+) -> Iterator[tuple[Patient, list[course.Segment], list[Reading]]]:
+    shares = _apportioned(size.observations, [patient.weight for patient in patients])
+    for patient, share in zip(patients, shares, strict=True):
+        segments = course.plan(_chance(seed, "course", patient), patient, share)
+        yield patient, segments, sampling.readings(_chance(seed, "readings", patient), patient, segments)
+
+
+def _chance(seed: int, noun: str, patient: Patient) -> Chance:
+    return Chance(seed, f"cohort {noun}", patient.person.mrn)
 
 
 def _apportioned(total: int, weights: Sequence[int]) -> list[int]:

@@ -56,7 +56,7 @@ class Excursion:
 
     def moved(self, level: int, moment: int) -> int:
         """The level as it is at that moment: on the way to the target until the peak, then half the way back."""
-        if moment <= self.peak:
+        if moment < self.peak:
             way = 40 + 60 * (moment - self.start) // max(1, self.peak - self.start)
         else:
             way = 100 - 50 * (moment - self.peak) // max(1, self.end - self.peak)
