@@ -42,6 +42,7 @@ def test_check_env_finds_nothing(env_id: str, render_mode: str | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(made.unwrapped)
+    made.close()
 
 
 @pytest.mark.parametrize("env_id", SHIPPED)
