@@ -1,0 +1,316 @@
+"""Agents with habits, on the tasks of insurance and accounts: careful ones are accepted, hasty ones are not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
+from fhir_gym.tasks import get_task
+from fhir_gym.tasks.appointment.billing import counts_on
+from tests.tasks.test_appointment import PACK, Desk
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+
+KEYS = ("07", "08a", "08b", "09a", "09b", "09c", "09d", "10a", "10b")
+
+
+def body(action: Action) -> dict[str, Any]:
+    assert action.body is not None
+    parsed: dict[str, Any] = json.loads(action.body)
+    return parsed
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_is_asked_for_is_said(key: str, hospital: World) -> None:
+    """Each phrasing alone has every word that fills any of them, but what only describes."""
+    task = get_task(PACK, key)
+    for phrasing in range(len(task.prompts)):
+        variation = task.variation(0, hospital, phrasing)
+        for name, value in task.words(variation.params, hospital).items():
+            assert value in variation.prompt or (key, name) in {("09c", "id"), ("09c", "patient")}
+    assert len(task.prompts) >= 3
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_ids_are_told_only_where_the_ask_names_them(key: str, hospital: World) -> None:
+    task = get_task(PACK, key)
+    for k in range(5):
+        variation = task.variation(k, hospital)
+        told = {one["id"] for one in variation.setup if one["id"] in variation.prompt}
+        p: Any = variation.params
+        allowed = {p.patient.id}
+        if key == "09c":
+            allowed |= {p.ledger.id, p.guarantor.person.id}
+        assert told <= allowed
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_setup_lies_in_time_and_ids_are_of_their_own(key: str, hospital: World) -> None:
+    today = hospital.now.date().isoformat()
+    for k in range(30):
+        setup = get_task(PACK, key).variation(k, hospital).setup
+        assert len({one["id"] for one in setup}) == len(setup)
+        for one in setup:
+            period = one.get("period") or one.get("servicePeriod") or {}
+            assert period.get("start", "") <= period.get("end", "9")
+            assert one.get("birthDate", "") <= today
+
+
+# 07
+
+
+@pytest.fixture
+def insure(hospital: World) -> Desk:
+    return Desk("07", hospital)
+
+
+def test_a_transaction_enters_both_at_once(insure: Desk) -> None:
+    look, relate, cover, _ = insure.gold
+    urn = "urn:uuid:6f1c1c52-8d3e-4b6e-9d54-5b7d0f7c7e11"
+    held = {**body(cover), "subscriber": {"reference": urn}, "policyHolder": {"reference": urn}}
+    entry = [
+        {"fullUrl": urn, "resource": body(relate), "request": {"method": "POST", "url": "RelatedPerson"}},
+        {"resource": {**held, "id": "cover-1"}, "request": {"method": "PUT", "url": "Coverage/cover-1"}},
+    ]
+    bundle = Post("/", {"resourceType": "Bundle", "type": "transaction", "entry": entry})
+    assert not insure.failed([look, bundle, Finish(["Coverage/cover-1"])])
+    assert not insure.failed([look, Post("/", {**body(bundle), "entry": entry[::-1]}), Finish(["cover-1"])])
+
+
+def test_the_first_hit_by_name_may_be_another_insurer(hospital: World) -> None:
+    right = 0
+    for k in range(20):
+        desk = Desk("07", hospital, k)
+        with hospital.session() as session:
+            session.load(desk.variation.setup)
+            found = session.search("Organization", name=desk.p.insurer_name)
+            assert len(found) == 3
+            assert len(session.search("Organization", **{"name:exact": desk.p.insurer_name})) == 2
+            right += found[0]["id"] == desk.p.insurer
+    assert 0 < right < 15
+
+
+def test_light_asks_for_a_coverage_only(insure: Desk) -> None:
+    look, relate, cover, finish = insure.gold
+    bare = {name: value for name, value in body(cover).items() if name in ("resourceType", "status", "beneficiary")}
+    assert insure.verdict([look, relate, Post("/Coverage", {**bare, "class": []}), finish]).light is False
+    verdict = insure.verdict(
+        [Post("/Coverage", {**body(cover), "subscriber": {"display": "?"}, "policyHolder": {"display": "?"}})]
+    )
+    assert verdict.light
+    assert not verdict.success
+
+
+def test_a_second_relative_is_one_too_many(insure: Desk) -> None:
+    look, relate, cover, finish = insure.gold
+    other = Post("/RelatedPerson", {**body(relate), "name": [{"family": "Else", "given": ["Someone"]}]})
+    assert insure.failed([look, relate, cover, other, finish]) == ["nothing else changed"]
+
+
+# 08
+
+
+@pytest.mark.parametrize("key", ["08a", "08b"])
+def test_every_lazy_search_of_coverages_meets_a_decoy(key: str, hospital: World) -> None:
+    for k in range(10):
+        desk = Desk(key, hospital, k)
+        p = desk.p
+        family = {"beneficiary:Patient.family": p.patient.family, "beneficiary:Patient.given": p.patient.given}
+        with hospital.session() as session:
+            session.load(desk.variation.setup)
+            lazy: list[dict[str, str]] = [
+                {"beneficiary": p.patient.id},
+                {"beneficiary": p.patient.id, "status": "active"},
+                {"subscriber": p.patient.id, "status": "active"},
+                {**family, "status": "active"},
+            ]
+            for query in lazy:
+                ids = {one["id"] for one in session.search("Coverage", **query)}
+                assert ids - {p.target.id}, query
+
+
+@pytest.mark.parametrize("key", ["08a", "08b"])
+def test_only_the_target_is_in_force(key: str, hospital: World) -> None:
+    for k in range(40):
+        p: Any = get_task(PACK, key).variation(k, hospital).params
+        mine = [one for one in p.decoys if one.patient == p.patient.id]
+        assert len(mine) == 4
+        for one in mine:
+            assert one.status != "active" or not counts_on(p.today, {"start": one.start, "end": one.end or "9"})
+        assert p.target.status == "active"
+        assert counts_on(p.today, {"start": p.target.start, "end": p.target.end or "9"})
+
+
+def test_evidence_of_no_coverage(hospital: World) -> None:
+    desk = Desk("08b", hospital)
+    id = desk.p.patient.id
+
+    def failed(*actions: Action) -> list[str]:
+        return desk.failed([*actions, Finish()])
+
+    everything = Get("/Coverage?_count=100000")
+    for look in (Get("/Coverage", {"patient": id, "_elements": "status,period"}), everything):
+        assert not failed(look)
+    page, subscribed = Get("/Coverage", {"status": "active", "_count": "3"}), Get("/Coverage", {"subscriber": id})
+    counted = Get("/Coverage", {"patient": id, "_summary": "count"})
+    names = Get("/Coverage", {"patient": id, "_elements": "status"})
+    by_name = Get("/Coverage", {"beneficiary:Patient.family": "Nobody"})
+    elsewhere = (Get("/Account", {"patient": id}), Get(f"/Patient/{id}"), Get(f"/Coverage/{desk.p.decoys[0].id}"))
+    for look in (page, subscribed, counted, names, by_name, *elsewhere):
+        assert failed(look) == ["evidence"], look
+    revinclude = Get("/Patient", {"_id": id, "_revinclude": "Coverage:beneficiary"})
+    assert not failed(revinclude)
+
+
+# 09
+
+
+def test_a_related_person_may_be_put_and_then_mended(hospital: World) -> None:
+    desk = Desk("09a", hospital)
+    full = body(desk.gold[0])
+    put = Put("/RelatedPerson/mine", {**full, "id": "mine", "birthDate": "1900-01-01"})
+    mend = Patch("/RelatedPerson/mine", [{"op": "replace", "path": "/birthDate", "value": full["birthDate"]}])
+    assert desk.failed([put, Finish(["mine"])]) == ["birth date"]
+    assert not desk.failed([put, mend, Finish(["RelatedPerson/mine"])])
+
+
+def test_light_asks_for_a_related_person_with_data_of_any_value(hospital: World) -> None:
+    desk = Desk("09a", hospital)
+    full = body(desk.gold[0])
+    wrong = {**full, "birthDate": "1900-01-01", "name": [{"family": "Else"}]}
+    verdict = desk.verdict([Post("/RelatedPerson", wrong)])
+    assert verdict.light
+    assert not verdict.success
+    for name in ("birthDate", "name", "patient"):
+        less = {key: value for key, value in full.items() if key != name}
+        assert not desk.verdict([Post("/RelatedPerson", less), desk.gold[-1]]).light
+
+
+def test_an_account_for_several_or_nobody_is_refused(hospital: World) -> None:
+    desk = Desk("09b", hospital)
+    account = body(desk.gold[0])
+    both = [*account["subject"], {"reference": f"Patient/{desk.p.others[0].id}"}]
+    for subject in (both, both[1:], [{"display": desk.p.patient.name}], []):
+        assert "subject" in desk.failed([Post("/Account", {**account, "subject": subject}), desk.gold[-1]])
+    for status in ("inactive", "entered-in-error", "on-hold", "unknown"):
+        assert desk.failed([Post("/Account", {**account, "status": status}), desk.gold[-1]]) == ["status"]
+
+
+def test_a_guarantor_is_added_whatever_the_route(hospital: World) -> None:
+    desk = Desk("09c", hospital)
+    url, finish = f"/Account/{desk.p.ledger.id}", desk.gold[-1]
+    whole = body(desk.gold[1])
+    new = whole["guarantor"][-1]
+    patch = Patch(url, [{"op": "add", "path": "/guarantor/-", "value": new}])
+    entry = [{"resource": whole, "request": {"method": "PUT", "url": url[1:]}}]
+    assert not desk.failed([patch, finish])
+    assert not desk.failed([Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entry}), finish])
+    assert desk.failed([patch, patch, finish]) == ["guarantor added"]
+    closed = Patch(url, [{"op": "replace", "path": "/status", "value": "inactive"}])
+    assert desk.failed([patch, closed, finish]) == ["rest of account unchanged"]
+    gone = Patch(url, [{"op": "remove", "path": "/guarantor/0"}])
+    assert desk.failed([patch, gone, finish]) == ["other guarantors unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("more", "right"),
+    [
+        ({"onHold": False}, True),
+        ({"onHold": True}, False),
+        ({"period": {"start": "2023-11-13"}}, True),
+        ({"period": {"start": "2023-11-13T10:15:00Z"}}, True),
+        ({"period": {"start": "2023-11"}}, True),
+        ({"period": {"start": "2023-11-14"}}, False),
+        ({"period": {"end": "2033-11-13"}}, False),
+    ],
+)
+def test_a_new_guarantor_is_in_force_without_end(more: dict[str, Any], right: bool, hospital: World) -> None:
+    desk = Desk("09c", hospital)
+    whole = body(desk.gold[1])
+    changed = [*whole["guarantor"][:-1], {**whole["guarantor"][-1], **more}]
+    put = Put(f"/Account/{desk.p.ledger.id}", {**whole, "guarantor": changed})
+    assert desk.failed([put, desk.gold[-1]]) == ([] if right else ["guarantor in force"])
+
+
+def test_an_account_that_exists_is_not_created_again(hospital: World) -> None:
+    desk = Desk("09d", hospital)
+    p = desk.p
+    look, finish = desk.gold
+    new = {"resourceType": "Account", "status": "active", "subject": [{"reference": f"Patient/{p.patient.id}"}]}
+    assert desk.failed([look, Post("/Account", new), finish]) == ["nothing else changed"]
+    assert desk.failed([finish]) == ["evidence"]
+    assert desk.failed([Get("/Account", {"patient": p.patient.id, "_summary": "count"}), finish]) == ["evidence"]
+    assert not desk.failed([Get("/Account", {"patient": p.patient.id}), finish])
+    search = f"subject=Patient/{p.patient.id}&status=active"
+    request = {"method": "POST", "url": "Account", "ifNoneExist": search}
+    bundle = {"resourceType": "Bundle", "type": "transaction", "entry": [{"resource": new, "request": request}]}
+    assert not desk.failed([look, Post("/", bundle), finish])
+
+
+def test_light_names_an_account_of_the_patient(hospital: World) -> None:
+    desk = Desk("09d", hospital)
+    closed, _, namesakes, _ = desk.p.decoys
+    assert desk.verdict([Finish([closed.id])]).light
+    assert not desk.verdict([Finish([namesakes.id])]).light
+    assert not desk.verdict([Finish([desk.p.patient.id])]).light
+
+
+# 10
+
+
+@pytest.mark.parametrize("key", ["10a", "10b"])
+def test_every_lazy_look_at_guarantors_meets_a_decoy(key: str, hospital: World) -> None:
+    seen: set[str] = set()
+    for k in range(25):
+        variation = get_task(PACK, key).variation(k, hospital)
+        p: Any = variation.params
+        right = p.relatives[0].person.id
+        with hospital.session() as session:
+            session.load(variation.setup)
+            accounts = session.search("Account", patient=p.patient.id)
+            parties = [one["party"]["reference"] for one in _guarantors(accounts)]
+            active = session.search("Account", patient=p.patient.id, status="active")
+            seen.add(f"{len(active)} {len(_guarantors(active))}")
+            assert set(parties) - {f"RelatedPerson/{right}"}
+            assert len(session.search("RelatedPerson", patient=p.patient.id)) == 5
+    assert seen == ({"1 3"} if key == "10a" else {"0 0", "1 0", "1 2"})
+
+
+def _guarantors(accounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for account in accounts for one in account.get("guarantor", [])]
+
+
+def _first(world: World, wanted: Callable[[Any], bool]) -> Desk:
+    k = next(k for k in range(50) if wanted(get_task(PACK, "10b").variation(k, world).params))
+    return Desk("10b", world, k)
+
+
+@pytest.mark.parametrize("state", ["no account", "no guarantor", "stale guarantors"])
+def test_evidence_of_no_guarantor(state: str, hospital: World) -> None:
+    states: dict[str, Callable[[Any], bool]] = {
+        "no account": lambda p: p.bare is None,
+        "no guarantor": lambda p: p.bare is not None and not p.bare.guarantors,
+        "stale guarantors": lambda p: p.bare is not None and bool(p.bare.guarantors),
+    }
+    desk = _first(hospital, states[state])
+    id = desk.p.patient.id
+    for query in ({"patient": id}, {"subject": f"Patient/{id}", "status": "active", "_elements": "guarantor"}):
+        assert not desk.failed([Get("/Account", query), Finish()])
+    elsewhere = [
+        Get("/Account", {"patient": desk.p.namesake.id}),
+        Get("/Account", {"patient": id, "status": "inactive"}),
+        Get("/RelatedPerson", {"patient": id}),
+        Get("/Coverage", {"patient": id}),
+    ]
+    assert desk.failed([*elsewhere, Finish()]) == ["evidence"]
+    names = Get("/Account", {"patient": id, "status": "active", "_elements": "status"})
+    assert bool(desk.failed([names, Finish()])) == (desk.p.bare is not None)
+    if desk.p.bare is not None:
+        assert not desk.failed([Get(f"/Account/{desk.p.bare.id}"), Finish()])
+    for relative in desk.p.relatives:
+        assert desk.failed([desk.gold[0], Finish([relative.person.id])]) == ["answer"]
