@@ -1,19 +1,22 @@
 """The large world of the benchmarks: many Observations over few patients, as in MedAgentBench's cohort.
 
-`python -m benchmarks.large_world [--observations N] [--patients N]` builds it and prints one JSON line.
+`python -m benchmarks.large_world [--observations N] [--patients N]` builds it and prints one JSON line;
+`python -m benchmarks.large_world --world cohort` builds a named world anew, in a file of its own, and prints the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from fhir_gym.fhir.store import World
 from fhir_gym.types import Resource
-from fhir_gym.worlds import Progress
+from fhir_gym.worlds import Progress, build
 from fhir_gym.worlds.catalogue import Recipe
 from fhir_gym.worlds.hospital import NOW, VERSION
 from fhir_gym.worlds.hospital.chance import Chance, Ids
@@ -85,11 +88,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--observations", type=int, default=OBSERVATIONS)
     parser.add_argument("--patients", type=int, default=PATIENTS)
+    parser.add_argument("--world", help="a named world, such as cohort, instead")
     options = parser.parse_args()
-    start = time.perf_counter()
-    path = large_world(options.observations, options.patients)
-    seconds = round(time.perf_counter() - start, 1)
-    print(json.dumps({"name": "large_world", "path": str(path), "bytes": path.stat().st_size, "seconds": seconds}))
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        if options.world:
+            path = build(options.world, Path(folder) / "world.sqlite")
+        else:
+            path = large_world(options.observations, options.patients)
+        seconds = round(time.perf_counter() - start, 1)
+        with World.open(path) as world:
+            manifest = world.manifest
+        figures = {"world": manifest.name, "records": manifest.total, "content_hash": manifest.content_hash}
+        print(json.dumps({"name": "large_world", **figures, "bytes": path.stat().st_size, "seconds": seconds}))
 
 
 if __name__ == "__main__":
