@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from fhir_gym import read_rollouts, task_keys
+from fhir_gym.fhir import World
+from fhir_gym.fhir.http import create_app
 from tests.cli.conftest import Cli
+from tests.worlds.serving import Watched, served
 
 ENV = "FHIRAgent/Appointment-v0"
 
@@ -55,6 +58,25 @@ def test_import_then_info(cli: Cli, tmp_path: Path) -> None:
     assert outcome.code == 0
     info = json.loads(cli("worlds", "info", out, "--json").out)
     assert (info["name"], info["counts"]) == ("ward", {"Patient": 3})
+
+
+def test_import_from_a_server(cli: Cli, hospital: World, tmp_path: Path) -> None:
+    out = tmp_path / "copy.sqlite"
+    with served(app := Watched(create_app(hospital))) as url:
+        outcome = cli("worlds", "import", url, "--types", "Patient,Location", "--header", "X-Key: a:b", "--out", out)
+    assert outcome.code == 0, outcome.err
+    assert f"read from {url}" in outcome.err
+    assert app.headers[-1]["x-key"] == "a:b"
+    info = json.loads(cli("worlds", "info", out, "--json").out)
+    assert info["counts"] == {kind: hospital.manifest.counts[kind] for kind in ("Location", "Patient")}
+
+
+def test_import_from_what_is_no_server(cli: Cli, tmp_path: Path) -> None:
+    for url, complaint in (("ftp://x/fhir", "base of a FHIR server"), ("http://127.0.0.1:1/fhir", "cannot reach")):
+        outcome = cli("worlds", "import", url, "--out", tmp_path / "w.sqlite")
+        assert outcome.code != 0 and complaint in outcome.err
+    outcome = cli("worlds", "import", "http://127.0.0.1:1/fhir", "--header", "nonsense")
+    assert outcome.code != 0 and "Name: value" in outcome.err
 
 
 def test_tasks_list(cli: Cli) -> None:
