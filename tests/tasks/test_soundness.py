@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ def test_gold_needs_what_the_server_answers(key: str, hospital: World) -> None:
     """Gold may use the prompt and the answers only: where nothing is found, it knows no id."""
     task = get_task(PACK, key)
     variation = task.variation(0, hospital)
-    known = set(variation.prompt.replace("/", " ").replace(")", " ").split())
+    known = set(re.findall(r"[A-Za-z0-9-]+", variation.prompt))
     actions = task.gold(variation.params, Fhir())
     action = next(actions)
     hidden = {resource["id"] for resource in variation.setup} - known
