@@ -1,0 +1,148 @@
+"""Task 22: add a family member's history."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from fhir_gym.actions import Action, Finish, Post, Put
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.genetic_testing.family import (
+    DEFINITIONS,
+    UNASKED,
+    FamilyHistory,
+    draw_histories,
+    history_body,
+    history_checks,
+    history_spellings,
+    history_words,
+    recorded_history,
+    wrong_histories,
+)
+from fhir_gym.tasks.genetic_testing.orders import find_patient
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.outcomes import new_resource
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.types import Json, Resource
+
+__all__ = ["TASKS", "AddFamilyMember", "AddFamilyMemberParams"]
+
+
+class AddFamilyMemberParams(Params):
+    """Values of task 22.
+
+    Attributes:
+        person: The patient.
+        namesake: Another patient of the same name.
+        history: What the relative had; its `id` is not used.
+        decoys: Records on file that are easily mistaken for it.
+    """
+
+    person: Person
+    namesake: Person
+    history: FamilyHistory
+    decoys: tuple[FamilyHistory, ...]
+
+
+class AddFamilyMember(Task[AddFamilyMemberParams]):
+    """Add a family member's condition to a patient's family history.
+
+    Starting state: the patient.
+    Decoys: a namesake (a search by name) with the very same family history; records of the patient for another
+        relative with the same condition and for the same relative with another one (to be written over).
+    Checks: exactly one new, completed FamilyMemberHistory of that patient with the relationship, the condition and the
+        age at onset, and no other condition; the answer is its id.
+    Light: a new FamilyMemberHistory with a relationship and a condition.
+    Differs from FHIR-AgentEval: the prompt names the code system of the relationship; closer codes (NMTH for MTH) and
+        words are right too; the age may be an Age in years or a text, where digits in a note passed; all words of
+        the condition count, in any order.
+    """
+
+    key = "22"
+    title = "Add a family member history"
+    category = "Patient Records"
+    difficulty = 2
+    kind = "action"
+    required_tools = (("search", "create"),)
+    required_resources = ("Patient", "FamilyMemberHistory")
+    prohibited_tools = ("delete",)
+    prompts = (
+        "Add to the family history of {patient} (given name {given}, family name {family}, born {birth_date}): the "
+        "patient's {relation} had {illness}, first at age {age}.",
+        "The patient with family name {family}, given name {given} and date of birth {birth_date} tells us about a "
+        "relative. Please record it.\n- Relative: {relation}\n- Condition: {illness}\n- Age at onset: {age} years",
+        "{patient}, born {birth_date} (family name {family}, given name {given}), reports {illness} in the family: the "
+        "{relation} was {age} years old when it began. Enter this family history.",
+    )
+    ending = f'{DEFINITIONS} Finish with FINISH(["<id>"]), where <id> is the id of the new FamilyMemberHistory.'
+    answer = IdsAnswer(("FamilyMemberHistory",))
+    gold_steps = 3
+    unasked = UNASKED
+    harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}
+    }
+
+    def sample(self, rng: random.Random, world: World) -> AddFamilyMemberParams:
+        """Draw the patients and the histories."""
+        ids = Ids(rng, world, 6)
+        person = new_person(rng, world, ids.new())
+        other = namesake(rng, person, ids.new())
+        history, decoys = draw_histories(rng, world, ids, person, other)
+        return AddFamilyMemberParams(person=person, namesake=other, history=history, decoys=decoys)
+
+    def setup(self, p: AddFamilyMemberParams, world: World) -> list[Resource]:
+        """Both patients, what is on file."""
+        return [patient(p.person), patient(p.namesake), *map(recorded_history, p.decoys)]
+
+    def words(self, p: AddFamilyMemberParams, world: World) -> dict[str, str]:
+        """Patient, relative, condition, age."""
+        names = p.person.model_dump(include={"given", "family", "birth_date"})
+        return {**names, "patient": p.person.name, **history_words(p.history)}
+
+    def gold(self, p: AddFamilyMemberParams, fhir: Fhir) -> Gold:
+        """Find the patient, create, answer the id."""
+        patient_id = yield from find_patient(p.person)
+        made = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
+        yield Finish([made["id"]])
+
+    def near_misses(self, p: AddFamilyMemberParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Something else said, or written over what is there."""
+        *_, create, finish = gold
+        body = json.loads(create.body or "")
+        for name, wrong in wrong_histories(p.history, body):
+            yield name, [Post("/FamilyMemberHistory", wrong), finish]
+        for decoy in p.decoys:
+            over = Put(f"/FamilyMemberHistory/{decoy.id}", {**body, "id": decoy.id})
+            yield f"written over FamilyMemberHistory/{decoy.id}", [over, Finish([decoy.id])]
+            yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]
+
+    def equivalents(self, p: AddFamilyMemberParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The same said in other ways."""
+        body, id = json.loads(gold[-2].body or ""), "chosen-by-hand"
+        for name, other in history_spellings(p.history, body):
+            yield name, [Put(f"/FamilyMemberHistory/{id}", {**other, "id": id}), Finish([id])]
+
+    def touches(self, p: AddFamilyMemberParams) -> tuple[Touch, ...]:
+        """One new FamilyMemberHistory."""
+        return (Touch("created", "FamilyMemberHistory"),)
+
+    def rests_on(self, p: AddFamilyMemberParams) -> tuple[str, ...]:
+        """The patient."""
+        return (f"Patient/{p.person.id}",)
+
+    def checks(self, p: AddFamilyMemberParams, end: EndState) -> Iterator[Check]:
+        """Every datum of the ask, on the new history; the answer."""
+        (answer,) = end.answer_ids("FamilyMemberHistory")
+        found = new_resource(end, "FamilyMemberHistory", answer)
+        yield from history_checks(end, p.history, found)
+        yield equal("answer", answer, found.get("id", "the id of the new history"))
+
+
+TASKS = (AddFamilyMember,)
