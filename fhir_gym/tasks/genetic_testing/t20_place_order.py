@@ -42,8 +42,8 @@ class PlaceOrderParams(Params):
         swapped: A practitioner whose names are the doctor's the other way round.
         test: The test.
         status: Status the order is to have.
-        decoys: Orders on file: the same test of the patient, finished; another test of the patient; the same test of
-            the namesake.
+        decoys: Orders on file, all by the other practitioner: the same test of the patient, past the draft; another
+            test of the patient; the same test of the namesake.
     """
 
     person: Person
@@ -59,9 +59,9 @@ class PlaceOrder(Task[PlaceOrderParams]):
     """Order whole genome sequencing for a patient.
 
     Starting state: the patient and the requesting practitioner.
-    Decoys: a namesake of the patient (a search by name); a practitioner of swapped name; a finished order of the
-        patient for the same test (to be written over), a draft of the patient for another test, a draft of the
-        namesake for the same test.
+    Decoys: a namesake of the patient (a search by name); a practitioner of swapped name, with orders: the same test of
+        the patient, past the draft (to be written over or copied), another test of the patient, the same test of the
+        namesake.
     Checks: exactly one new ServiceRequest with that patient, requester, test (code, system and display), status and
         intent order, not one that forbids; the answer is its id.
     Light: a new ServiceRequest with subject, requester, status, intent, and a code or category.
@@ -109,15 +109,16 @@ class PlaceOrder(Task[PlaceOrderParams]):
         person = new_person(rng, world, ids.new())
         other = namesake(rng, person, ids.new())
         doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
+        other_doctor = swapped(rng, doctor, ids.new())
         test = rng.choice(TESTS)
         return PlaceOrderParams(
             person=person,
             namesake=other,
             doctor=doctor,
-            swapped=swapped(rng, doctor, ids.new()),
+            swapped=other_doctor,
             test=test,
             status=rng.choice(("draft", "active")),
-            decoys=other_orders(rng, world, ids, test, doctor, (person, other)),
+            decoys=other_orders(rng, world, ids, test, other_doctor, (person, other)),
         )
 
     def setup(self, p: PlaceOrderParams, world: World) -> list[Resource]:
