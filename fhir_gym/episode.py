@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from fhir_gym.tasks import (
     GRADINGS,
     REWARD_RULES,
     BeforeView,
+    Dialogue,
     EndState,
     Grading,
     LoggedRequest,
@@ -24,6 +25,7 @@ from fhir_gym.tasks import (
     Variation,
     Verdict,
     grade,
+    require_grading,
 )
 from fhir_gym.types import Json
 
@@ -96,6 +98,16 @@ class Step:
         return self.terminated or self.truncated
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What an action led to, before it is judged."""
+
+    observation: str
+    status: int = 0
+    invalid: bool = False
+    over: bool = False
+
+
 class Episode:
     """One task on one server, for one agent.
 
@@ -113,6 +125,8 @@ class Episode:
         grading: What success rests on; see `fhir_gym.tasks.grade`.
         max_steps: Actions until the episode is cut off; None for the pack's limit.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
+        task_file: A benchmark's own task file, for packs that read one: its tasks by their ids in place of the pack's.
+        funcs_file: The function list that belongs to it, to be shown in the prompt.
 
     Raises:
         UnknownNameError: No such pack, task, world, grading or reward rule.
@@ -141,10 +155,13 @@ class Episode:
         grading: Grading = "state",
         max_steps: int | None = None,
         reward: RewardRule = "sparse",
+        task_file: str | Path | None = None,
+        funcs_file: str | Path | None = None,
     ) -> None:
         self.env_id = env_id
-        self.task = tasks.get_task(env_id, task)
+        self.task = tasks.find_task(tasks.task_set(env_id, task_file, funcs_file), task)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
+        require_grading(self.task, grading)
         self.world, self._owns_world = open_world(world)
         self.variation: Variation = self.task.variation(variation, self.world, phrasing)
         self._session: Any = _session(self.world, fhir_server)  # both kinds share a protocol, but not its checkpoints
@@ -159,6 +176,8 @@ class Episode:
         self._steps = 0
         self._answer: list[Json] | None = None
         self._log: list[LoggedRequest] = []
+        self._said: list[tuple[str, str]] = []
+        self._dialogue: Dialogue | None = None
         self._verdict: Verdict | None = None
 
     @property
@@ -169,6 +188,9 @@ class Episode:
     @property
     def action_format(self) -> str:
         """Where the server is, how many actions there are, and what they look like."""
+        dialogue = self.task.dialogue(self.rules.grading)
+        if dialogue is not None:
+            return dialogue.action_format(self._session.base_url, self.rules.max_steps)
         base = (
             f"The FHIR R4 server's base is {self._session.base_url}. You have at most {self.rules.max_steps} actions."
         )
@@ -184,7 +206,8 @@ class Episode:
             raise FhirGymError("the episode is closed")
         if self._state != "new":
             self._session.rollback(self._origin)
-        self._steps, self._answer, self._log, self._verdict = 0, None, [], None
+        self._steps, self._answer, self._log, self._said, self._verdict = 0, None, [], [], None
+        self._dialogue = self.task.dialogue(self.rules.grading)
         self._state = "running"
         return f"{self.prompt}\n\n{self.action_format}"
 
@@ -205,26 +228,18 @@ class Episode:
         if self._state != "running":
             raise FhirGymError(f"no step is possible: the episode is {self._state}" + _ADVICE.get(self._state, ""))
         self._steps += 1
-        parsed = GRAMMAR.parse(action) if isinstance(action, str) else action
-        terminated = isinstance(parsed, Action) and parsed.kind == "FINISH"
-        status, invalid = 0, False
-        if isinstance(parsed, Action) and parsed.kind == "FINISH":
-            self._answer = parsed.answer or []
-            observation = FINISHED
-        else:
-            response = self._send(parsed)
-            invalid = isinstance(response, Invalid)
-            observation = response.text() if isinstance(response, Invalid) else format_response(response)
-            status = 0 if isinstance(response, Invalid) else response.status
-        truncated = not terminated and self._steps >= self.rules.max_steps
-        info = self.info() | {"status": status, "invalid": invalid}
+        text = self._text(action)
+        outcome = self._act(action) if self._dialogue is None else self._talk(self._dialogue, text)
+        self._said.append((text, outcome.observation))
+        truncated = not outcome.over and self._steps >= self.rules.max_steps
+        info = self.info() | {"status": outcome.status, "invalid": outcome.invalid}
         reward = 0.0
-        if terminated or truncated:
+        if outcome.over or truncated:
             self._state = "over"
             self._verdict = self._judge()
             reward = self._verdict.reward(self.rules.reward)
             info |= {"success": self._verdict.success, "verdict": self._verdict.model_dump(mode="json")}
-        return Step(observation, reward, terminated, truncated, info)
+        return Step(outcome.observation, reward, outcome.over, truncated, info)
 
     def info(self) -> dict[str, Any]:
         """Which task this is and where it stands, as `Step.info` has it."""
@@ -265,6 +280,37 @@ class Episode:
         """Close."""
         self.close()
 
+    def _text(self, action: str | Action | Invalid) -> str:
+        """An action as an agent would have written it; urls of tool calls are made absolute."""
+        if isinstance(action, str):
+            return action
+        if isinstance(action, Invalid):
+            return ""
+        url = action.url if "://" in action.url else f"{self._session.base_url}/{action.url.lstrip('/')}"
+        return replace(action, url="" if action.kind == "FINISH" else url).text()
+
+    def _act(self, action: str | Action | Invalid) -> _Outcome:
+        """One action by the usual grammar."""
+        parsed = GRAMMAR.parse(action) if isinstance(action, str) else action
+        if isinstance(parsed, Action) and parsed.kind == "FINISH":
+            self._answer = parsed.answer or []
+            return _Outcome(FINISHED, over=True)
+        response = self._send(parsed)
+        if isinstance(response, Invalid):
+            return _Outcome(response.text(), invalid=True)
+        return _Outcome(format_response(response), response.status)
+
+    def _talk(self, dialogue: Dialogue, text: str) -> _Outcome:
+        """One action by a task's own rules."""
+        heard = dialogue.hear(text)
+        if heard.over:
+            self._answer = heard.answer
+            return _Outcome(FINISHED, invalid=heard.invalid, over=True)
+        sent = None if heard.action is None else self._send(heard.action)
+        response = None if isinstance(sent, Invalid) else sent
+        status = response.status if response else 0
+        return _Outcome(dialogue.reply(response), status, invalid=heard.invalid)
+
     def _send(self, action: Action | Invalid) -> Response | Invalid:
         """The server's answer, or why it was not asked."""
         if isinstance(action, Invalid):
@@ -291,6 +337,7 @@ class Episode:
             changes=changes,
             world=self.world,
             base_url=self._session.base_url,
+            said=tuple(self._said),
         )
         return grade(self.task, self.variation, end, self.rules.grading)
 

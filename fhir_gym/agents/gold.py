@@ -28,7 +28,7 @@ class GoldAgent:
 
     def reset(self, observation: str, context: Context) -> None:
         """Look the solution up."""
-        task = tasks.get_task(context.env_id, context.task)
+        task = context.source or tasks.get_task(context.env_id, context.task)
         params = task.variation(context.variation, context.world).params
         self._fhir = Fhir()
         self._solution = task.gold(params, self._fhir)

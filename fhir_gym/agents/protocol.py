@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.fhir import World
+from fhir_gym.tasks import Task
 from fhir_gym.types import Json
 
 __all__ = ["Agent", "Context", "Reply"]
@@ -27,6 +28,7 @@ class Context:
         seed: Where the agent's own randomness starts; another one for each episode.
         max_steps: Actions the episode allows.
         prompt: The first observation without the action format, for agents that act by tool calls.
+        source: The task itself, where it is not one that the pack registers; for reference agents.
     """
 
     env_id: str
@@ -36,6 +38,7 @@ class Context:
     seed: int
     max_steps: int
     prompt: str
+    source: Task[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fhir_gym.cli._console import out, print_text, table
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["Summary", "tell"]
 
 _SHORT = 600
+_GROUPS = ("all", "kind", "difficulty", "category")
+_DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
+_PLACES = {"query": "0", "action": "1", "easy": "0", "medium": "1", "hard": "2"}
+"""Where names stand that the alphabet would put elsewhere."""
 
 
 class Summary:
     """Counts rollouts as they pass, so that none need be kept."""
 
     def __init__(self) -> None:
-        self._figures: dict[tuple[str, str, str], list[tuple[bool, int, float]]] = defaultdict(list)
+        self._figures: dict[tuple[str, str, str, str], list[tuple[bool, int, float]]] = defaultdict(list)
+        self._groups: dict[tuple[str, str, str], list[Mapping[str, bool]]] = defaultdict(list)
         self.seen = 0
         self.not_graded = 0
 
@@ -34,29 +39,59 @@ class Summary:
             if rollout.reward is None:
                 self.not_graded += 1
             else:
-                key = (rollout.agent.name, rollout.env_id, rollout.task.key)
+                task = rollout.task
+                key = (rollout.agent.name, rollout.env_id, task.key, task.title)
                 self._figures[key].append((bool(rollout.success), rollout.steps, rollout.reward))
+                self._count(rollout)
             yield rollout
 
     def rows(self) -> list[tuple[str, str, str, int, str, str, str]]:
         """Agent, task, title, episodes, success, mean steps, mean reward."""
-        from fhir_gym.tasks import get_task
-
         found = []
-        for (agent, env_id, key), figures in self._figures.items():
+        for (agent, _, key, title), figures in self._figures.items():
             n = len(figures)
             success = sum(good for good, _, _ in figures) / n
             steps = sum(steps for _, steps, _ in figures) / n
             reward = sum(reward for _, _, reward in figures) / n
-            title = get_task(env_id, key).title
             found.append((agent, key, title, n, f"{success:.0%}", f"{steps:.1f}", f"{reward:.2f}"))
         return found
+
+    def _count(self, rollout: Rollout) -> None:
+        task, verdict = rollout.task, rollout.verdict
+        gradings = dict(verdict.gradings) if verdict else {}
+        difficulty = _DIFFICULTIES.get(task.difficulty, str(task.difficulty))
+        for group, name in (
+            ("all", ""),
+            ("kind", task.task_kind),
+            ("difficulty", difficulty),
+            ("category", task.category),
+        ):
+            self._groups[rollout.agent.name, group, name].append(gradings)
+
+    def groups(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heads and rows of the second table: success by kind, difficulty and category, under each grading."""
+        every = [one for figures in self._groups.values() for one in figures]
+        gradings = list(dict.fromkeys(name for one in every for name in one))
+        order = {group: place for place, group in enumerate(_GROUPS)}
+        rows = []
+        for (agent, group, name), figures in sorted(
+            self._groups.items(), key=lambda one: (one[0][0], order[one[0][1]], _PLACES.get(one[0][2], one[0][2]))
+        ):
+            shares = [_share([one[grading] for one in figures if grading in one]) for grading in gradings]
+            rows.append((agent, group, name, str(len(figures)), *shares))
+        return ("agent", "group", "", "episodes", *gradings), rows
 
     def print(self) -> None:
         """Print the table."""
         table(("agent", "task", "title", "episodes", "success", "steps", "reward"), self.rows())
+        if self._groups:
+            table(*self.groups())
         if self.not_graded:
             print_text(f"{self.not_graded} without a verdict (interrupted, or the server failed): in no figure")
+
+
+def _share(successes: list[bool]) -> str:
+    return f"{sum(successes) / len(successes):.2%}" if successes else ""
 
 
 def tell(rollout: Rollout) -> None:

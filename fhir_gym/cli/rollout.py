@@ -38,11 +38,16 @@ def rollout(
         typer.Option(help="Base url of a running FHIR server that holds the world, in place of the embedded one."),
     ] = None,
     grading: Annotated[
-        Literal["state", "evidence"], typer.Option(help="evidence: an answer also counts only if it was looked up.")
+        Literal["state", "evidence", "official"],
+        typer.Option(help="evidence: an answer also counts only if it was looked up; official: a task file's own."),
     ] = "state",
     reward: Annotated[Literal["sparse", "dense"], typer.Option(help="dense: the share of checks passed.")] = "sparse",
     max_steps: Annotated[int | None, typer.Option(min=1, help="Actions until an episode is cut off.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the agent's own randomness.")] = 0,
+    task_file: Annotated[
+        Path | None, typer.Option(help="A benchmark's own task file, in place of the pack's tasks.")
+    ] = None,
+    funcs_file: Annotated[Path | None, typer.Option(help="The function list that belongs to it.")] = None,
     out: Annotated[Path, typer.Option(help="File to write, one JSON line an episode.")] = Path("rollouts.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a file: do what it lacks.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
@@ -72,6 +77,8 @@ def rollout(
         "reward": reward,
         "max_steps": max_steps,
         "fhir_server": fhir_server,
+        "task_file": task_file,
+        "funcs_file": funcs_file,
         "skip": rollouts.completed(out) if resume else frozenset(),
     }
     todo = len(rollouts.plan(env_id, **choice).jobs)

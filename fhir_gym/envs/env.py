@@ -10,17 +10,19 @@ from typing import Any
 import gymnasium
 from gymnasium.error import ResetNeeded
 
-from fhir_gym import tasks
 from fhir_gym.actions import MAX_ACTION_LENGTH
 from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode, Rules, open_world
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Grading, RewardRule, split_keys, split_numbers
+from fhir_gym.tasks import Grading, RewardRule, choose_tasks, find_task, require_grading, task_set
 
 __all__ = ["ARGUMENTS", "FHIREnv", "check_arguments"]
 
-ARGUMENTS = ("tasks", "split", "phrasing", "world", "fhir_server", "max_steps", "reward", "grading", "render_mode")
+ARGUMENTS = (
+    *("tasks", "split", "phrasing", "world", "fhir_server", "max_steps", "reward", "grading", "render_mode"),
+    *("task_file", "funcs_file"),
+)
 _OPTIONS = ("task", "variation", "phrasing")
 _MAX_OBSERVATION_LENGTH = 100_000_000
 """Above what a session answers at most (64 MiB)."""
@@ -72,7 +74,10 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `fhir_server`: base url of a running FHIR server that holds the world; None for the embedded one
     - `max_steps`: actions until truncation; None for the pack's limit
     - `reward`: `"sparse"` or `"dense"`
-    - `grading`: `"state"`, or `"evidence"` to count only answers whose records were retrieved
+    - `grading`: `"state"`; `"evidence"` to count only answers whose records were retrieved; with a task file also
+      `"official"`, the benchmark's own loop and verdict
+    - `task_file`: a benchmark's own task file, for packs that read one: its tasks in place of the pack's
+    - `funcs_file`: the function list that belongs to it, to be shown in the prompts
     - `render_mode`: None, or `"ansi"`: `render()` gives the latest action and what it led to
 
     ## Version history
@@ -94,6 +99,8 @@ class FHIREnv(gymnasium.Env[str, str]):
         reward: RewardRule = "sparse",
         grading: Grading = "state",
         render_mode: str | None = None,
+        task_file: str | Path | None = None,
+        funcs_file: str | Path | None = None,
         **unknown: object,
     ) -> None:
         check_arguments(unknown)
@@ -101,10 +108,17 @@ class FHIREnv(gymnasium.Env[str, str]):
             raise UnknownNameError("render mode", render_mode, ["ansi"])
         self.env_id = env_id
         self.render_mode = render_mode
-        self.tasks = split_keys(env_id, _task_keys(env_id, tasks), split)
+        self._task_file, self._funcs_file = task_file, funcs_file
+        self._task_set = task_set(env_id, task_file, funcs_file)
+        if tasks is not None and not tasks:
+            raise FhirGymError("an env needs at least one task: tasks is empty")
+        self.tasks, self.variations = choose_tasks(
+            env_id, self._task_set, tasks, split, from_file=task_file is not None
+        )
         self.phrasing = phrasing
-        self.variations = split_numbers(split)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
+        for key in self.tasks:
+            require_grading(self._task_set[key], grading)
         self.world, self._owns_world = open_world(world)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
@@ -167,7 +181,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         if task is None:
             task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
         else:
-            tasks.get_task(self.env_id, task)
+            find_task(self._task_set, task)
         if variation is None:
             variation = self.variations[int(self.np_random.integers(len(self.variations)))]
         phrasing = options.get("phrasing", self.phrasing)
@@ -194,16 +208,8 @@ class FHIREnv(gymnasium.Env[str, str]):
             grading=rules.grading,
             max_steps=rules.max_steps,
             reward=rules.reward,
+            task_file=self._task_file,
+            funcs_file=self._funcs_file,
         )
         self._episodes[key] = episode
         return episode
-
-
-def _task_keys(env_id: str, chosen: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The chosen tasks' keys, in the order given; all of the pack for None."""
-    if chosen is None:
-        return tasks.task_keys(env_id)
-    keys = (chosen,) if isinstance(chosen, str) else tuple(chosen)
-    if not keys:
-        raise FhirGymError("an env needs at least one task: tasks is empty")
-    return tuple(tasks.get_task(env_id, key).key for key in keys)

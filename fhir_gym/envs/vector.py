@@ -38,6 +38,8 @@ class FHIRVectorEnv(SyncVectorEnv):
         reward: See `FHIREnv`.
         grading: See `FHIREnv`.
         render_mode: See `FHIREnv`.
+        task_file: See `FHIREnv`.
+        funcs_file: See `FHIREnv`.
         unknown: Refused.
     """
 
@@ -60,6 +62,8 @@ class FHIRVectorEnv(SyncVectorEnv):
         reward: RewardRule = "sparse",
         grading: Grading = "state",
         render_mode: str | None = None,
+        task_file: str | Path | None = None,
+        funcs_file: str | Path | None = None,
         **unknown: object,
     ) -> None:
         check_arguments(unknown)
@@ -79,6 +83,8 @@ class FHIRVectorEnv(SyncVectorEnv):
                 reward=reward,
                 grading=grading,
                 render_mode=render_mode,
+                task_file=task_file,
+                funcs_file=funcs_file,
             )
             return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 
-from fhir_gym import tasks as task_registry
 from fhir_gym.episode import Rules
 from fhir_gym.errors import FhirGymError
-from fhir_gym.tasks import Grading, RewardRule, split_keys, split_numbers
+from fhir_gym.tasks import Grading, RewardRule, choose_tasks, require_grading, task_set
 
 __all__ = ["Job", "Plan", "numbers", "plan"]
 
@@ -37,6 +37,8 @@ class Plan:
         seed: What each episode's own seed is made from.
         fhir_server: Base url of a running server, None for the embedded one.
         phrasing: Which of each task's prompts is used; None for each variation's own.
+        task_file: A benchmark's own task file; None for the tasks of the pack.
+        funcs_file: The function list that belongs to it.
     """
 
     env_id: str
@@ -45,6 +47,8 @@ class Plan:
     seed: int = 0
     fhir_server: str | None = None
     phrasing: int | None = None
+    task_file: str | Path | None = None
+    funcs_file: str | Path | None = None
 
     def seed_of(self, job: Job) -> int:
         """The seed of an agent in one episode: the same however the episodes are spread over processes."""
@@ -84,12 +88,14 @@ def plan(
     max_steps: int | None = None,
     fhir_server: str | None = None,
     skip: Container[tuple[str, int, int]] = (),
+    task_file: str | Path | None = None,
+    funcs_file: str | Path | None = None,
 ) -> Plan:
     """What `run` would do with these arguments; see there."""
-    known = task_registry.task_keys(env_id)
-    chosen = known if tasks is None else (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    keys = split_keys(env_id, tuple(task_registry.get_task(env_id, key).key for key in chosen), split)
-    allowed = split_numbers(split)
+    known = task_set(env_id, task_file, funcs_file)
+    keys, allowed = choose_tasks(env_id, known, tasks, split, from_file=task_file is not None)
+    for key in keys:
+        require_grading(known[key], grading)
     if variations is None:
         wanted: tuple[int, ...] = tuple(allowed)[:10]
     elif isinstance(variations, str):
@@ -104,4 +110,5 @@ def plan(
         raise FhirGymError(f"repeats must be at least 1, not {repeats}")
     jobs = (Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
     left = tuple(job for job in jobs if (job.task, job.variation, job.repeat) not in skip)
-    return Plan(env_id, left, Rules.of(env_id, grading, reward, max_steps), seed, fhir_server, phrasing)
+    rules = Rules.of(env_id, grading, reward, max_steps)
+    return Plan(env_id, left, rules, seed, fhir_server, phrasing, task_file, funcs_file)

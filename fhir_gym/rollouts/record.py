@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from fhir_gym.tasks import Variation, Verdict
+from fhir_gym.tasks import Task, Variation, Verdict
 from fhir_gym.types import Json
 
 __all__ = ["SCHEMA_VERSION", "AgentRecord", "Rollout", "StopReason", "TaskRecord", "Timings", "Turn", "WorldRecord"]
@@ -29,6 +29,10 @@ class TaskRecord(_Record):
         variation: Number of the variation.
         split: ``train`` or ``test``.
         phrasing: Which of the task's prompts it used.
+        title: The task in a few words.
+        category: Its group in reports.
+        task_kind: ``query`` or ``action``.
+        difficulty: 1 to 3.
         hash: Of the variation's parameters, prompt and start state: equal hashes, equal tasks.
     """
 
@@ -37,10 +41,14 @@ class TaskRecord(_Record):
     split: str
     phrasing: int
     hash: str
+    title: str = ""
+    category: str = ""
+    task_kind: str = ""
+    difficulty: int = 0
 
     @classmethod
-    def of(cls, variation: Variation) -> Self:
-        """The record of a variation."""
+    def of(cls, variation: Variation, task: Task[Any]) -> Self:
+        """The record of a variation of a task."""
         content = [variation.prompt, variation.params.model_dump(mode="json"), list(variation.setup)]
         text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
@@ -50,6 +58,10 @@ class TaskRecord(_Record):
             split=variation.split,
             phrasing=variation.phrasing,
             hash=digest,
+            title=task.title,
+            category=task.category,
+            task_kind=task.kind,
+            difficulty=task.difficulty,
         )
 
 

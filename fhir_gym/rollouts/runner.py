@@ -15,7 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fhir_gym import tasks as task_registry
 from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents import Agent, Context, Reply, make_agent
 from fhir_gym.episode import Episode, Step, open_world
@@ -23,7 +22,7 @@ from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.plan import Job, Plan, plan
 from fhir_gym.rollouts.record import AgentRecord, Rollout, StopReason, TaskRecord, Timings, Turn, WorldRecord
-from fhir_gym.tasks import Grading, RewardRule, Variation, Verdict
+from fhir_gym.tasks import Grading, RewardRule, Variation, Verdict, task_set
 
 __all__ = ["run", "run_job"]
 
@@ -45,6 +44,8 @@ def run(
     reward: RewardRule = "sparse",
     max_steps: int | None = None,
     skip: Container[tuple[str, int, int]] = (),
+    task_file: str | Path | None = None,
+    funcs_file: str | Path | None = None,
 ) -> Iterator[Rollout]:
     """Let an agent do episodes and record them, in the order of tasks, variations, repeats.
 
@@ -69,6 +70,8 @@ def run(
         reward: See `Episode`.
         max_steps: See `Episode`.
         skip: Task, variation and repeat of episodes to leave out; see `completed`.
+        task_file: See `Episode`.
+        funcs_file: See `Episode`.
 
     Raises:
         UnknownNameError: No such pack, agent, task, split, world, grading or reward rule.
@@ -93,6 +96,8 @@ def run(
         max_steps=max_steps,
         fhir_server=fhir_server,
         skip=skip,
+        task_file=task_file,
+        funcs_file=funcs_file,
     )
     if workers < 0:
         raise FhirGymError(f"workers must not be negative: {workers}")
@@ -213,6 +218,8 @@ class _Attempt:
                 grading=rules.grading,
                 max_steps=rules.max_steps,
                 reward=rules.reward,
+                task_file=todo.task_file,
+                funcs_file=todo.funcs_file,
             )
         with episode:
             self._play(episode)
@@ -223,7 +230,8 @@ class _Attempt:
         with self.prepare:
             observation = episode.start()
         limit = episode.rules.max_steps
-        context = Context(self.todo.env_id, job.task, job.variation, world, self.seed, limit, episode.prompt)
+        task = episode.task
+        context = Context(self.todo.env_id, job.task, job.variation, world, self.seed, limit, episode.prompt, task)
         with self.acting:
             self.agent.reset(observation, context)
         step: Step | None = None
@@ -240,12 +248,12 @@ class _Attempt:
 
     def record(self) -> Rollout:
         rules, manifest, job = self.todo.rules, self.world.manifest, self.job
-        task = task_registry.get_task(self.todo.env_id, job.task)
+        task = task_set(self.todo.env_id, self.todo.task_file, self.todo.funcs_file)[job.task]
         variation = self.variation or task.variation(job.variation, self.world, self.todo.phrasing)
         return Rollout(
             package_version=_package_version(),
             env_id=self.todo.env_id,
-            task=TaskRecord.of(variation),
+            task=TaskRecord.of(variation, task),
             world=WorldRecord(name=manifest.name, hash=manifest.content_hash),
             agent=AgentRecord(name=self.agent.name, settings=dict(self.agent.settings)),
             seed=self.seed,

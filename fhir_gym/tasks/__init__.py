@@ -5,13 +5,15 @@ Importing this package registers the packs that ship with it. How to add a task:
 
 from fhir_gym.tasks import appointment, genetic_testing, medagentbench
 from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.choosing import choose_tasks
+from fhir_gym.tasks.dialogue import Dialogue, Heard
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
 from fhir_gym.tasks.evidence import Evidence
 from fhir_gym.tasks.experiments import EXPERIMENTS, Experiment, get_experiment
-from fhir_gym.tasks.grading import GRADINGS, Grading, grade
+from fhir_gym.tasks.grading import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process
-from fhir_gym.tasks.registry import get_task, packs, register, task_keys
+from fhir_gym.tasks.registry import find_task, get_task, packs, register, register_reader, task_keys, task_set
 from fhir_gym.tasks.splits import HELD_OUT, SPLITS, Split, split_keys, split_numbers, split_of
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import REWARD_RULES, RewardRule, Verdict
@@ -24,12 +26,14 @@ __all__ = [
     "SPLITS",
     "BeforeView",
     "Check",
+    "Dialogue",
     "EndState",
     "Evidence",
     "Experiment",
     "Fhir",
     "Gold",
     "Grading",
+    "Heard",
     "LoggedRequest",
     "Params",
     "Process",
@@ -41,6 +45,8 @@ __all__ = [
     "Verdict",
     "View",
     "appointment",
+    "choose_tasks",
+    "find_task",
     "genetic_testing",
     "get_experiment",
     "get_task",
@@ -48,8 +54,11 @@ __all__ = [
     "medagentbench",
     "packs",
     "register",
+    "register_reader",
+    "require_grading",
     "split_keys",
     "split_numbers",
     "split_of",
     "task_keys",
+    "task_set",
 ]

@@ -89,6 +89,7 @@ class EndState:
         changes: The difference between the two.
         world: The world below.
         base_url: Where the server answers.
+        said: What the agent wrote and what it read next, in order.
     """
 
     answer: list[Json] | None
@@ -98,6 +99,7 @@ class EndState:
     changes: tuple[Change, ...]
     world: World
     base_url: str = field(default="http://localhost:8080/fhir")
+    said: tuple[tuple[str, str], ...] = ()
 
     def created(self, resource_type: str) -> list[Resource]:
         """New resources of a type, as they are now, in the order of `changes`."""
@@ -141,7 +143,7 @@ class EndState:
 
     def idle(self) -> EndState:
         """How the episode would have ended if the agent had answered ``FINISH([])`` at once."""
-        return replace(self, answer=[], requests=(), after=self.before, changes=())
+        return replace(self, answer=[], requests=(), after=self.before, changes=(), said=(("FINISH([])", ""),))
 
     def _of(self, kind: str, resource_type: str) -> Iterator[Change]:
         return (c for c in self.changes if c.kind == kind and c.resource_type == resource_type)

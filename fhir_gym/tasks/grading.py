@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.compare import differences
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.evidence import Evidence, retrieved, would_have_seen
-from fhir_gym.tasks.process import measure, tools_of
+from fhir_gym.tasks.process import Process, measure, tools_of
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
 from fhir_gym.types import Resource
 
-__all__ = ["ANSWER_FORM", "EVIDENCE", "GRADINGS", "NOTHING_ELSE", "PROHIBITED", "Grading", "grade"]
+if TYPE_CHECKING:
+    from fhir_gym.fhir.session import Session
 
-Grading = Literal["state", "evidence"]
-GRADINGS: tuple[Grading, ...] = ("state", "evidence")
+__all__ = [
+    "ANSWER_FORM",
+    "EVIDENCE",
+    "GRADINGS",
+    "NOTHING_ELSE",
+    "PROHIBITED",
+    "Findings",
+    "Grading",
+    "find_evidence",
+    "find_process",
+    "grade",
+    "idle_checks",
+    "require_grading",
+]
+
+Grading = Literal["state", "evidence", "official"]
+GRADINGS: tuple[Grading, ...] = ("state", "evidence", "official")
 
 ANSWER_FORM = "answer form"
 NOTHING_ELSE = "nothing else changed"
@@ -26,7 +43,29 @@ PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
 
-def grade(task: Task[Any], variation: Variation, end: EndState, grading: Grading = "state") -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a verdict says besides its checks; the same whatever is answered after the same requests.
+
+    Attributes:
+        evidence: Whether the agent saw what its answer rests on.
+        process: How it worked.
+        idle: Names of the checks that an agent answering ``FINISH([])`` at once would have passed.
+    """
+
+    evidence: Evidence
+    process: Process
+    idle: tuple[str, ...]
+
+
+def grade(
+    task: Task[Any],
+    variation: Variation,
+    end: EndState,
+    grading: Grading = "state",
+    *,
+    findings: Findings | None = None,
+) -> Verdict:
     """Judge an episode.
 
     Args:
@@ -34,53 +73,76 @@ def grade(task: Task[Any], variation: Variation, end: EndState, grading: Grading
         variation: The variation that was asked.
         end: How the episode ended.
         grading: ``state``: evidence is reported, and counts only where the answer is that there is nothing;
-            ``evidence``: it always counts.
+            ``evidence``: it always counts; ``official``: the verdict of the benchmark the task comes from.
+        findings: What is known of the episode already, for those who judge many.
 
     Raises:
-        UnknownNameError: There is no such grading.
+        UnknownNameError: There is no such grading, or the task does not have it.
         TaskError: The task names two checks alike.
     """
-    if grading not in GRADINGS:
-        raise UnknownNameError("grading", grading, GRADINGS)
-    evidence = _evidence(task, variation, end)
-    checks = _all_checks(task, variation, end, evidence, grading)
-    idle = end.idle()
-    idle_checks = _all_checks(task, variation, idle, _evidence(task, variation, idle), grading)
+    require_grading(task, grading)
+    if findings is None:
+        evidence = find_evidence(task, variation, end)
+        findings = Findings(evidence, find_process(task, end), idle_checks(task, variation, end, grading))
+    judged = _judged(task, variation, end, findings.evidence)
+    checks = judged[grading]
     exists = [check.passed for check in checks if check.level == "exists"]
     return Verdict(
         success=all(check.passed for check in checks),
         light=all(exists) if exists else None,
         checks=checks,
-        evidence=evidence,
-        process=measure(
-            end.requests,
-            templates=task.required_tools,
-            required=task.required_resources,
-            prohibited=task.prohibited_tools,
-        ),
+        evidence=findings.evidence,
+        process=findings.process,
         answer=end.answer,
-        idle=tuple(check.name for check in idle_checks if check.passed),
-        explanation=explain(checks, evidence),
+        idle=findings.idle,
+        explanation=explain(checks, findings.evidence),
+        gradings={one: all(check.passed for check in found) for one, found in judged.items()},
     )
 
 
-def _all_checks(
-    task: Task[Any], variation: Variation, end: EndState, evidence: Evidence, grading: Grading
-) -> tuple[Check, ...]:
-    checks = [*task.checks(variation.params, end), *_standard_checks(task, variation, end)]
-    if grading == "evidence" or task.must_look(variation.params):
-        checks.append(
-            Check(
-                name=EVIDENCE,
-                passed=evidence.sufficient,
-                expected="what decides it was looked up",
-                actual=evidence.note,
-            )
-        )
-    names = [check.name for check in checks]
+def idle_checks(task: Task[Any], variation: Variation, end: EndState, grading: Grading) -> tuple[str, ...]:
+    """Names of the checks that an agent answering ``FINISH([])`` at once would have passed."""
+    idle = end.idle()
+    checks = _judged(task, variation, idle, find_evidence(task, variation, idle))[grading]
+    return tuple(check.name for check in checks if check.passed)
+
+
+def find_process(task: Task[Any], end: EndState) -> Process:
+    """How the agent worked."""
+    return measure(
+        end.requests,
+        templates=task.required_tools,
+        required=task.required_resources,
+        prohibited=task.prohibited_tools,
+    )
+
+
+def require_grading(task: Task[Any], grading: str) -> None:
+    """Refuse a grading that a task does not have.
+
+    Raises:
+        UnknownNameError: It does not have it.
+    """
+    if grading not in task.gradings:
+        raise UnknownNameError(f"grading of task {task.key}", grading, task.gradings)
+
+
+def _judged(
+    task: Task[Any], variation: Variation, end: EndState, evidence: Evidence
+) -> dict[Grading, tuple[Check, ...]]:
+    """The checks of every grading the task has."""
+    params = variation.params
+    checks = (*task.checks(params, end), *_standard_checks(task, variation, end))
+    wanted = "what decides it was looked up"
+    looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=wanted, actual=evidence.note)
+    found: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
+    found["state"] = found["evidence"] if task.must_look(params) else checks
+    if "official" in task.gradings:
+        found["official"] = tuple(task.official(params, end))
+    names = [check.name for check in found["evidence"]]
     if len(set(names)) != len(names):
         raise TaskError(f"task {task.key} names two checks alike: {names}")
-    return tuple(checks)
+    return {one: found[one] for one in GRADINGS if one in task.gradings}
 
 
 def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> Iterator[Check]:
@@ -113,18 +175,29 @@ def _same_content(before: Resource, after: Resource) -> bool:
     return before.get("text") == after.get("text") and not differences(before, after)
 
 
-def _evidence(task: Task[Any], variation: Variation, end: EndState) -> Evidence:
-    rests_on = task.rests_on(variation.params)
+def find_evidence(
+    task: Task[Any], variation: Variation, end: EndState, scratch: Callable[[], Session] | None = None
+) -> Evidence:
+    """Whether the agent saw what its answer rests on.
+
+    Args:
+        task: The task.
+        variation: The variation that was asked.
+        end: How the episode ended.
+        scratch: Gives a session that holds the variation's start and its phantoms, and is not closed here.
+    """
+    params = variation.params
+    rests_on = task.rests_on(params)
     seen = retrieved(end.requests)
     missing = [record for record in rests_on if record not in seen]
-    phantoms = task.phantom(variation.params, end.world) if task.must_look(variation.params) else []
+    phantoms = task.phantom(params, end.world) if task.must_look(params) else []
     if not phantoms:
         return Evidence.of(missing, None) if rests_on else Evidence(sufficient=True, note="no look-up is needed.")
     if not end.requests:
         return Evidence.of(missing, False)
-    scratch = end.world.session(base_url=end.base_url)
-    try:
-        scratch.load([*variation.setup, *phantoms], next_id=variation.next_id)
-        return Evidence.of(missing, would_have_seen(end.requests, phantoms, scratch))
-    finally:
-        scratch.close()
+    known = task.counted(params)
+    if scratch is not None:
+        return Evidence.of(missing, would_have_seen(end.requests, phantoms, scratch(), known))
+    with end.world.session(base_url=end.base_url) as session:
+        session.load([*variation.setup, *phantoms], next_id=variation.next_id)
+        return Evidence.of(missing, would_have_seen(end.requests, phantoms, session, known))

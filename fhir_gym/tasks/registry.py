@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.task import Task
 
-__all__ = ["get_task", "packs", "register", "register_modules", "task_keys"]
+__all__ = [
+    "Reader",
+    "find_task",
+    "get_task",
+    "packs",
+    "register",
+    "register_modules",
+    "register_reader",
+    "task_keys",
+    "task_set",
+]
 
 _TASK_MODULE = re.compile(r"t[0-9]")
 
+Reader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
+"""Makes tasks of a benchmark's own files: the task file and, where there is one, its list of functions."""
+
 _PACKS: dict[str, dict[str, Task[Any]]] = {}
+_READERS: dict[str, Reader] = {}
 
 
 def register(pack_id: str, task: Task[Any]) -> None:
@@ -74,10 +89,53 @@ def get_task(env_id: str, key: str) -> Task[Any]:
     Raises:
         UnknownNameError: There is no such pack or task.
     """
+    return find_task(_pack(env_id), key)
+
+
+def register_reader(pack_id: str, reader: Reader) -> None:
+    """Let a pack serve the tasks of a benchmark's own files in place of its own.
+
+    Args:
+        pack_id: Env id of the pack.
+        reader: Makes tasks of the files; it raises `TaskError` for files that are none.
+    """
+    _READERS[pack_id] = reader
+
+
+def task_set(
+    env_id: str, task_file: str | Path | None = None, funcs_file: str | Path | None = None
+) -> Mapping[str, Task[Any]]:
+    """Tasks by key: those of a pack or, given a file, those of the file.
+
+    Args:
+        env_id: The pack.
+        task_file: A benchmark's own task file; None for the tasks of the pack.
+        funcs_file: The function list that belongs to it.
+
+    Raises:
+        UnknownNameError: There is no such pack.
+        TaskError: The pack reads no task files, or a file is unusable.
+    """
     pack = _pack(env_id)
-    if key not in pack:
-        raise UnknownNameError("task", key, pack)
-    return pack[key]
+    if task_file is None:
+        if funcs_file is not None:
+            raise TaskError("a function list belongs to a task file: give task_file too")
+        return pack
+    if env_id not in _READERS:
+        raise TaskError(f"{env_id} reads no task files; these do: {', '.join(_READERS)}")
+    functions = None if funcs_file is None else Path(funcs_file).expanduser()
+    return _READERS[env_id](Path(task_file).expanduser(), functions)
+
+
+def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
+    """A task of a set.
+
+    Raises:
+        UnknownNameError: It has none of that key.
+    """
+    if key not in tasks:
+        raise UnknownNameError("task", key, tasks)
+    return tasks[key]
 
 
 def _pack(env_id: str) -> dict[str, Task[Any]]:

@@ -16,6 +16,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import AnswerForm
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import moment_in_words
+from fhir_gym.tasks.dialogue import Dialogue
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.params import Params
@@ -113,6 +114,7 @@ class Task(ABC, Generic[P]):
         unasked: Elements the reference solution writes though nobody asked (``"Patient.name.use"``): no check looks
             at them.
         harmless: Elements that may be added to what is written, by type, with a value each.
+        gradings: Ways it can be judged; ``official`` only for the tasks of a benchmark's own file.
         pack: Env id it is registered under; empty until then.
     """
 
@@ -130,6 +132,7 @@ class Task(ABC, Generic[P]):
     gold_steps: ClassVar[int]
     unasked: ClassVar[frozenset[str]] = frozenset()
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+    gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
     pack: str = ""
 
     @abstractmethod
@@ -152,6 +155,14 @@ class Task(ABC, Generic[P]):
     def checks(self, p: P, end: EndState) -> Iterator[Check]:
         """The task's own checks: the same names however the episode went."""
 
+    def official(self, p: P, end: EndState) -> Iterable[Check]:
+        """The checks of ``grading="official"``: what the benchmark that a task comes from says itself."""
+        raise TaskError(f"task {self.key} is of no benchmark's own file: it has no official verdict")
+
+    def dialogue(self, grading: str) -> Dialogue | None:
+        """How an episode talks with the agent under a grading; None for the usual grammar. One for each start."""
+        return None
+
     def touches(self, p: P) -> tuple[Touch, ...]:
         """The changes the task asks for."""
         return ()
@@ -161,12 +172,16 @@ class Task(ABC, Generic[P]):
         return ()
 
     def must_look(self, p: P) -> bool:
-        """Whether the right answer is that there is nothing, or the right action none: success then needs evidence."""
+        """Whether success needs evidence: the answer is that there is nothing, the action none, or a guess may do."""
         return False
 
     def phantom(self, p: P, world: World) -> list[Resource]:
         """The records that would have been there if the answer were another one; for `must_look`."""
         return []
+
+    def counted(self, p: P) -> tuple[str, ...]:
+        """The records (``Slot/1``) like the phantom that are there, where the answer is how many: a total shows them."""
+        return ()
 
     def near_misses(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
         """Further ways to get it wrong, by name, beyond those made from `gold` (all its actions) automatically."""
@@ -175,6 +190,10 @@ class Task(ABC, Generic[P]):
     def equivalents(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
         """Further ways to get it right, by name, beyond those made from `gold` (all its actions) automatically."""
         return ()
+
+    def as_good(self, p: P) -> frozenset[str]:
+        """Records (``Slot/1``) that would do as well as those `gold` takes: no decoys, whatever they look like."""
+        return frozenset()
 
     def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
         """The variation numbered `k`: a pure function of pack, key, `k`, phrasing and the world's content.
@@ -196,7 +215,7 @@ class Task(ABC, Generic[P]):
         if not 0 <= used < len(self.prompts):
             raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
         setup = tuple(sorted(self.setup(params, world), key=_creation_order))
-        highest = max((_creation_order(one)[0] for one in setup), default=world.manifest.next_id)
+        highest = max(world.manifest.next_id, *(_creation_order(one)[0] for one in setup), 0)
         next_id = highest + rng.randrange(1, _FARTHEST_CREATED)
         prompt = self.prompt(params, world, used)
         return Variation(self.key, k, split_of(k), used, params, prompt, setup, next_id)

@@ -32,6 +32,7 @@ class Verdict(BaseModel):
         answer: What it answered; None if it never finished.
         idle: Names of the checks that an agent answering ``FINISH([])`` at once would have passed.
         explanation: The verdict in words.
+        gradings: Whether the episode succeeds under each grading the task has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +45,7 @@ class Verdict(BaseModel):
     answer: list[Json] | None
     idle: tuple[str, ...]
     explanation: str
+    gradings: dict[str, bool] = {}
 
     def reward(self, rule: RewardRule = "sparse") -> float:
         """The reward of the episode's last step.

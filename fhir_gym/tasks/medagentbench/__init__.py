@@ -5,9 +5,11 @@ benchmark are its facts: laboratory codes, drug codes, dose rules, windows of ti
 own files are read and judged by the package `official`.
 """
 
+from fhir_gym.tasks.medagentbench.official.task import read_tasks
 from fhir_gym.tasks.medagentbench.pack import PACK
-from fhir_gym.tasks.registry import register_modules
+from fhir_gym.tasks.registry import register_modules, register_reader
 
 __all__ = ["PACK"]
 
 register_modules(PACK, __name__, __path__)
+register_reader(PACK, read_tasks)

@@ -8,13 +8,15 @@ from typing import Any, Generic, TypeVar
 
 from fhir_gym.actions import Action, Finish
 from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
+from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.labs import Charting, LabParams, Result
-from fhir_gym.tasks.medagentbench.pack import NONE
+from fhir_gym.tasks.medagentbench.pack import NONE, number_check
 from fhir_gym.tasks.task import Task
 from fhir_gym.types import Resource
 
-__all__ = ["LabTask", "empty_params", "first", "latest_params"]
+__all__ = ["LabTask", "empty_params", "latest_params", "level_check"]
 
 P = TypeVar("P", bound=LabParams)
 
@@ -112,6 +114,8 @@ def empty_params(chart: Charting, ago: timedelta) -> dict[str, Any]:
     }
 
 
-def first(answer: Sequence[Any] | None) -> Any:
-    """The first item of an answer; None if there is none."""
-    return answer[0] if answer else None
+def level_check(p: LabParams, end: EndState) -> Check:
+    """The check that the level is answered first, or -1 if there is none."""
+    if p.silent and end.answer == []:
+        return Check(name="answer", passed=True, expected=p.level, actual=[])
+    return number_check("answer", end.answer[0] if end.answer else None, p.level, p.tolerance)

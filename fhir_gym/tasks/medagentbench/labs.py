@@ -154,6 +154,7 @@ class LabParams(Params):
         tolerance: By how much the answer may differ, where the value had to be converted.
         taken: When the deciding result was taken; None if there is none.
         phantom: The result that would have been there; None where one is.
+        silent: Whether the value need not be answered.
     """
 
     now: str
@@ -165,6 +166,7 @@ class LabParams(Params):
     tolerance: float = 0.0
     taken: str | None = None
     phantom: Result | None = None
+    silent: bool = False
 
     def resources(self) -> list[Resource]:
         """What the episode starts with."""

@@ -11,7 +11,7 @@ from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, first, latest_params
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.orders import (
     INTRAVENOUS,
@@ -20,7 +20,7 @@ from fhir_gym.tasks.medagentbench.orders import (
     medication_checks,
     medication_order,
 )
-from fhir_gym.tasks.medagentbench.pack import NONE, Items, number_check
+from fhir_gym.tasks.medagentbench.pack import NONE, Items
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
@@ -121,7 +121,7 @@ class MagnesiumReplacement(LabTask[LabParams]):
             yield from medication_checks(end, order, p.mrn, p.now, MAGNESIUM_NDC, INTRAVENOUS)
             yield amount_check(order, amount, "g")
             yield duration_check(order, amount, amount)
-        yield number_check("answer", first(end.answer), p.level, p.tolerance)
+        yield level_check(p, end)
 
     def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """The dose of every other degree, or of a stale level."""

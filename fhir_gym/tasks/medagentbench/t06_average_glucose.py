@@ -11,9 +11,9 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, first
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, GLU, RULES, Charting, LabParams, day_before, look, seen
-from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, number_check
+from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
 
 __all__ = ["TASKS", "AverageGlucose"]
@@ -89,7 +89,7 @@ class AverageGlucose(LabTask[LabParams]):
 
     def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
         """The average."""
-        yield number_check("answer", first(end.answer), p.level, p.tolerance)
+        yield level_check(p, end)
 
 
 TASKS = (AverageGlucose,)

@@ -9,9 +9,9 @@ from fhir_gym.actions import Finish
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, first, latest_params
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import GLU, RULES, Charting, LabParams, look, seen
-from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, number_check
+from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
 
 __all__ = ["TASKS", "Glucose"]
@@ -65,7 +65,7 @@ class Glucose(LabTask[LabParams]):
 
     def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
         """The value."""
-        yield number_check("answer", first(end.answer), p.level, p.tolerance)
+        yield level_check(p, end)
 
 
 TASKS = (Glucose,)

@@ -12,7 +12,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import at, instant, parse_instant
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, first, latest_params
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import RULES, Charting, K, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.orders import (
     LOINC,
@@ -23,7 +23,7 @@ from fhir_gym.tasks.medagentbench.orders import (
     service_checks,
     service_order,
 )
-from fhir_gym.tasks.medagentbench.pack import NONE, Items, number_check, same_minute
+from fhir_gym.tasks.medagentbench.pack import NONE, Items, same_minute
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
@@ -51,11 +51,9 @@ class PotassiumParams(LabParams):
 
     Attributes:
         priority: How urgent the laboratory order is; None if nobody said.
-        silent: Whether the level need not be answered.
     """
 
     priority: str | None = "stat"
-    silent: bool = False
 
 
 class PotassiumReplacement(LabTask[PotassiumParams]):
@@ -146,10 +144,7 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
             yield from service_checks(end, order, p.mrn, p.now, LOINC, POTASSIUM_LOINC, p.priority)
             when, due = order.get("occurrenceDateTime"), _next_morning(p.now)
             yield Check(name="service occurrence", passed=same_minute(when, due), expected=due, actual=when)
-        if end.answer == [] and p.silent:
-            yield Check(name="answer", passed=True, expected=p.level, actual=[])
-        else:
-            yield number_check("answer", first(end.answer), p.level, p.tolerance)
+        yield level_check(p, end)
 
     def near_misses(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """Other doses; one of the two orders for nothing."""

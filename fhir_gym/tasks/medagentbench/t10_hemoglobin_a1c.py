@@ -13,10 +13,10 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, first, latest_params
+from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import A1C, RULES, Charting, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.orders import LOINC, service_checks, service_order
-from fhir_gym.tasks.medagentbench.pack import NONE, Items, number_check
+from fhir_gym.tasks.medagentbench.pack import NONE, Items
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json
@@ -123,7 +123,7 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
             yield is_new(end, "ServiceRequest")
             order = new_resource(end, "ServiceRequest")
             yield from service_checks(end, order, p.mrn, p.now, LOINC, A1C_LOINC, p.priority)
-        yield number_check("answer", first(end.answer), p.level, p.tolerance)
+        yield level_check(p, end)
         said = end.answer[1] if end.answer and len(end.answer) > 1 else None
         right = said is None if p.taken is None else same_moment(said, p.taken)
         yield Check(name="answered time", passed=right, expected=p.taken, actual=said)

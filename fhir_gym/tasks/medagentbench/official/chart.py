@@ -14,14 +14,15 @@ from typing import Any
 
 from fhir_gym.fhir.messages import Request, Response
 
-__all__ = ["DAY_AGO", "NOW", "NOW_TEXT", "TODAY", "Chart", "Reading", "latest"]
+__all__ = ["COUNT", "DAY_AGO", "NOW", "NOW_TEXT", "TODAY", "Chart", "Reading", "latest", "reading"]
 
 NOW_TEXT = "2023-11-13T10:15:00+00:00"
 NOW = datetime.fromisoformat(NOW_TEXT)
 TODAY = NOW.date()
 DAY_AGO = NOW - timedelta(hours=24)
 
-_COUNT = 5_000
+COUNT = 5_000
+"""Page size the benchmark asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,13 @@ class Reading:
     """One laboratory result.
 
     Attributes:
+        id: Id of the Observation.
         taken: When the specimen was taken.
         text: The same as stored.
         value: The number, whatever its unit.
     """
 
+    id: str
     taken: datetime
     text: str
     value: Any
@@ -56,7 +59,7 @@ class Chart:
 
     def readings(self, mrn: str | None, code: str) -> list[Reading]:
         """All results of a laboratory test, in the server's order."""
-        return [_reading(one) for one in self._entries("Observation", f"patient={mrn}&code={code}&_count={_COUNT}")]
+        return list(map(reading, self._entries("Observation", f"patient={mrn}&code={code}&_count={COUNT}")))
 
     def _entries(self, resource_type: str, query: str) -> list[dict[str, Any]]:
         response = self._handle(Request("GET", f"/{resource_type}", query))
@@ -72,6 +75,7 @@ def latest(readings: list[Reading]) -> Reading | None:
     return last
 
 
-def _reading(resource: dict[str, Any]) -> Reading:
+def reading(resource: dict[str, Any]) -> Reading:
+    """The result an Observation tells."""
     text = resource["effectiveDateTime"]
-    return Reading(datetime.fromisoformat(text), text, resource["valueQuantity"]["value"])
+    return Reading(resource["id"], datetime.fromisoformat(text), text, resource["valueQuantity"]["value"])

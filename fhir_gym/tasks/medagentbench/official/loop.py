@@ -82,7 +82,7 @@ class Turn:
     def action(self) -> Action | None:
         """The request to send, or the answer; None where there is neither."""
         if self.kind == "GET":
-            return Get(self.url)
+            return Get(self.url) if "://" in self.url else None
         if self.kind == "POST":
             return None if self.body is None else Post(self.url, self.body)
         return Finish(_answer(self.result)) if self.kind == "FINISH" else None
@@ -137,10 +137,14 @@ class Loop:
             response: The server's answer to a GET; None if its url was broken. To a POST the server has no say.
         """
         text = _reply_to_post(turn) if turn.kind == "POST" else _reply_to_get(response)
-        self.history.append(Item(USER, text))
+        self.told(text)
+        return text
+
+    def told(self, reply: str) -> None:
+        """Note what the agent was told."""
+        self.history.append(Item(USER, reply))
         if self._rounds >= self.max_rounds:
             self.status = LIMIT
-        return text
 
 
 def _read(text: str) -> Turn:
@@ -183,6 +187,4 @@ def _reply_to_post(turn: Turn) -> str:
 def _reply_to_get(response: Response | None) -> str:
     if response is None:
         return "The GET request failed: its url is not one of this server."
-    if response.status >= 400:
-        return f"The GET request failed: HTTP {response.status}."
-    return f"The server answered:\n{response.text}\n{_GO_ON}"
+    return f"HTTP {response.status}\n{response.text}"
