@@ -132,14 +132,15 @@ def check(
     tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
     variations: Annotated[int, typer.Option(min=1, help="How many variations of each task.")] = 10,
     world: WorldOption = "hospital-small",
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Prove that tasks are sound, without a model.
 
     The reference solution and its equivalents must succeed; idling, constant answers, creating blindly, the solution of
-    another variation and near misses of every graded field must fail. Leaves with 1 if one does not.
+    another variation, decoys and near misses of every graded field must fail. Leaves with 1 if one does not.
 
-    Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50
+    Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50 --workers 2
     """
     from fhir_gym import worlds
     from fhir_gym.tasks import soundness
@@ -152,14 +153,19 @@ def check(
             env_ids or None,
             tasks=names(tasks),
             variations=variations,
+            workers=workers,
             progress=lambda _, done, total: update(done, total),
         )
     if as_json:
         print_json(report.to_json())
     else:
+        table(report.group_columns, report.group_rows())
+        print_text("")
         table(report.columns, report.rows())
         for task in report.tasks:
             _explain(task)
+        for problem in report.problems:
+            print_text(f"\n{problem}", style="red")
     if not report.sound:
         raise typer.Exit(1)
 
@@ -174,10 +180,8 @@ def _explain(task: TaskReport) -> None:
         print_text(failure.explanation)
     if len(task.failures) > _SHOWN_FAILURES:
         print_text(f"\n{len(task.failures) - _SHOWN_FAILURES} more of {task.env} {task.task}; --json has all")
-    if task.uncovered:
-        print_text(
-            f"\n{task.env} {task.task}: nothing tried needs these checks: {', '.join(task.uncovered)}", style="red"
-        )
+    for problem in task.problems:
+        print_text(f"\n{task.env} {task.task}: {problem}", style="red")
 
 
 def _play_gold(episode: Any) -> list[tuple[str, int]]:

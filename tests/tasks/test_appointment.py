@@ -23,8 +23,8 @@ class Desk:
 
     opened: ClassVar[list[Arena]] = []
 
-    def __init__(self, key: str, world: World, k: int = 0) -> None:
-        task = get_task(PACK, key)
+    def __init__(self, key: str, world: World, k: int = 0, *, pack: str = PACK) -> None:
+        task = get_task(pack, key)
         self.variation = task.variation(k, world)
         self.p: Any = self.variation.params
         self.arena = Arena(task, self.variation, world)

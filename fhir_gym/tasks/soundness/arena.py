@@ -5,37 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fhir_gym.actions import Action, Finish, Invalid, to_request
 from fhir_gym.errors import TaskError
+from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest
-from fhir_gym.tasks.grading import Grading, grade
+from fhir_gym.tasks.evidence import Evidence
+from fhir_gym.tasks.grading import Findings, Grading, find_evidence, find_process, grade, idle_checks
+from fhir_gym.tasks.process import Process
+from fhir_gym.tasks.soundness.groups import Expected, Group, expected_of
 from fhir_gym.tasks.task import Fhir, Gold, Task, Variation
 from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json
 
-__all__ = ["MAY_PASS", "MUST_PASS", "WRITES", "Arena", "Group", "Policy", "Run", "script"]
+if TYPE_CHECKING:
+    from fhir_gym.fhir.session import Session
 
-Group = Literal[
-    "gold",
-    "equivalent",
-    "idle",
-    "constant answer",
-    "always create",
-    "other variation",
-    "near miss",
-    "by hand",
-    "lazy",
-    "hasty search",
-]
-MUST_PASS: frozenset[Group] = frozenset({"gold", "equivalent"})
-MAY_PASS: frozenset[Group] = frozenset({"hasty search"})
-"""Those who are right by chance now and then; their share is reported."""
+__all__ = ["WRITES", "Arena", "Policy", "Run", "Script", "script"]
+
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _MAX_ACTIONS = 100
+_NOT_MEASURED = Process(requests={}, errors={})
+_NOT_ASKED = Evidence(sufficient=True, note="not asked for.")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A policy that sends these actions whatever is answered."""
+
+    actions: tuple[Action, ...]
+
+    def __call__(self, fhir: Fhir) -> Gold:
+        """The actions, as a reference solution gives them."""
+        yield from (action for action in self.actions)  # unlike a tuple, a generator can be sent the answers
+
+
+def script(actions: Iterable[Action]) -> Script:
+    """A policy that sends these actions whatever is answered."""
+    return Script(tuple(actions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class Policy:
         play: The actions, as a reference solution gives them.
         answers: Further answers to end with, each judged as an episode of its own, by name.
         grading: How it is graded.
+        deserves: What must happen to it; None for what its group deserves.
     """
 
     group: Group
@@ -55,11 +66,12 @@ class Policy:
     play: Callable[[Fhir], Gold]
     answers: tuple[tuple[str, list[Json]], ...] = ()
     grading: Grading = "state"
+    deserves: Expected | None = None
 
     @property
-    def passes(self) -> bool | None:
-        """Whether it must succeed; None if it may."""
-        return None if self.group in MAY_PASS else self.group in MUST_PASS
+    def expected(self) -> Expected:
+        """What must happen to it."""
+        return self.deserves or expected_of(self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class Run:
         name: The policy, with the answer where it has several.
         actions: What it did.
         end: How the episode ended.
-        verdict: The judgement.
+        verdict: The judgement; of the process only the reference solution's is measured.
     """
 
     name: str
@@ -79,18 +91,10 @@ class Run:
     verdict: Verdict
 
 
-def script(actions: Iterable[Action]) -> Callable[[Fhir], Gold]:
-    """A policy that sends these actions whatever is answered."""
-    fixed = tuple(actions)
-
-    def play(_: Fhir) -> Gold:
-        yield from (action for action in fixed)  # unlike a tuple, a generator can be sent the answers
-
-    return play
-
-
 class Arena:
     """One variation of a task on a session of a world.
+
+    The start is prepared once. What is read before anything was written is the same for all policies, and asked once.
 
     Args:
         task: The task.
@@ -103,22 +107,31 @@ class Arena:
         self.task = task
         self.variation = variation
         self.world = world
+        self._settings = settings
         self._session = world.session(**settings)
         self._session.load(variation.setup, next_id=variation.next_id)
         self._start = self._session.checkpoint()
+        self._changed = False
+        self._answered: dict[tuple[str, str, str | None], LoggedRequest] = {}
+        self._must_look = task.must_look(variation.params)
+        self._with_phantoms: tuple[Session, Any] | None = None
+        self._idle: dict[Grading, tuple[str, ...]] = {}
 
     def run(self, policy: Policy) -> list[Run]:
         """Play a policy from the start, and judge it with its answer and with each further one."""
-        self._session.rollback(self._start)
+        if self._changed:
+            self._session.rollback(self._start)
+            self._changed = False
         actions, logged, answer = self._play(policy.play)
-        changes = tuple(self._session.changes(self._start))
+        changes = tuple(self._session.changes(self._start)) if self._changed else ()
         before = BeforeView(self.world, self.variation.setup, self._session, changes)
         end = EndState(answer, logged, before, self._session, changes, self.world, self._session.base_url)
-        runs = [self._judge(policy.name, policy.grading, actions, end)]
+        findings = self._findings(policy, end)
+        runs = [self._judge(policy.name, policy.grading, actions, end, findings)]
         sent = actions if answer is None else actions[:-1]
         for name, other in policy.answers:
             other_end = replace(end, answer=other)
-            runs.append(self._judge(name, policy.grading, (*sent, Finish(other)), other_end))
+            runs.append(self._judge(name, policy.grading, (*sent, Finish(other)), other_end, findings))
         return runs
 
     def gold(self) -> Run:
@@ -128,8 +141,10 @@ class Arena:
         return run
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the sessions."""
         self._session.close()
+        if self._with_phantoms is not None:
+            self._with_phantoms[0].close()
 
     def __enter__(self) -> Self:
         """For `with Arena(…) as arena`."""
@@ -141,14 +156,35 @@ class Arena:
         """Close."""
         self.close()
 
-    def _judge(self, name: str, grading: Grading, actions: Sequence[Action], end: EndState) -> Run:
-        return Run(name, tuple(actions), end, grade(self.task, self.variation, end, grading))
+    def _judge(self, name: str, grading: Grading, actions: Sequence[Action], end: EndState, findings: Findings) -> Run:
+        return Run(name, tuple(actions), end, grade(self.task, self.variation, end, grading, findings=findings))
+
+    def _findings(self, policy: Policy, end: EndState) -> Findings:
+        """What the verdicts need to know of the requests, and no more: policies are many."""
+        grading, is_gold = policy.grading, policy.group == "gold"
+        if grading not in self._idle:
+            self._idle[grading] = idle_checks(self.task, self.variation, end, grading)
+        asked = self._must_look or is_gold or grading == "evidence"
+        evidence = find_evidence(self.task, self.variation, end, self._scratch) if asked else _NOT_ASKED
+        return Findings(evidence, find_process(self.task, end) if is_gold else _NOT_MEASURED, self._idle[grading])
+
+    def _scratch(self) -> Session:
+        """A session with the phantoms, at its start."""
+        if self._with_phantoms is None:
+            session = self.world.session(**self._settings)
+            phantoms = self.task.phantom(self.variation.params, self.world)
+            session.load([*self.variation.setup, *phantoms], next_id=self.variation.next_id)
+            self._with_phantoms = session, session.checkpoint()
+        session, start = self._with_phantoms
+        session.rollback(start)
+        return session
 
     def _play(
         self, play: Callable[[Fhir], Gold]
     ) -> tuple[tuple[Action, ...], tuple[LoggedRequest, ...], list[Json] | None]:
         fhir = Fhir()
         steps = play(fhir)
+        listens = not isinstance(play, Script)
         actions: list[Action] = []
         logged: list[LoggedRequest] = []
         action = next(steps, None)
@@ -158,13 +194,34 @@ class Arena:
                 return tuple(actions), tuple(logged), action.answer
             if len(actions) > _MAX_ACTIONS:
                 raise TaskError(f"a policy for task {self.task.key} did not end within {_MAX_ACTIONS} actions")
-            request = to_request(action, self._session.base_url)
-            if isinstance(request, Invalid):
-                raise TaskError(f"task {self.task.key}: {action.text()!r} is no valid action: {request.reason}")
-            fhir.last = self._session.handle(request)
-            logged.append(LoggedRequest(action, request, fhir.last))
+            logged.append(self._send(action))
+            fhir.last = logged[-1].response
             try:
-                action = steps.send(fhir.json())
+                action = steps.send(fhir.json() if listens else None)
             except StopIteration:
                 action = None
         return tuple(actions), tuple(logged), None
+
+    def _send(self, action: Action) -> LoggedRequest:
+        key = (action.kind, action.url, action.body)
+        if not self._changed and not action.headers and key in self._answered:
+            return self._answered[key]
+        request = to_request(action, self._session.base_url)
+        if isinstance(request, Invalid):
+            raise TaskError(f"task {self.task.key}: {action.text()!r} is no valid action: {request.reason}")
+        reads, fresh = _reads(request), not self._changed
+        response = self._session.handle(request)
+        logged = LoggedRequest(action, request, response)
+        if not reads or _is_paged(response):  # pages are remembered by the server: that is a change too
+            self._changed = True
+        elif fresh and not action.headers:
+            self._answered[key] = logged
+        return logged
+
+
+def _reads(request: Request) -> bool:
+    return request.method == "GET" or (request.method == "POST" and request.path.rstrip("/").endswith("/_search"))
+
+
+def _is_paged(response: Response) -> bool:
+    return b"_getpages" in response.body

@@ -15,23 +15,37 @@ from fhir_gym.types import Json
 
 __all__ = ["always_create", "constant_answers", "other_variation"]
 
-_WORDS = ("", "none", "None", "null", "no", "yes", "unknown", "n/a", "not found", "new patient", "no slot", "success")
-_NUMBERS = range(21)
-_FORMS: tuple[list[Json], ...] = ([None], [[]], [{}], [True], [False], ["", ""], [None, None])
+_WORDS = (
+    *("", "none", "None", "NONE", "null", "nil", "no", "No", "yes", "true", "false", "unknown", "n/a", "N/A", "-"),
+    *("not found", "none found", "no slot", "new patient", "success", "done", "ok", "[]", "{}"),
+)
+_NUMBERS = (-1, *range(21))
+_FORMS: tuple[list[Json], ...] = ([None], [[]], [{}], [True], [False], ["", ""], [None, None], [0, None], [0, 0])
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
 
 
-def constant_answers(prompt: str) -> Iterator[Policy]:
-    """Idling, never finishing, and answers that need no look-up: usual words, numbers, whatever the prompt holds."""
+def constant_answers(prompt: str, number_asked: bool) -> Iterator[Policy]:
+    """Idling, never finishing, and answers that need no look-up: usual words, numbers, whatever the prompt holds.
+
+    Args:
+        prompt: The variation's prompt.
+        number_asked: Whether the answer may be a number, so that one may be guessed.
+    """
     yield Policy("idle", "finishes at once", script([Finish()]))
     yield Policy("idle", "does nothing", script([]))
+    numbers: list[list[Json]] = [[number] for number in _NUMBERS]
     answers: list[list[Json]] = [*_FORMS, *([word] for word in _WORDS)]
-    answers += [[number] for number in _NUMBERS] + [[str(number)] for number in _NUMBERS]
+    if number_asked:
+        named = tuple((f"answers {answer!r}", answer) for answer in numbers)
+        yield Policy("guessed number", "answers [0.25]", script([Finish([0.25])]), answers=named)
+    else:
+        answers += [*numbers, *([str(number)] for number in _NUMBERS)]
     answers += [[sentence.strip()] for sentence in re.split(r"[.\n]", prompt) if sentence.strip()]
-    tokens = dict.fromkeys(_TOKEN.findall(prompt))
-    answers += [[token] for token in tokens]
-    ids = [token for token in tokens if id_number(token) is not None]
+    tokens = list(dict.fromkeys(_TOKEN.findall(prompt)))
+    answers += [[token] for token in tokens if not (number_asked and token.isdecimal())]
+    ids = [token for token in tokens if id_number(token) is not None and not token.isdecimal()]
     answers += [[first, second] for first in ids for second in ids]
+    answers += [[kind, *some] for some in (ids[:1], ids) for kind in (0, 1, len(some))]
     named = tuple((f"answers {answer!r}", answer) for answer in answers)
     yield Policy("constant answer", "answers [0.5]", script([Finish([0.5])]), answers=named)
 

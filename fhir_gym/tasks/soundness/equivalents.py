@@ -8,6 +8,7 @@ from typing import Any
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
 from fhir_gym.fhir.definitions import children
+from fhir_gym.tasks.soundness.answers import spellings
 from fhir_gym.tasks.soundness.arena import Policy
 from fhir_gym.tasks.soundness.recording import Recording, Step, rebody, with_ids
 from fhir_gym.tasks.task import Fhir, Gold, Task
@@ -57,20 +58,9 @@ def _same(
 
 
 def _answers(task: Task[Any], gold: Recording, base_url: str) -> Iterator[Policy]:
-    """The same ids written in other ways."""
-    types = getattr(task.answer, "types", ())
-    if not types or len(types) != len(gold.answer):
-        return
-
-    def typed(prefix: str, suffix: str = "") -> Callable[[list[Json]], list[Json]]:
-        return lambda answer: [f"{prefix}{kind}/{id}{suffix}" for kind, id in zip(types, answer, strict=True)]
-
-    yield _same("answer Type/id", gold, gold.steps, finish=typed(""))
-    yield _same("answer as url", gold, gold.steps, finish=typed(f"{base_url}/"))
-    yield _same("answer Type/id/_history/1", gold, gold.steps, finish=typed("", "/_history/1"))
-    yield _same("answer with spaces", gold, gold.steps, finish=lambda answer: [f" {id} " for id in answer])
-    if all(str(id).isdecimal() for id in gold.answer):
-        yield _same("answer as numbers", gold, gold.steps, finish=lambda answer: [int(id) for id in answer])
+    """The same answer written in other ways."""
+    for name, finish in spellings(task.answer, gold.answer, base_url):
+        yield _same(name, gold, gold.steps, finish=finish)
 
 
 def _other_requests(gold: Recording, base_url: str) -> Iterator[Policy]:
@@ -153,6 +143,8 @@ def _other_writes(gold: Recording) -> Iterator[Policy]:
     reads = [step for step in gold.steps if not step.writes]
     new = _placeholders(writes)
     tied = any(_pointing(step.body, new) != step.body for step in writes)
+    if writes and not any(step.created for step in gold.steps):
+        yield _same("the same updates once more", gold, [*gold.steps, *writes])
     if len(writes) > 1 and not tied:
         yield _same("writes in another order", gold, [*reads, *reversed(writes)])
     for kind in ("transaction",) if tied else ("transaction", "batch"):
@@ -166,6 +158,7 @@ def _as_patch(step: Step) -> Step:
         {"op": "replace" if name in step.before else "add", "path": f"/{name}", "value": value}
         for name, value in _change(step).items()
     ]
+    patch += [{"op": "remove", "path": f"/{name}"} for name in _gone(step)]
     return replace(step, action=Patch(step.action.url, patch))
 
 
@@ -174,7 +167,7 @@ def _as_fhirpath_patch(step: Step) -> Step:
     change = _change(step)
     kind = step.body["resourceType"] if change else ""
     elements = {name: children(kind).get(name) for name in change}
-    if not change or not all(element and element.type == "code" for element in elements.values()):
+    if not change or _gone(step) or not all(element and element.type == "code" for element in elements.values()):
         return step
     operations = [
         {
@@ -195,6 +188,11 @@ def _change(step: Step) -> Resource:
     if step.before is None:
         return {}
     return {name: value for name, value in step.body.items() if step.before.get(name) != value and name != "meta"}
+
+
+def _gone(step: Step) -> list[str]:
+    """What an update leaves out."""
+    return [name for name in step.before or {} if name not in (*step.body, "meta", "text")]
 
 
 def _as_put(step: Step, number: int) -> Step:

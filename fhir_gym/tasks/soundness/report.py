@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
-from fhir_gym.tasks.soundness.arena import MAY_PASS, MUST_PASS, Group
+from fhir_gym.tasks.agenteval import CALLS
+from fhir_gym.tasks.soundness.groups import ABOUT, Group
+from fhir_gym.tasks.splits import HELD_OUT
 
 __all__ = ["Failure", "SoundnessReport", "Tally", "TaskReport"]
+
+_LARGEST_SHARE = 0.01
+"""What the best constant answer may win of a whole env."""
+_MAY_COINCIDE = 2
+"""How many variations may share an answer by chance, where ids are drawn for each."""
+_REPORTED: tuple[Group, ...] = ("says none", "first hit", "hasty search", "guessed number")
+"""Groups that are right now and then; all others are right always or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +51,28 @@ class Failure:
 
 @dataclass(slots=True)
 class Tally:
-    """How often a group of policies was played, and how often it succeeded."""
+    """How often a group of policies was played.
+
+    Attributes:
+        runs: How often.
+        passed: How often it succeeded.
+        rightly: How often it succeeded by doing what the reference solution does, though it need not have.
+    """
 
     runs: int = 0
     passed: int = 0
+    rightly: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count another one's in."""
+        self.runs += other.runs
+        self.passed += other.passed
+        self.rightly += other.rightly
+
+    @property
+    def share(self) -> float:
+        """Successes of all runs."""
+        return self.passed / self.runs if self.runs else 0.0
 
 
 @dataclass(slots=True)
@@ -52,22 +82,43 @@ class TaskReport:
     Attributes:
         env: Env id.
         task: Its key.
+        kind: ``query`` or ``action``.
         variations: How many variations were tried.
         tallies: Runs and successes by group of policies.
         gold_steps: Most actions the reference solution needed.
         checks: Names of all checks it yields.
         covered: Those without which some wrong episode would have been accepted.
+        answers: The right answers, as JSON, and how many variations have them.
+        constants: Constant answers that succeeded, and how often.
+        setup_ms: Milliseconds that each variation's draw and start took.
         failures: Episodes that were judged wrongly.
     """
 
     env: str
     task: str
+    kind: str = "query"
     variations: int = 0
     tallies: dict[Group, Tally] = field(default_factory=dict)
     gold_steps: int = 0
     checks: list[str] = field(default_factory=list)
     covered: list[str] = field(default_factory=list)
+    answers: dict[str, int] = field(default_factory=dict)
+    constants: dict[str, int] = field(default_factory=dict)
+    setup_ms: list[float] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: TaskReport) -> None:
+        """Count in what was found on other variations."""
+        self.variations += other.variations
+        for group, tally in other.tallies.items():
+            self.tallies.setdefault(group, Tally()).add(tally)
+        self.gold_steps = max(self.gold_steps, other.gold_steps)
+        self.checks += [name for name in other.checks if name not in self.checks]
+        self.covered += [name for name in other.covered if name not in self.covered]
+        self.answers = dict(Counter(self.answers) + Counter(other.answers))
+        self.constants = dict(Counter(self.constants) + Counter(other.constants))
+        self.setup_ms += other.setup_ms
+        self.failures += other.failures
 
     @property
     def uncovered(self) -> list[str]:
@@ -75,9 +126,32 @@ class TaskReport:
         return [name for name in self.checks if name not in self.covered]
 
     @property
+    def common_answer(self) -> float:
+        """Share of the variations that have the most common answer."""
+        return max(self.answers.values(), default=0) / self.variations if self.variations else 0.0
+
+    @property
+    def original_calls(self) -> tuple[int, int] | None:
+        """Requests that FHIR-AgentEval's task needs; None for tasks that are not from there."""
+        return CALLS.get(self.task) if self.env in HELD_OUT else None
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the task as a whole."""
+        found = []
+        if self.uncovered:
+            found.append(f"nothing tried needs these checks: {', '.join(self.uncovered)}")
+        if (calls := self.original_calls) and not calls[0] - 1 <= self.gold_steps - 1 <= calls[1] + 1:
+            found.append(f"the solution needs {self.gold_steps - 1} requests, the original {calls[0]} to {calls[1]}")
+        for answer, count in self.answers.items():
+            if count > _MAY_COINCIDE and '"' in answer:
+                found.append(f"{count} variations have the answer {answer}")
+        return found
+
+    @property
     def sound(self) -> bool:
-        """Whether every episode was judged rightly and every check is needed."""
-        return not self.failures and not self.uncovered
+        """Whether every episode was judged rightly and nothing is wrong with the task as a whole."""
+        return not self.failures and not self.problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,40 +161,110 @@ class SoundnessReport:
     Attributes:
         world: Name of the world they were tried on.
         tasks: One report each.
+        whole: Env ids of which all tasks were tried.
     """
 
     world: str
     tasks: tuple[TaskReport, ...]
+    whole: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
-        """Whether all are sound."""
-        return all(task.sound for task in self.tasks)
+        """Whether all are sound, and no constant answer wins too much of an env."""
+        return all(task.sound for task in self.tasks) and not self.problems
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with envs as a whole."""
+        return [
+            f"{env}: an agent that always {name} succeeds in {share:.1%}"
+            for env in self.whole
+            for name, share in [self.best_constant(env)]
+            if share > _LARGEST_SHARE
+        ]
+
+    def best_constant(self, env: str) -> tuple[str, float]:
+        """The constant answer that succeeds most often in an env, and its share of the episodes."""
+        tasks = [task for task in self.tasks if task.env == env]
+        totals: Counter[str] = sum((Counter(task.constants) for task in tasks), Counter())
+        name, count = max(totals.items(), key=lambda item: item[1], default=("none", 0))
+        return name, count / max(1, sum(task.variations for task in tasks))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Heads of the table."""
-        return ("env", "task", "variations", *self._groups(), "checks covered", "sound")
+        """Heads of the table of tasks."""
+        shares = (f"{group} %" for group in _REPORTED)
+        counts = ("gold", "equivalents", "wrong ways")
+        return ("env", "task", *counts, *shares, "same answer %", "steps", "setup ms", "checks needed", "sound")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table, a row for each task: how many of each group succeeded, of how many."""
-        return [
-            (
-                one.env,
-                one.task,
-                str(one.variations),
-                *(f"{tally.passed}/{tally.runs}" for tally in (one.tallies.get(g, Tally()) for g in self._groups())),
-                f"{len(one.checks) - len(one.uncovered)}/{len(one.checks)}",
-                "yes" if one.sound else "NO",
-            )
-            for one in self.tasks
-        ]
+        """The table of tasks: how many policies succeeded, of how many."""
+        return [_row(one) for one in self.tasks]
+
+    group_columns = ("env", "policies", "do", "must", "succeeded", "of", "%")
+    """Heads of the table of policies."""
+
+    def group_rows(self) -> list[tuple[str, ...]]:
+        """The table of policies: how often each kind succeeded in an env."""
+        rows: list[tuple[str, ...]] = []
+        for env in dict.fromkeys(task.env for task in self.tasks):
+            tasks = [task for task in self.tasks if task.env == env]
+            for group, (expected, about) in ABOUT.items():
+                tally = _sum(task.tallies[group] for task in tasks if group in task.tallies)
+                if tally.runs:
+                    counts = (str(tally.passed), str(tally.runs), f"{tally.share:.2%}")
+                    rows.append((env, group, about, expected, *counts))
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         """The whole report as plain data."""
-        tasks = [{**asdict(one), "uncovered": one.uncovered, "sound": one.sound} for one in self.tasks]
-        groups = {"must_pass": sorted(MUST_PASS), "may_pass": sorted(MAY_PASS)}
-        return {"world": self.world, "sound": self.sound, **groups, "tasks": tasks}
+        envs = dict.fromkeys(task.env for task in self.tasks)
+        best = {env: dict(zip(("policy", "share"), self.best_constant(env), strict=True)) for env in envs}
+        return {
+            "world": self.world,
+            "sound": self.sound,
+            "problems": self.problems,
+            "best_constant": best,
+            "groups": {group: {"must": must, "does": about} for group, (must, about) in ABOUT.items()},
+            "tasks": [_plain(one) for one in self.tasks],
+        }
 
-    def _groups(self) -> list[Group]:
-        return list(dict.fromkeys(group for task in self.tasks for group in task.tallies))
+
+def _sum(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for one in tallies:
+        total.add(one)
+    return total
+
+
+def _row(one: TaskReport) -> tuple[str, ...]:
+    def counted(*groups: Group) -> str:
+        tally = _sum(one.tallies[group] for group in groups if group in one.tallies)
+        return f"{tally.passed}/{tally.runs}"
+
+    wrong: list[Group] = [g for g, (must, _) in ABOUT.items() if must.startswith("fail") and g not in _REPORTED]
+    failed = _sum(one.tallies[group] for group in wrong if group in one.tallies)
+    calls = one.original_calls
+    original = "" if calls is None else f" ({calls[0]})" if calls[0] == calls[1] else f" ({calls[0]}-{calls[1]})"
+    shares = (f"{one.tallies[g].share:.0%}" if g in one.tallies else "" for g in _REPORTED)
+    return (
+        one.env.rpartition("/")[2],
+        one.task,
+        counted("gold"),
+        counted("equivalent"),
+        f"{failed.passed - failed.rightly}/{failed.runs - failed.rightly}",
+        *shares,
+        f"{one.common_answer:.0%}",
+        f"{one.gold_steps - 1}{original}",
+        f"{median(one.setup_ms):.1f}" if one.setup_ms else "",
+        f"{len(one.checks) - len(one.uncovered)}/{len(one.checks)}",
+        "yes" if one.sound else "NO",
+    )
+
+
+def _plain(one: TaskReport) -> dict[str, Any]:
+    data = asdict(one)
+    data["setup_ms"] = median(one.setup_ms) if one.setup_ms else None
+    data["answers"] = len(one.answers)
+    more = {"common_answer": one.common_answer, "original_calls": one.original_calls, "uncovered": one.uncovered}
+    return {**data, **more, "problems": one.problems, "sound": one.sound}

@@ -11,7 +11,17 @@ from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.definitions import Element, children, codes
 from fhir_gym.types import Json, Resource
 
-__all__ = ["Path", "leaves", "mutated", "path_name", "removed", "replaced", "values_at", "wrong_values"]
+__all__ = [
+    "Path",
+    "leaves",
+    "made_up_values",
+    "mutated",
+    "neighbours_values",
+    "path_name",
+    "removed",
+    "replaced",
+    "values_at",
+]
 
 Path = tuple[str | int, ...]
 """Where a value is inside a resource: names and list positions."""
@@ -71,26 +81,39 @@ def values_at(resource: Resource, path: Path) -> list[Json]:
     return [value for other, value in leaves(resource) if path_name("", other) == name]
 
 
-def wrong_values(
-    resource_type: str, path: Path, value: Json, ids: Mapping[str, Sequence[str]], neighbours: Iterable[Resource]
-) -> list[Json]:
-    """Values that are not `value` where it stands: a made-up one, those of neighbours, other targets of a reference.
+def made_up_values(resource_type: str, path: Path, value: Json) -> list[Json]:
+    """Values of the right type that nobody on file has.
 
     Args:
         resource_type: Type of the resource.
         path: Where the value stands.
         value: The right value.
-        ids: Known ids by resource type.
-        neighbours: Resources of the same type whose values are easily mistaken for the right one.
     """
-    wrong: list[Json] = []
-    if path[-1] == "reference" and isinstance(value, str) and "/" in value:
-        target, _, id = value.rpartition("/")
-        wrong += [f"{target}/{other}" for other in ids.get(target, ()) if other != id]
-    else:
-        wrong += mutated(_element(resource_type, path), value)
-        wrong += [found for one in neighbours for found in values_at(one, path)]
-    return [one for n, one in enumerate(wrong) if one != value and one not in wrong[:n]]
+    if _is_reference(path, value):
+        return []
+    return [one for one in mutated(_element(resource_type, path), value) if one != value]
+
+
+def neighbours_values(
+    path: Path, value: Json, ids: Mapping[str, Sequence[str]], neighbours: Iterable[Resource]
+) -> list[Json]:
+    """Values that something else on file has in that place; other targets for a reference.
+
+    Args:
+        path: Where the value stands.
+        value: The right value.
+        ids: Known ids by resource type.
+        neighbours: Resources of the same type.
+    """
+    if _is_reference(path, value):
+        target, _, id = str(value).rpartition("/")
+        return [f"{target}/{other}" for other in ids.get(target, ()) if other != id]
+    wrong = [found for one in neighbours for found in values_at(one, path) if found != value]
+    return [one for n, one in enumerate(wrong) if one not in wrong[:n]]
+
+
+def _is_reference(path: Path, value: Json) -> bool:
+    return path[-1] == "reference" and isinstance(value, str) and "/" in value
 
 
 def mutated(element: Element | None, value: Json) -> list[Json]:

@@ -1,0 +1,71 @@
+"""Kinds of policies, and what each deserves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+__all__ = ["ABOUT", "Expected", "Group", "expected_of"]
+
+Group = Literal[
+    "gold",
+    "equivalent",
+    "idle",
+    "constant answer",
+    "guessed number",
+    "says none",
+    "first hit",
+    "hasty search",
+    "always create",
+    "other variation",
+    "wrong answer",
+    "wrong value",
+    "missing value",
+    "neighbour's value",
+    "wrong item more",
+    "ignores decoys",
+    "write left out",
+    "right answer, no write",
+    "twice",
+    "delete and recreate",
+    "something else touched",
+    "prohibited tool",
+    "no look",
+    "by hand",
+]
+
+Expected = Literal["pass", "fail", "may pass", "fail unless gold's"]
+"""What must happen to a policy; the last: it must fail unless it wrote and answered what the reference solution did."""
+
+ABOUT: Mapping[Group, tuple[Expected, str]] = {
+    "gold": ("pass", "the reference solution"),
+    "equivalent": ("pass", "the same by another accepted route or in another spelling"),
+    "idle": ("fail", "finishes at once, or never"),
+    "constant answer": ("fail", "answers without a look: usual words, numbers, whatever the prompt holds"),
+    "guessed number": ("may pass", "answers a number without a look, where a number is asked"),
+    "says none": ("fail unless gold's", "looks everything up, then always says that there is nothing"),
+    "first hit": ("may pass", "searches by one condition and takes the first hit"),
+    "hasty search": ("may pass", "leaves out one condition of one search"),
+    "always create": ("fail", "creates a resource of each required type, whatever is asked"),
+    "other variation": ("fail", "does what was right in another variation"),
+    "wrong answer": ("fail", "does everything right and answers something else"),
+    "wrong value": ("fail", "one element of what it writes is wrong"),
+    "missing value": ("fail", "one element of what it writes is missing"),
+    "neighbour's value": ("fail", "one element of what it writes is that of something else on file"),
+    "wrong item more": ("fail", "a list in what it writes has a wrong item more"),
+    "ignores decoys": ("fail unless gold's", "takes a decoy for what it is made to resemble, consistently or once"),
+    "write left out": ("fail", "leaves out one write"),
+    "right answer, no write": ("fail", "leaves out all writes"),
+    "twice": ("fail", "creates twice what was asked for once"),
+    "delete and recreate": ("fail", "deletes what it should update, and writes it anew"),
+    "something else touched": ("fail", "does everything right, and changes something else"),
+    "prohibited tool": ("fail", "does everything right, and tries a prohibited tool to no effect"),
+    "no look": ("fail", "does everything right without looking, or having looked elsewhere"),
+    "by hand": ("fail", "a wrong way that the task itself names"),
+}
+"""What each group deserves, and what it does."""
+
+
+def expected_of(group: Group) -> Expected:
+    """What must happen to a policy of a group."""
+    return ABOUT[group][0]
