@@ -19,7 +19,6 @@ def _concepts(*pairs: tuple[str, str]) -> tuple[Concept, ...]:
 
 SURGICAL, IMAGING = _concepts(("387713003", "Surgical procedure"), ("363679005", "Imaging"))
 OPERATIONS = _concepts(
-    ("11466000", "Cesarean section"),
     ("13619001", "Thyroidectomy"),
     ("26390003", "Total colectomy"),
     ("38102005", "Cholecystectomy"),
@@ -27,12 +26,10 @@ OPERATIONS = _concepts(
     ("52734007", "Total replacement of hip"),
     ("54885007", "Extraction of cataract"),
     ("80146002", "Appendectomy"),
-    ("90470006", "Prostatectomy"),
     ("108022006", "Nephrectomy"),
     ("172043006", "Simple mastectomy"),
     ("173422009", "Tonsillectomy"),
     ("232717009", "Coronary artery bypass graft"),
-    ("236886002", "Hysterectomy"),
     ("609588000", "Total knee replacement"),
 )
 SCANS = _concepts(

@@ -43,7 +43,7 @@ TESTS = tuple(
         ("wgs-hereditary-cancer", "Whole genome sequencing for hereditary cancer"),
         ("wgs-cardiomyopathy", "Whole genome sequencing for cardiomyopathy"),
         ("wgs-epilepsy", "Whole genome sequencing for epilepsy"),
-        ("wgs-newborn", "Whole genome sequencing of the newborn"),
+        ("wgs-kidney-disease", "Whole genome sequencing for kidney disease"),
         ("wgs-trio", "Whole genome sequencing, trio"),
     )
 )

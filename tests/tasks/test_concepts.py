@@ -1,0 +1,48 @@
+"""What a CodeableConcept says, in any of its spellings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fhir_gym.tasks.concepts import SNOMED, Concept, codes_of, codings, concept_checks, labels, says
+
+FLU = Concept(system=SNOMED, code="6142004", display="Influenza")
+LOCAL = {"system": "urn:local", "code": "F1", "display": "Flu"}
+COLD = {"system": SNOMED, "code": "82272006", "display": "Common cold"}
+
+
+@pytest.mark.parametrize(
+    ("value", "failed"),
+    [
+        (FLU.concept, []),
+        ([FLU.concept], []),
+        ({"coding": [LOCAL, FLU.coding]}, []),
+        ({"coding": [FLU.coding, FLU.coding]}, []),
+        ({"coding": [{"system": SNOMED, "code": "6142004"}], "text": "INFLUENZA"}, []),
+        ({"coding": [{"system": SNOMED, "code": "6142004"}], "text": "Cold"}, ["flu display"]),
+        ({"coding": [{"system": SNOMED, "code": "6142004"}]}, ["flu display"]),
+        ({"coding": [LOCAL], "text": "Influenza"}, ["flu code"]),
+        ({"coding": [FLU.coding, COLD]}, ["flu code"]),
+        ({"coding": [{"code": "6142004", "display": "Influenza"}]}, ["flu code"]),
+        ({"coding": [COLD]}, ["flu code", "flu display"]),
+        ({"text": "Influenza"}, ["flu code"]),
+        ({}, ["flu code", "flu display"]),
+        (None, ["flu code", "flu display"]),
+    ],
+)
+def test_code_and_display(value: Any, failed: list[str]) -> None:
+    assert [check.name for check in concept_checks("flu", value, FLU) if not check.passed] == failed
+
+
+@pytest.mark.parametrize("value", [None, "flu", 3, [], ["flu"], {}, {"coding": ["flu"]}])
+def test_what_is_no_concept_says_nothing(value: Any) -> None:
+    assert codings(value) == []
+    assert labels(value) == []
+    assert codes_of(value, SNOMED) == []
+    assert not says(value, "flu")
+
+
+def test_as_a_search_token() -> None:
+    assert FLU.token == "http://snomed.info/sct|6142004"
