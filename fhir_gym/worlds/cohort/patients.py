@@ -35,7 +35,7 @@ class Patient:
         acuity: 1 on a quiet ward, 3 in intensive care.
         begin: When the record begins, in minutes after `START`.
         habits: Per cent of the days on which something is ordered: magnesium, total protein, …
-        quiet: Is only the sodium checked on most days?
+        quiet: Is only the sodium checked on most days, and nothing at the bedside?
     """
 
     person: Person
@@ -65,8 +65,8 @@ class Patient:
             kind=kind,
             weight=chance.between(low, high),
             diseases=diseases,
-            acuity=chance.weighted([(1, 45), (2, 35), (3, 20)]),
+            acuity=chance.weighted([(1, 75), (2, 20), (3, 5)] if kind == "new" else [(1, 45), (2, 35), (3, 20)]),
             begin=begin,
             habits={noun: chance.weighted([(5, 25), (25, 30), (60, 25), (95, 20)]) for noun in _HABITS},
-            quiet=chance.percent(18),
+            quiet=chance.percent(22),
         )

@@ -81,12 +81,13 @@ def _anchor(chance: Chance, body: Physiology, segment: Segment) -> Reading:
 def _stay_draws(chance: Chance, patient: Patient, segment: Segment) -> Iterator[_Draw]:
     first = (segment.start + _MIDNIGHT) // DAY
     last = (segment.end + _MIDNIGHT) // DAY
-    sweet = "diabetes" in patient.diseases or chance.percent(25)
+    sweet = not patient.quiet and ("diabetes" in patient.diseases or chance.percent(25))
+    hours = () if patient.quiet else {1: (17,), 2: (11, 18), 3: (0, 10, 15, 20)}[patient.acuity]
     yield segment.start + chance.between(5, 40), _admission(chance, patient)
     for day in range(first, last + 1):
         midnight = day * DAY - _MIDNIGHT
         yield midnight + chance.between(4 * 60, 7 * 60 + 30), _morning(chance, patient)
-        for hour in {1: (17,), 2: (11, 18), 3: (0, 10, 15, 20)}[patient.acuity]:
+        for hour in hours:
             if chance.percent(45 + 12 * patient.acuity):
                 yield midnight + hour * 60 + chance.between(0, 59), tuple(chance.some(("K", "NA", "GLU", "MG"), 3))
         if sweet:
