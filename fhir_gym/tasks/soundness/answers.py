@@ -89,6 +89,7 @@ def _wrong_counts(answer: list[Json]) -> Iterator[tuple[str, list[Json]]]:
     for number in dict.fromkeys((right + 1, right - 1, 0, 2 * right + 10)):
         if number != right:
             yield f"answer {number}", [number]
+    yield "answer twice", [right, right]
     yield "answer and a half", [right + 0.5]
     yield "answer in words", [f"{right} slots"]
     yield "answer missing", []

@@ -8,7 +8,9 @@ from typing import Any
 
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.tasks.ids import id_number
+from fhir_gym.tasks.soundness.answers import bears_ids
 from fhir_gym.tasks.soundness.arena import Policy, script
+from fhir_gym.tasks.soundness.groups import Expected
 from fhir_gym.tasks.soundness.recording import Recording
 from fhir_gym.tasks.task import Fhir, Gold, Task
 from fhir_gym.types import Json
@@ -67,15 +69,19 @@ def _creating(kind: str, body: Json) -> Any:
     return play
 
 
-def other_variation(other: Recording, answer_differs: bool) -> Iterator[Policy]:
+def other_variation(task: Task[Any], gold: Recording, other: Recording) -> Iterator[Policy]:
     """The reference solution of another variation: all of it, its look-ups, its bare answer.
 
     Args:
-        other: The other variation's reference solution.
-        answer_differs: Whether its answer is another one; the same answer cannot be wrong by itself.
+        task: The task.
+        gold: This variation's reference solution.
+        other: The other variation's.
     """
     actions: list[Action] = other.actions
-    yield Policy("other variation", "all of its solution", script([*actions, Finish(other.answer)]))
-    if answer_differs:
+    # Where no id is asked for, two variations may have the same answer by chance; that alone is no mistake.
+    differs = other.answer != gold.answer
+    may: Expected | None = None if differs or bears_ids(task.answer) else "may pass"
+    yield Policy("other variation", "all of its solution", script([*actions, Finish(other.answer)]), deserves=may)
+    if differs:
         yield Policy("other variation", "its answer", script([Finish(other.answer)]))
         yield Policy("other variation", "its look-ups and answer", script([*other.reads, Finish(other.answer)]))

@@ -171,7 +171,7 @@ def _policies(task: Task[Any], arena: Arena, gold: Recording, stranger: Recordin
     yield from equivalents(task, gold, base_url)
     yield from constant_answers(arena.variation.prompt, number_asked=not bears_ids(task.answer))
     yield from always_create(task, gold)
-    yield from other_variation(stranger, stranger.answer != gold.answer)
+    yield from other_variation(task, gold, stranger)
     yield from near_misses(task, gold, task.must_look(params))
     yield from habits(task, params, gold)
     whole = [*gold.actions, Finish(gold.answer)]
