@@ -286,3 +286,4 @@ def test_the_whole_cohort(tmp_path: Path) -> None:
     with World.open(path) as world:
         assert world.manifest.total == cohort.FULL.total
         assert world.manifest.content_hash == PINNED["cohort"]
+    path.unlink()  # pytest keeps the folders of several runs
