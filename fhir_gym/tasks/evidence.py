@@ -8,9 +8,9 @@ that holds them, the agent's own requests must show them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +26,7 @@ __all__ = ["Evidence", "retrieved", "would_have_seen"]
 
 _MAX_PAGES = 200
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
+_FORM_OF_RESULT = frozenset({"_count", "_elements", "_summary", "_total"})
 
 
 class Evidence(BaseModel):
@@ -64,18 +65,22 @@ def retrieved(logged: Iterable[LoggedRequest]) -> set[str]:
     return {found for one in logged for found in _shown(one.request, one.response)}
 
 
-def would_have_seen(logged: Sequence[LoggedRequest], phantoms: Sequence[Resource], scratch: Session) -> bool:
+def would_have_seen(
+    logged: Sequence[LoggedRequest], phantoms: Sequence[Resource], scratch: Session, known: Collection[str] = ()
+) -> bool:
     """Whether the agent's requests, sent again to a server that holds the phantoms, show one of them.
 
     A search whose answer had no further page is followed to its end, for the phantom may start a page the agent could
     not have known of. A search that matched nothing and now matches shows the phantom too, even if it only asks for the
     count. A phantom that looks the same as what the agent got (`_elements=id`) is not seen unless the agent then looked
-    at each of those by another request.
+    at each of those by another request. Where records like the phantom are there and known, a search that would have
+    matched the phantom and else matches only those shows it by its total alone.
 
     Args:
         logged: The agent's requests with the answers it got.
         phantoms: The records.
         scratch: A session that holds the episode's start and the phantoms; it is written to.
+        known: References of the records like the phantoms that are there.
     """
     wanted = {f"{phantom['resourceType']}/{phantom['id']}" for phantom in phantoms}
     tokens: dict[str, str] = {}
@@ -85,12 +90,14 @@ def would_have_seen(logged: Sequence[LoggedRequest], phantoms: Sequence[Resource
         tokens.update(_paired_tokens(one.response, response))
         now = _shown(request, response)
         if _is_look(request):
-            if _count_shows(one.response, response):
+            if _count_rises(one.response, response) and (
+                _total(one.response) == 0 or (known and _matches(request, scratch) <= wanted.union(known))
+            ):
                 return True
             if not _next_link(one.response):
                 now |= _on_further_pages(response, scratch)
         alike = _alike([now[found] for found in now.keys() & wanted], _shown(one.request, one.response))
-        if alike is not None and alike <= retrieved([*logged[:index], *logged[index + 1 :]]):
+        if alike is not None and alike <= retrieved([*logged[:index], *logged[index + 1 :]]).union(known):
             return True
     return False
 
@@ -156,11 +163,29 @@ def _parsed(response: Response) -> Json:
         return None
 
 
-def _count_shows(seen: Response, now: Response) -> bool:
-    first, second = _parsed(seen), _parsed(now)
-    if not isinstance(first, dict) or not isinstance(second, dict):
-        return False
-    return first.get("total") == 0 and isinstance(second.get("total"), int) and second["total"] > 0
+def _total(response: Response) -> int | None:
+    body = _parsed(response)
+    total = body.get("total") if isinstance(body, dict) else None
+    return total if isinstance(total, int) else None
+
+
+def _count_rises(seen: Response, now: Response) -> bool:
+    first, second = _total(seen), _total(now)
+    return first is not None and second is not None and first < second
+
+
+def _matches(request: Request, scratch: Session) -> set[str]:
+    """What a search finds that may have asked for the count, or a page, only."""
+    query = _in_full(request.query)
+    body = _in_full(request.body.decode()).encode() if request.method == "POST" else request.body
+    whole = Request(request.method, request.path, query, request.headers, body)
+    response = scratch.handle(whole)
+    return {*_shown(whole, response), *_on_further_pages(response, scratch)}
+
+
+def _in_full(query: str) -> str:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return urlencode([(name, value) for name, value in pairs if name not in _FORM_OF_RESULT])
 
 
 def _next_link(response: Response) -> str | None:

@@ -41,8 +41,8 @@ class Scratch:
         return Response(200, body=json.dumps(body).encode())
 
 
-def seen(log: list[LoggedRequest], answers: dict[str, Any]) -> bool:
-    return would_have_seen(log, [PHANTOM], cast(Session, Scratch(answers)))
+def seen(log: list[LoggedRequest], answers: dict[str, Any], *known: str) -> bool:
+    return would_have_seen(log, [PHANTOM], cast(Session, Scratch(answers)), known)
 
 
 def test_reads_searches_and_pages_retrieve() -> None:
@@ -106,3 +106,37 @@ def test_page_tokens_are_those_of_the_scratch_server() -> None:
         logged(Get(f"{BASE}?_getpages=old&_getpagesoffset=20"), bundle(OTHER)),
     ]
     assert seen(log, answers)
+
+
+@pytest.mark.parametrize("search", [Get("/Patient?family=L&_summary=count"), Get("/Patient?family=L&_count=0")])
+def test_a_total_of_known_records_alone_shows_one_more(search: Action) -> None:
+    answers = {"family=L": bundle(OTHER, PHANTOM), search.url.partition("?")[2]: bundle(total=2)}
+    log = [logged(search, bundle(total=1))]
+    assert seen(log, answers, "Patient/1")
+    assert not seen(log, answers)
+    assert not seen(
+        log, {**answers, "family=L": bundle(OTHER, PHANTOM, {"resourceType": "Patient", "id": "2"})}, "Patient/1"
+    )
+
+
+def test_a_total_by_post_shows_one_more() -> None:
+    asked: list[Request] = []
+
+    class Posted:
+        def handle(self, request: Request) -> Response:
+            asked.append(request)
+            body = bundle(total=2) if b"_summary" in request.body else bundle(OTHER, PHANTOM)
+            return Response(200, body=json.dumps(body).encode())
+
+    log = [logged(Post("/Patient/_search", "family=L%C3%A9&_summary=count"), bundle(total=1))]
+    assert would_have_seen(log, [PHANTOM], cast(Session, Posted()), ["Patient/1"])
+    assert asked[-1].body == b"family=L%C3%A9"
+
+
+def test_ids_of_known_records_alone_show_one_more() -> None:
+    """Where the answer is a number, what matched need not be told apart."""
+    bare = {"resourceType": "Patient", "id": "99"}
+    answers = {"_elements=id": bundle(OTHER, bare)}
+    log = [logged(Get("/Patient?_elements=id"), bundle(OTHER))]
+    assert not seen(log, answers)
+    assert seen(log, answers, "Patient/1")
