@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--show", type=int, default=0, metavar="N", help="the first N that differ, on standard error")
     args = parser.parse_args(arguments)
     with ExitStack() as stack:
-        session = stack.enter_context(stack.enter_context(_world(args.world, stack)).session())
+        session = stack.enter_context(stack.enter_context(open_data(args.world, stack)).session())
         cases = {case.id: case for case in read_cases(args.tasks)}
         report, differing = compare(cases, session, records(args.episodes))
     for one in differing[: args.show]:
@@ -85,7 +85,8 @@ def _kind(record: dict[str, Any]) -> str:
     return str(record["task_id"]).removeprefix("train_").partition("_")[0]
 
 
-def _world(name: str, stack: ExitStack) -> World:
+def open_data(name: str, stack: ExitStack) -> World:
+    """A world by name or path, or one made for now of a folder of NDJSON files."""
     if not Path(name).is_dir():
         return worlds.load(name)
     folder = stack.enter_context(tempfile.TemporaryDirectory())

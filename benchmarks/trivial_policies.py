@@ -1,0 +1,188 @@
+"""What do agents score that do not do the work?
+
+    python -m benchmarks.trivial_policies --world FOLDER --task-file test_data_v2.json     the official tasks
+    python -m benchmarks.trivial_policies --world cohort-mini --variations 20              our own
+
+Plays policies that never look anything up on MedAgentBench tasks and prints one JSON line for each: successes among
+queries and among actions, under each grading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.official_agreement import open_data
+from fhir_gym import Episode, make_agent, run
+from fhir_gym.actions import Finish, Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks import task_set
+from fhir_gym.types import Json, Resource
+
+__all__ = ["PACK", "POLICIES", "Policy", "constant", "measure", "tally"]
+
+PACK = "FHIRAgent/MedAgentBench-v0"
+Policy = Callable[[str], Sequence[str]]
+"""Texts an agent writes, made of the prompt alone."""
+
+_MRN = re.compile(r"\bS\d{7}\b")
+_NDC = re.compile(r"\b\d{4,5}-\d{3,4}-\d{2}\b")
+_LOINC = re.compile(r"LOINC code[^.]*?(\d{4,5}-\d)\b")
+_SNOMED = re.compile(r"SNOMED[^.]*?(\d{15})\b")
+_NOW = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|\+00:00)")
+_PRESSURE = re.compile(r"\d+/\d+ mmHg")
+_QUOTED = re.compile(r'"([^"]{40,})"')
+_DOSE = re.compile(r"(\d+) (mEq|g)\b")
+_BASE = "http://localhost:8080/fhir"
+
+
+def constant(*answer: Json) -> Policy:
+    """Finishes at once, always with the same answer."""
+    return lambda prompt: [Finish(answer).text()]
+
+
+def _always_order(prompt: str) -> list[str]:
+    """Places the order the prompt tells of, and says no more."""
+    return [Post(f"{_BASE}/{order['resourceType']}", order).text() for order in _orders(prompt)] + ["FINISH([])"]
+
+
+def _copy(prompt: str) -> list[str]:
+    """The same, and answers with the first number of the prompt that could be a level."""
+    numbers = [float(one) for one in re.findall(r"(?<![\d.-])\d\.\d(?![\d.-])", prompt)]
+    return [*_always_order(prompt)[:-1], Finish(numbers[:1] or [-1]).text()]
+
+
+def _orders(prompt: str) -> Iterator[Resource]:
+    mrn, now = _first(_MRN, prompt) or "S0000000", _first(_NOW, prompt) or ""
+    common: Resource = {"status": "active", "intent": "order", "subject": {"reference": f"Patient/{mrn}"}}
+    drug, dose, pressure = _first(_NDC, prompt), _DOSE.search(prompt), _first(_PRESSURE, prompt)
+    if drug and dose:
+        amount = {"doseQuantity": {"value": int(dose[1]), "unit": dose[2]}}
+        if dose[2] == "g":
+            amount["rateQuantity"] = {"value": int(dose[1]), "unit": "h"}
+        yield {
+            "resourceType": "MedicationRequest",
+            **common,
+            "medicationCodeableConcept": {"coding": [{"system": "http://hl7.org/fhir/sid/ndc", "code": drug}]},
+            "authoredOn": now,
+            "dosageInstruction": [{"route": {"text": "IV" if dose[2] == "g" else "oral"}, "doseAndRate": [amount]}],
+        }
+    for system, pattern in (("http://loinc.org", _LOINC), ("http://snomed.info/sct", _SNOMED)):
+        code = pattern.search(prompt)
+        if code:
+            note = _QUOTED.search(prompt)
+            yield {
+                "resourceType": "ServiceRequest",
+                **common,
+                "code": {"coding": [{"system": system, "code": code[1]}]},
+                "authoredOn": now,
+                "priority": "stat",
+                "occurrenceDateTime": "2023-11-14T08:00:00+00:00",
+            } | ({"note": {"text": note[1]}} if note else {})
+    if pressure:
+        category = {
+            "system": "http://hl7.org/fhir/observation-category",
+            "code": "vital-signs",
+            "display": "Vital Signs",
+        }
+        yield {
+            "resourceType": "Observation",
+            "status": "final",
+            "category": [{"coding": [category]}],
+            "code": {"text": "BP"},
+            "subject": common["subject"],
+            "effectiveDateTime": now,
+            "valueString": pressure,
+        }
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return match[0] if match else None
+
+
+POLICIES: Mapping[str, Policy] = {
+    "idle: `FINISH([])`": constant(),
+    "never orders: `FINISH([-1])`": constant(-1),
+    'constant: `FINISH(["Patient not found"])`': constant("Patient not found"),
+    "always orders what the prompt tells of": _always_order,
+    "the same, with a number of the prompt as answer": _copy,
+}
+
+
+def measure(world: World, policies: Mapping[str, Policy], **choice: Any) -> Iterator[dict[str, Any]]:
+    """Plays policies; gives each with its successes by grading, of queries, actions and each task.
+
+    Args:
+        world: The world.
+        policies: What to play, by name.
+        choice: ``task_file``, or ``variations`` of each task of ours.
+    """
+    scores: dict[str, dict[str, Any]] = {name: {} for name in policies}
+    for name, kind, key, gradings in _played(world, policies, **choice):
+        for grading, success in gradings.items():
+            tally(scores[name].setdefault(grading, {}), kind, key, success)
+    for name, by_grading in scores.items():
+        yield {"policy": name, **by_grading}
+
+
+def tally(score: dict[str, Any], kind: str, key: str, success: bool) -> None:
+    """Count one episode."""
+    for name in (kind, key):
+        counted = score.setdefault(name, [0, 0])
+        counted[0] += success
+        counted[1] += 1
+
+
+def _played(
+    world: World, policies: Mapping[str, Policy], *, task_file: str | Path | None = None, variations: int = 1
+) -> Iterator[tuple[str, str, str, Mapping[str, bool]]]:
+    for key, task in task_set(PACK, task_file).items():
+        for number in range(1 if task_file else variations):
+            grading: Any = "official" if task_file else "state"
+            setup = {"task": key, "variation": number, "world": world, "grading": grading, "task_file": task_file}
+            with Episode(PACK, **setup) as episode:
+                for name, policy in policies.items():
+                    episode.start()
+                    for text in policy(episode.prompt):
+                        episode.step(text)
+                    yield name, task.kind, key.partition("_")[0], episode.verdict().gradings
+
+
+def _best_constant(world: World, most: int, **choice: Any) -> dict[str, Policy]:
+    """The answers that reference solutions give most often, as constants."""
+    counts: dict[str, int] = {}
+    number = range(choice.get("variations", 1))
+    rollouts = run(PACK, make_agent("gold"), world=world, variations=number, task_file=choice.get("task_file"))
+    for rollout in rollouts:
+        answer = json.dumps(rollout.verdict.answer if rollout.verdict else None)
+        counts[answer] = counts.get(answer, 0) + 1
+    usual = sorted(counts, key=lambda answer: -counts[answer])[:most]
+    return {f"constant: `FINISH({answer})`": constant(*json.loads(answer)) for answer in usual}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.trivial_policies", description=__doc__.partition("\n")[0])
+    parser.add_argument("--world", required=True, help="a world, or a folder of NDJSON files to make one of")
+    parser.add_argument("--task-file", help="the benchmark's task file; without it, tasks of ours")
+    parser.add_argument("--variations", type=int, default=20, help="of each task of ours")
+    parser.add_argument("--constants", type=int, default=0, help="also the so many most frequent right answers")
+    args = parser.parse_args(arguments)
+    choice = {"task_file": args.task_file} if args.task_file else {"variations": args.variations}
+    with ExitStack() as stack:
+        world = stack.enter_context(open_data(args.world, stack))
+        policies = {**POLICIES, **_best_constant(world, args.constants, **choice)} if args.constants else POLICIES
+        for row in measure(world, policies, **choice):
+            print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
