@@ -16,7 +16,7 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import updated
 from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient, practitioner
+from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient, practitioner, relative_with
 from fhir_gym.types import Json, Resource
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "on_file",
     "order_request",
     "other_orders",
+    "twin_of",
 ]
 
 TEST_SYSTEM = "http://example.org/fhir/CodeSystem/genetic-tests"
@@ -81,6 +82,7 @@ class Case(Params):
     Attributes:
         person: The patient.
         namesake: Another patient of the same name.
+        twin: A patient of the same family name and date of birth.
         doctor: Who orders.
         indication: Why; a condition of the patient that the order may refer to.
         order: The draft order.
@@ -90,6 +92,7 @@ class Case(Params):
 
     person: Person
     namesake: Person
+    twin: Person
     doctor: Person
     indication: Problem
     order: Order
@@ -137,7 +140,7 @@ def other_orders(
 
 
 def draw_case(rng: random.Random, world: World, ids: Ids) -> Case:
-    """A case; it takes eight ids."""
+    """A case; it takes nine ids."""
     person = new_person(rng, world, ids.new())
     doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
     other = namesake(rng, person, ids.new())
@@ -156,6 +159,7 @@ def draw_case(rng: random.Random, world: World, ids: Ids) -> Case:
     return Case(
         person=person,
         namesake=other,
+        twin=twin_of(rng, person, ids.new()),
         doctor=doctor,
         indication=indication,
         order=_draw(rng, world, ids.new(), person, doctor, test, "draft", attached),
@@ -163,11 +167,17 @@ def draw_case(rng: random.Random, world: World, ids: Ids) -> Case:
     )
 
 
+def twin_of(rng: random.Random, person: Person, id: str) -> Person:
+    """Someone of the same family name and date of birth, with another given name."""
+    return relative_with(rng, person, id, given=other_given(rng, person))
+
+
 def on_file(case: Case) -> list[Resource]:
     """The resources of a case."""
     return [
         patient(case.person),
         patient(case.namesake),
+        patient(case.twin),
         practitioner(case.doctor),
         condition(case.indication),
         *map(order_request, (case.order, *case.others)),

@@ -21,6 +21,7 @@ from fhir_gym.tasks.genetic_testing.orders import (
     find_patient,
     order_request,
     other_orders,
+    twin_of,
 )
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import is_new, new_resource
@@ -38,8 +39,10 @@ class PlaceOrderParams(Params):
     Attributes:
         person: For whom the test is.
         namesake: Another patient of the same name.
+        twin: A patient of the same family name and date of birth.
         doctor: Who requests it.
         swapped: A practitioner whose names are the doctor's the other way round.
+        colleague: A practitioner of the doctor's family name.
         test: The test.
         status: Status the order is to have.
         decoys: Orders on file, all by the other practitioner: the same test of the patient, past the draft; another
@@ -48,8 +51,10 @@ class PlaceOrderParams(Params):
 
     person: Person
     namesake: Person
+    twin: Person
     doctor: Person
     swapped: Person
+    colleague: Person
     test: Concept
     status: str
     decoys: tuple[Order, ...]
@@ -59,9 +64,9 @@ class PlaceOrder(Task[PlaceOrderParams]):
     """Order whole genome sequencing for a patient.
 
     Starting state: the patient and the requesting practitioner.
-    Decoys: a namesake of the patient (a search by name); a practitioner of swapped name, with orders: the same test of
-        the patient, past the draft (to be written over or copied), another test of the patient, the same test of the
-        namesake.
+    Decoys: a namesake of the patient (a search by name) and someone of the same family name and birth date; a
+        practitioner of the same family name; one of swapped name, with orders: the same test of the patient, past the
+        draft (to be written over or copied), another test of the patient, the same test of the namesake.
     Checks: exactly one new ServiceRequest with that patient, requester, test (code, system and display), status and
         intent order, not one that forbids; the answer is its id.
     Light: a new ServiceRequest with subject, requester, status, intent, and a code or category.
@@ -105,7 +110,7 @@ class PlaceOrder(Task[PlaceOrderParams]):
 
     def sample(self, rng: random.Random, world: World) -> PlaceOrderParams:
         """Draw people, the test, and what is on file."""
-        ids = Ids(rng, world, 7)
+        ids = Ids(rng, world, 9)
         person = new_person(rng, world, ids.new())
         other = namesake(rng, person, ids.new())
         doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
@@ -114,8 +119,10 @@ class PlaceOrder(Task[PlaceOrderParams]):
         return PlaceOrderParams(
             person=person,
             namesake=other,
+            twin=twin_of(rng, person, ids.new()),
             doctor=doctor,
             swapped=other_doctor,
+            colleague=twin_of(rng, doctor, ids.new()),
             test=test,
             status=rng.choice(("draft", "active")),
             decoys=other_orders(rng, world, ids, test, other_doctor, (person, other)),
@@ -123,8 +130,8 @@ class PlaceOrder(Task[PlaceOrderParams]):
 
     def setup(self, p: PlaceOrderParams, world: World) -> list[Resource]:
         """People, what is on file."""
-        people = [patient(p.person), patient(p.namesake), practitioner(p.doctor), practitioner(p.swapped)]
-        return [*people, *map(order_request, p.decoys)]
+        patients, doctors = (p.person, p.namesake, p.twin), (p.doctor, p.swapped, p.colleague)
+        return [*map(patient, patients), *map(practitioner, doctors), *map(order_request, p.decoys)]
 
     def words(self, p: PlaceOrderParams, world: World) -> dict[str, str]:
         """Patient, doctor, test, status."""

@@ -50,7 +50,7 @@ class AddReports(AttachReports[AttachParams]):
 
     def sample(self, rng: random.Random, world: World) -> AttachParams:
         """Draw the case and the reports of both patients."""
-        ids = Ids(rng, world, 20)
+        ids = Ids(rng, world, 21)
         case = draw_case(rng, world, ids)
         kinds = rng.sample((*GENETIC, *OTHER), rng.randrange(1, 5))
         reports = draw_reports(rng, world, ids, case.person, kinds, _STATUSES)

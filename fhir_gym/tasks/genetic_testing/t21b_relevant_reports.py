@@ -70,7 +70,7 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
 
     def sample(self, rng: random.Random, world: World) -> RelevantReportsParams:
         """Draw the case and the reports of both patients."""
-        ids = Ids(rng, world, 20)
+        ids = Ids(rng, world, 21)
         case = draw_case(rng, world, ids)
         genetic = rng.sample(GENETIC, len(GENETIC))
         relevant = rng.randrange(4)

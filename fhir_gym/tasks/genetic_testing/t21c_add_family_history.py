@@ -102,7 +102,7 @@ class AddFamilyHistory(Task[AddFamilyHistoryParams]):
 
     def sample(self, rng: random.Random, world: World) -> AddFamilyHistoryParams:
         """Draw the case and the histories."""
-        ids = Ids(rng, world, 12)
+        ids = Ids(rng, world, 13)
         case = draw_case(rng, world, ids)
         history, decoys = draw_histories(rng, world, ids, case.person, case.namesake)
         return AddFamilyHistoryParams(case=case, history=history, decoys=decoys)

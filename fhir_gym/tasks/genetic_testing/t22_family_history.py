@@ -24,7 +24,7 @@ from fhir_gym.tasks.genetic_testing.family import (
     recorded_history,
     wrong_histories,
 )
-from fhir_gym.tasks.genetic_testing.orders import find_patient
+from fhir_gym.tasks.genetic_testing.orders import find_patient, twin_of
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import new_resource
 from fhir_gym.tasks.params import Params
@@ -41,12 +41,14 @@ class AddFamilyMemberParams(Params):
     Attributes:
         person: The patient.
         namesake: Another patient of the same name.
+        twin: A patient of the same family name and date of birth.
         history: What the relative had; its `id` is not used.
         decoys: Records on file that are easily mistaken for it.
     """
 
     person: Person
     namesake: Person
+    twin: Person
     history: FamilyHistory
     decoys: tuple[FamilyHistory, ...]
 
@@ -55,7 +57,8 @@ class AddFamilyMember(Task[AddFamilyMemberParams]):
     """Add a family member's condition to a patient's family history.
 
     Starting state: the patient.
-    Decoys: a namesake (a search by name) with the very same family history; records of the patient for another
+    Decoys: someone of the same family name and birth date; a namesake (a search by name) with the very same family
+        history; records of the patient for another
         relative with the same condition and for the same relative with another one (to be written over).
     Checks: exactly one new, completed FamilyMemberHistory of that patient with the relationship, the condition and the
         age at onset, and no other condition; the answer is its id.
@@ -91,15 +94,16 @@ class AddFamilyMember(Task[AddFamilyMemberParams]):
 
     def sample(self, rng: random.Random, world: World) -> AddFamilyMemberParams:
         """Draw the patients and the histories."""
-        ids = Ids(rng, world, 6)
+        ids = Ids(rng, world, 7)
         person = new_person(rng, world, ids.new())
         other = namesake(rng, person, ids.new())
         history, decoys = draw_histories(rng, world, ids, person, other)
-        return AddFamilyMemberParams(person=person, namesake=other, history=history, decoys=decoys)
+        twin = twin_of(rng, person, ids.new())
+        return AddFamilyMemberParams(person=person, namesake=other, twin=twin, history=history, decoys=decoys)
 
     def setup(self, p: AddFamilyMemberParams, world: World) -> list[Resource]:
-        """Both patients, what is on file."""
-        return [patient(p.person), patient(p.namesake), *map(recorded_history, p.decoys)]
+        """The patients, what is on file."""
+        return [*map(patient, (p.person, p.namesake, p.twin)), *map(recorded_history, p.decoys)]
 
     def words(self, p: AddFamilyMemberParams, world: World) -> dict[str, str]:
         """Patient, relative, condition, age."""
