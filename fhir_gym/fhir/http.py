@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response as HttpResponse
-from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
 
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Validation
 from fhir_gym.fhir.headers import JSON
@@ -25,6 +28,7 @@ from fhir_gym.fhir.store import World
 __all__ = ["bind", "create_app", "serve"]
 
 BASE_PATH = "/fhir"
+_PATIENCE = 2  # seconds that requests under way get when the server is told to stop
 
 
 def create_app(world: World, *, validation: Validation = "hapi", limits: Limits | None = None) -> Starlette:
@@ -40,39 +44,57 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
     """
     session = Session(world, validation=validation, limits=limits, pretty=True)
 
-    async def endpoint(http: HttpRequest) -> HttpResponse:
+    async def respond(http: HttpRequest) -> HttpResponse:
+        path = _path(http)
+        if path != BASE_PATH and not path.startswith(f"{BASE_PATH}/"):
+            return _outcome(404, f"This server answers under {http.url.scheme}://{http.url.netloc}{BASE_PATH}")
         body = bytearray()
         async for chunk in http.stream():
             body += chunk
             if len(body) > session.limits.body_bytes:
                 break  # the session refuses it; reading on would only fill memory
-        path = http.scope.get("raw_path") or http.url.path.encode()
         request = Request(
             method=http.method,
-            path=path.decode("latin-1").split("?", 1)[0].removeprefix(BASE_PATH),
+            path=path.removeprefix(BASE_PATH),
             query=http.scope.get("query_string", b"").decode("latin-1"),
             headers={**dict(http.headers), "x-forwarded-proto": http.url.scheme},
             body=bytes(body),
         )
-        answer = session.handle(request)
+        try:
+            answer = session.handle(request)
+        except WorldError as error:
+            return _outcome(500, str(error))
         return HttpResponse(answer.body, answer.status, dict(answer.headers))
 
-    async def elsewhere(http: HttpRequest) -> HttpResponse:
-        text = f"This server answers under {http.url.scheme}://{http.url.netloc}{BASE_PATH}"
-        return HttpResponse(parsing.dumps(operation_outcome(text, code="not-found")), 404, media_type=JSON)
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await respond(HttpRequest(scope, receive))
+        except ClientDisconnect:
+            return  # nobody is left to answer
+        except asyncio.CancelledError:  # the rest of the request did not come before the server stops
+            response = _outcome(503, "This server is being stopped")
+        await response(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         session.close()
 
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-    routes = [
-        Route(BASE_PATH, endpoint, methods=methods),
-        Mount(BASE_PATH, routes=[Route("/{rest:path}", endpoint, methods=methods)]),
-        Route("/{rest:path}", elsewhere, methods=methods),
-    ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(lifespan=lifespan)
+    app.router.default = handle  # every method and path: what is wrong with them is said in an OperationOutcome
+    return app
+
+
+def _path(http: HttpRequest) -> str:
+    """The path as sent, percent-encoding kept; a request line may also hold a whole url (RFC 9112, 3.2.2)."""
+    raw: bytes = http.scope.get("raw_path") or http.scope["path"].encode()
+    path = raw.decode("latin-1").split("?", 1)[0]
+    return urlsplit(path).path if path.startswith(("http://", "https://")) else path
+
+
+def _outcome(status: int, text: str) -> HttpResponse:
+    code = "not-found" if status == 404 else "exception"
+    return HttpResponse(parsing.dumps(operation_outcome(text, code=code)), status, media_type=JSON)
 
 
 def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation: Validation = "hapi") -> None:
@@ -88,7 +110,13 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
         FhirGymError: The address cannot be bound (a port in use).
     """
     listener = bind(host, port)
-    config = uvicorn.Config(create_app(world, validation=validation), log_level="warning", access_log=False)
+    config = uvicorn.Config(
+        create_app(world, validation=validation),
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=_PATIENCE,
+    )
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
 
