@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import random
+import unicodedata
+from bisect import bisect_left
 from datetime import date, timedelta
+from weakref import WeakKeyDictionary
+
+import orjson
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
@@ -218,10 +223,41 @@ def _other_contact(rng: random.Random, person: Person) -> dict[str, str]:
             return other.model_dump(include={"phone", "line", "city", "state"})
 
 
+_known: WeakKeyDictionary[World, dict[str, list[tuple[str, str]]]] = WeakKeyDictionary()
+
+
 def _is_new(world: World, resource_type: str, given: str, family: str) -> bool:
-    return not any(
-        world.search(resource_type, family=last, given=first) for first, last in ((given, family), (family, given))
-    )
+    """Whether no search by these names, in either order, finds somebody in the world: it matches how names start."""
+    names = _names(world, resource_type)
+    for first, last in ((_searched(given), _searched(family)), (_searched(family), _searched(given))):
+        for known_last, known_first in names[bisect_left(names, (last, "")) :]:
+            if not known_last.startswith(last):
+                break
+            if known_first.startswith(first):
+                return False
+    return True
+
+
+def _names(world: World, resource_type: str) -> list[tuple[str, str]]:
+    """Family and given names of all people of a type in a world, sorted; read once for each world."""
+    kinds = _known.setdefault(world, {})
+    if resource_type not in kinds:
+        people = (orjson.loads(body) for body in world.resources(resource_type))
+        kinds[resource_type] = sorted(
+            {
+                (_searched(name.get("family", "")), _searched(given))
+                for person in people
+                for name in person.get("name", [])
+                for given in (*name.get("given", [""]), " ".join(name.get("given", [])))
+            }
+        )
+    return kinds[resource_type]
+
+
+def _searched(name: str) -> str:
+    """A name as a search compares it: without capitals and accents."""
+    letters = unicodedata.normalize("NFKD", name.casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _confusable(born: date) -> list[date]:

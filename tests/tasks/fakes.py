@@ -35,6 +35,9 @@ class FakeWorld:
     def search(self, resource_type: str, **params: object) -> list[Resource]:
         return []
 
+    def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
+        return iter(())
+
 
 def fake_world(**settings: Any) -> World:
     return cast(World, FakeWorld(**settings))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
 from datetime import date
 from typing import cast
 
@@ -11,6 +13,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.compare import same_telephone
 from fhir_gym.tasks.people import (
     Person,
+    _is_new,
     longer_family,
     namesake,
     new_person,
@@ -18,7 +21,6 @@ from fhir_gym.tasks.people import (
     relative_with,
     swapped,
 )
-from fhir_gym.types import Resource
 
 from .fakes import FakeWorld, fake_world
 
@@ -55,21 +57,51 @@ def test_other_decoys_differ_where_they_say() -> None:
         assert (mirror.given, mirror.family) == (person.family, person.given)
 
 
-class Crowded(FakeWorld):
-    """A world in which some name, or every name, is taken."""
+class Peopled(FakeWorld):
+    """A world of these people."""
 
-    def __init__(self, taken: int) -> None:
+    def __init__(self, *names: dict[str, object]) -> None:
         super().__init__()
-        self.taken = taken
+        self.names = names
 
-    def search(self, resource_type: str, **params: object) -> list[Resource]:
-        self.taken -= 1
-        return [{"resourceType": resource_type, "id": "1"}] if self.taken >= 0 else []
+    def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
+        for name in self.names:
+            yield json.dumps({"resourceType": resource_type, "name": [name]}).encode()
+
+
+def drawn(world: FakeWorld) -> Person:
+    return new_person(random.Random(3), cast(World, world), "1")
 
 
 def test_taken_names_are_passed_over() -> None:
-    rng = random.Random(3)
-    first = new_person(random.Random(3), fake_world(), "1")
-    assert new_person(rng, cast(World, Crowded(1)), "1") != first
+    first = drawn(Peopled())
+    given, family = first.given, first.family
+    for taken in (
+        {"family": family, "given": [given]},
+        {"family": family.upper(), "given": ["X", f"{given}ette"]},
+        {"family": f"{family}-Lee", "given": [given.casefold()]},
+        {"family": given, "given": [family]},
+    ):
+        assert drawn(Peopled({"family": "Aa"}, taken, {"given": ["Zoë"]})).name != first.name, taken
+    for free in ({"family": family[:-1], "given": [given]}, {"family": family, "given": ["X"]}, {"text": first.name}):
+        assert drawn(Peopled(free)) == first
+
+
+def test_a_world_where_every_name_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = drawn(Peopled())
+    monkeypatch.setattr("fhir_gym.tasks.people._draw", lambda *_: first)
     with pytest.raises(TaskError, match="names"):
-        new_person(rng, cast(World, Crowded(10**9)), "1")
+        drawn(Peopled({"family": first.family, "given": [first.given]}))
+
+
+def test_new_names_are_those_a_search_does_not_find(hospital: World) -> None:
+    """The names that are known are compared as the server's search does."""
+    rng = random.Random(11)
+    for kind in ("Patient", "Practitioner"):
+        for _ in range(20):
+            person = new_person(rng, hospital, "1", resource_type=kind)
+            assert hospital.search(kind, family=person.family, given=person.given) == []
+            assert hospital.search(kind, family=person.given, given=person.family) == []
+    found = hospital.search("Patient", _count=5)[0]["name"][0]
+    assert not _is_new(hospital, "Patient", found["given"][0], found["family"])
+    assert not _is_new(hospital, "Patient", found["family"][:3], found["given"][0][:2])

@@ -90,7 +90,7 @@ class TaskReport:
         covered: Those without which some wrong episode would have been accepted.
         answers: The right answers, as JSON, and how many variations have them.
         constants: Constant answers that succeeded, and how often.
-        setup_ms: Milliseconds that each variation's draw and start took.
+        setup_ms: Milliseconds of processor time that each variation's draw and start took.
         failures: Episodes that were judged wrongly.
     """
 
