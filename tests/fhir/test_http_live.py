@@ -73,8 +73,6 @@ AS_FORM = {"content-type": "application/x-www-form-urlencoded"}
 AS_PATCH = {"content-type": "application/json-patch+json"}
 MINE = b'{"resourceType": "Patient", "id": "via-http", "gender": "female"}'
 BATCH = b'{"resourceType": "Bundle", "type": "batch", "entry": [{"request": {"method": "GET", "url": "Patient"}}]}'
-    b'{"resourceType": "Bundle", "type": "batch", "entry": [{"request": {"method": "GET", "url": "Patient?_count=1"}}]}'
-)
 
 CONVERSATION: list[tuple[str, str, bytes, dict[str, str]]] = [
     ("GET", "/metadata", b"", {}),
