@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import cast
 
@@ -21,6 +21,7 @@ from fhir_gym.tasks.people import (
     relative_with,
     swapped,
 )
+from fhir_gym.types import Json
 
 from .fakes import FakeWorld, fake_world
 
@@ -60,7 +61,7 @@ def test_other_decoys_differ_where_they_say() -> None:
 class Peopled(FakeWorld):
     """A world of these people."""
 
-    def __init__(self, *names: dict[str, object]) -> None:
+    def __init__(self, *names: Mapping[str, Json]) -> None:
         super().__init__()
         self.names = names
 
