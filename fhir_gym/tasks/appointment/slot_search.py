@@ -74,7 +74,7 @@ class _FindSlots(Task[S]):
 
     category = "Scheduling & Appointments"
     kind = "query"
-    required_tools = (("search",),)
+    required_tools: ClassVar[tuple[tuple[str, ...], ...]] = (("search",),)
     required_resources = ("Slot",)
     prohibited_tools = ("create", "update", "patch", "delete")
     gold_steps = 2
