@@ -86,7 +86,7 @@ def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
 
 
 def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
-    parameters = parsing.loads(request.body) if request.body else {}
+    parameters = parsing.parse_resource(request.body, None) if request.body else {}
     given = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
     if not isinstance(given, dict):
         raise FhirError(400, "HAPI-0554: Input contains no parameter with name 'meta'")
