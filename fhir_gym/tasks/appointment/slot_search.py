@@ -10,7 +10,7 @@ from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Count, CountedIds, IdSet
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.clinic import slot
+from fhir_gym.tasks.appointment.clinic import Opening, slot
 from fhir_gym.tasks.appointment.openings import Diary, Earliest, Openings, Place, clinic_resources
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
@@ -52,6 +52,11 @@ class EarliestParams(SlotsParams):
     """
 
     slots: Earliest
+
+    @property
+    def target(self) -> Opening:
+        """The earliest slot."""
+        return self.slots.target
 
 
 class OpeningsParams(SlotsParams):
@@ -95,7 +100,7 @@ class FindEarliest(_FindSlots[E]):
 
     def setup(self, p: E, world: World) -> list[Resource]:
         """Places, providers, schedules, slots."""
-        return [*clinic_resources(p.places, p.diaries, world), *map(slot, (p.slots.target, *p.slots.decoys))]
+        return [*clinic_resources(p.places, p.diaries, world), *map(slot, (p.target, *p.slots.decoys))]
 
     def gold(self, p: E, fhir: Fhir) -> Gold:
         """One search along the slot's schedule, sorted by start."""
@@ -104,12 +109,12 @@ class FindEarliest(_FindSlots[E]):
 
     def rests_on(self, p: E) -> tuple[str, ...]:
         """The slot."""
-        return (f"Slot/{p.slots.target.id}",)
+        return (f"Slot/{p.target.id}",)
 
     def checks(self, p: E, end: EndState) -> Iterator[Check]:
         """The answer is the earliest slot."""
         (answer,) = end.answer_ids("Slot")
-        yield equal("answer", answer, p.slots.target.id)
+        yield equal("answer", answer, p.target.id)
 
 
 class FindOpenings(_FindSlots[P]):
