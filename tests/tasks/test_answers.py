@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.tasks.answers import Ids, answer_id
+from fhir_gym.tasks.answers import AnswerForm, Count, CountedIds, Ids, IdSet, Nothing, answer_count, answer_id
+
+from .fakes import end_state
 
 BASE = "http://localhost:8080/fhir"
 
@@ -47,3 +49,65 @@ def test_empty_answers_only_where_they_are_allowed() -> None:
 
 def test_references_to_another_type_are_a_wrong_form() -> None:
     assert Ids(("Appointment", "Slot")).problem(["Slot/2", "Appointment/1"], BASE)
+
+
+@pytest.mark.parametrize(("value", "number"), [(3, 3), ("3", 3), (" 3 ", 3), (3.0, 3), (0, 0), ("0", 0), ("007", 7)])
+def test_numbers_in_all_spellings(value: Any, number: int) -> None:
+    assert answer_count(value) == number
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, 2.5, "-1", "2.5", "three", "3 slots", "", None, True, [3], "1" * 10, float("nan"), float("inf"), "\u00b2"],
+)
+def test_what_is_no_number(value: Any) -> None:
+    assert answer_count(value) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "answer", "problem"),
+    [
+        (IdSet("Slot"), [], None),
+        (IdSet("Slot"), ["e2", " Slot/e1 ", 3], None),
+        (IdSet("Slot"), ["e2", "Slot/e2"], "e2 twice"),
+        (IdSet("Slot"), ["e2", "Patient/e1"], "no id: 'Patient/e1'"),
+        (IdSet("Slot"), ["e1, e2"], "no id: 'e1, e2'"),
+        (IdSet("Slot"), [["e1", "e2"]], "no id: ['e1', 'e2']"),
+        (IdSet("Slot"), None, "the episode ended without FINISH"),
+        (Count(), [4], None),
+        (Count(), ["4"], None),
+        (Count(), [], "0 items"),
+        (Count(), [4, 4], "2 items"),
+        (Count(), ["none"], "no number from 0: 'none'"),
+        (Count(), None, "the episode ended without FINISH"),
+        (CountedIds("Slot"), [0], None),
+        (CountedIds("Slot"), [2, "e1", "e2"], None),
+        (CountedIds("Slot"), [5, "e1"], None),
+        (CountedIds("Slot"), [], "0 items"),
+        (CountedIds("Slot"), ["e1", "e2"], "no number from 0: 'e1'"),
+        (CountedIds("Slot"), [2, "e1", "e1"], "e1 twice"),
+        (CountedIds("Slot"), None, "the episode ended without FINISH"),
+        (Nothing(), [], None),
+        (Nothing(), ["done"], "1 items"),
+        (Nothing(), None, "the episode ended without FINISH"),
+    ],
+)
+def test_forms(form: AnswerForm, answer: list[Any] | None, problem: str | None) -> None:
+    assert form.problem(answer, BASE) == problem
+
+
+def test_forms_in_words() -> None:
+    assert IdSet("Slot").words == "[Slot ids in any order] or []"
+    assert Count().words == "[number]"
+    assert CountedIds("Slot").words == "[number, Slot ids in any order] or [0]"
+    assert Nothing().words == "[]"
+
+
+def test_what_an_answer_says() -> None:
+    end = end_state([2, "Slot/e2", " e1 "])
+    assert end.answer_count() == 2
+    assert end.answer_id_set("Slot", start=1) == ["e1", "e2"]
+    assert end_state(["Slot/e2", "e2", None, "Patient/e3"]).answer_id_set("Slot") == ["e2"]
+    assert end_state(None).answer_id_set("Slot") == []
+    assert end_state(None).answer_count() is None
+    assert end_state(["many"]).answer_count() is None

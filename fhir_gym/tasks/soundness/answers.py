@@ -113,6 +113,7 @@ def _wrong_sets(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str
             yield f"answer with {id} in place of one", [id, *answer[1:]]
     else:
         yield "answer none", ["none"]
+        yield "answer with an empty item", [None]
 
 
 def _wrong_items(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str, list[Json]]]:

@@ -23,7 +23,7 @@ _WORDS = (
 )
 _NUMBERS = (-1, *range(21))
 _FORMS: tuple[list[Json], ...] = ([None], [[]], [{}], [True], [False], ["", ""], [None, None], [0, None], [0, 0])
-_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
+_TOKEN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 
 
 def constant_answers(prompt: str, number_asked: bool) -> Iterator[Policy]:
