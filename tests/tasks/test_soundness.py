@@ -16,7 +16,7 @@ from fhir_gym.tasks.answers import Count
 from fhir_gym.tasks.appointment.t01_new_patient import NewPatient
 from fhir_gym.tasks.appointment.t02_search_patient import SearchExistingPatient, SearchNonexistentPatient
 from fhir_gym.tasks.appointment.t11a_earliest_slot import EarliestSlot
-from fhir_gym.tasks.appointment.t14a_make_appointment import MakeAppointment
+from fhir_gym.tasks.appointment.t14_make_appointment import MakeAppointment
 from fhir_gym.tasks.appointment.t15a_cancel_appointment import CancelAppointment
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import equal
@@ -188,7 +188,7 @@ class GuessedPhone(SearchExistingPatient):
 
 class SlotMayChange(MakeAppointment):
     def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield from (check for check in super().checks(p, end) if check.name != "rest of the slot unchanged")
+        yield from (check for check in super().checks(p, end) if check.name != "rest of slot unchanged")
 
 
 class Tangled(NewPatient):

@@ -1,0 +1,140 @@
+"""Appointments as tasks seed them, the look-ups that find them, and checks on those that are made or moved."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterable, Iterator
+from datetime import datetime
+
+from fhir_gym.actions import Action, Get
+from fhir_gym.tasks.appointment.clinic import Opening, appointment, participants
+from fhir_gym.tasks.appointment.openings import Diary
+from fhir_gym.tasks.bundles import find_person, reference
+from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.clock import instant
+from fhir_gym.tasks.compare import same_moment
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import Person
+from fhir_gym.types import Json, Resource
+
+__all__ = [
+    "NEW_REMARKS",
+    "Booking",
+    "Finding",
+    "accepted",
+    "answered",
+    "booked",
+    "find_patient",
+    "find_practitioner",
+    "new_booking",
+    "new_opening",
+    "participants_check",
+    "place_checks",
+    "reason",
+]
+
+NEW_REMARKS = ("comment", "patientInstruction")
+"""What whoever changes an appointment may write on it, if it was not there."""
+
+_REASONS = (
+    *("Annual physical", "Blood pressure check", "Follow-up visit", "Joint pain", "Medication review"),
+    *("Skin check", "Travel advice", "Vaccination", "Wound check"),
+)
+
+Finding = Generator[Action, Json, str]
+"""Part of a reference solution that finds an id."""
+
+
+class Booking(Params):
+    """One appointment and its slot.
+
+    Attributes:
+        id: Id of the appointment.
+        patient: Id of the patient.
+        practitioner: Id of the practitioner.
+        opening: Its slot.
+        status: Status of the appointment.
+        description: What it is for.
+    """
+
+    id: str
+    patient: str
+    practitioner: str
+    opening: Opening
+    status: str
+    description: str
+
+
+def reason(rng: random.Random) -> str:
+    """What an appointment is for."""
+    return rng.choice(_REASONS)
+
+
+def new_opening(ids: Ids, diary: Diary, start: datetime, minutes: int, status: str = "free") -> Opening:
+    """A slot of a provider."""
+    return Opening(id=ids.new(), schedule=diary.id, start=instant(start), minutes=minutes, status=status)
+
+
+def new_booking(
+    rng: random.Random, ids: Ids, patient: Person, diary: Diary, start: datetime, minutes: int, status: str = "booked"
+) -> Booking:
+    """An appointment of a patient with a provider; its slot is busy unless it is cancelled."""
+    taken = "free" if status == "cancelled" else "busy"
+    return Booking(
+        id=ids.new(),
+        patient=patient.id,
+        practitioner=diary.provider.id,
+        opening=new_opening(ids, diary, start, minutes, taken),
+        status=status,
+        description=reason(rng),
+    )
+
+
+def booked(booking: Booking) -> Resource:
+    """The Appointment."""
+    return appointment(
+        booking.id,
+        booking.opening,
+        booking.patient,
+        booking.practitioner,
+        status=booking.status,
+        description=booking.description,
+    )
+
+
+def accepted(*references: str) -> list[Resource]:
+    """Participants of an appointment who have all accepted it."""
+    return [{"actor": reference(*one.split("/")), "status": "accepted"} for one in references]
+
+
+def find_patient(person: Person) -> Finding:
+    """Find a patient by name and date of birth."""
+    query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
+    return find_person((yield Get("/Patient", query)), person)
+
+
+def find_practitioner(person: Person) -> Finding:
+    """Find a practitioner by name."""
+    query = {"family": person.family, "given": person.given}
+    return find_person((yield Get("/Practitioner", query)), person)
+
+
+def participants_check(end: EndState, found: Resource, wanted: Iterable[Resource]) -> Check:
+    """Who takes part in an appointment, in any order, and whether they have accepted."""
+    return equal("participants", participants(found, end), participants({"participant": list(wanted)}, end))
+
+
+def place_checks(end: EndState, found: Resource, opening: Opening) -> Iterator[Check]:
+    """Checks that an appointment is in a slot, and lasts as long as the slot."""
+    slots = [end.refers(one) for one in found.get("slot", [])]
+    yield equal("appointment slot", slots, [f"Slot/{opening.id}"])
+    for bound, wanted in (("start", opening.start), ("end", opening.end)):
+        right = same_moment(found.get(bound), wanted)
+        yield Check(name=f"appointment {bound}", passed=right, expected=wanted, actual=found.get(bound))
+
+
+def answered(end: EndState, **wanted: str) -> Check:
+    """The ids of the answer, by resource type in the order that is asked for."""
+    return equal("answer", end.answer_ids(*wanted), list(wanted.values()))
