@@ -19,7 +19,7 @@ class Heard:
     Attributes:
         action: The request to send; None where there is none.
         over: Whether the episode ends with it.
-        answer: The answer it ends with; None if it ends without.
+        answer: The answer it ends with; None if it ends without, or with what is no list.
         invalid: Whether the text was no action.
     """
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from fhir_gym.actions import Action
-from fhir_gym.tasks.grading import NOTHING_ELSE, PROHIBITED
+from fhir_gym.tasks.grading import EVIDENCE, NOTHING_ELSE, PROHIBITED
 from fhir_gym.tasks.soundness.arena import WRITES, Policy, Run, script
 from fhir_gym.tasks.soundness.report import Failure, Tally, TaskReport
 from fhir_gym.tasks.task import Task
@@ -32,7 +32,8 @@ class Judge:
         report.variations += 1
         report.gold_steps = max(report.gold_steps, len(run.actions))
         answer = json.dumps(verdict.answer)
-        report.answers[answer] = report.answers.get(answer, 0) + 1
+        if EVIDENCE not in {check.name for check in verdict.checks}:  # else the answer alone wins nothing
+            report.answers[answer] = report.answers.get(answer, 0) + 1
         self._gold = _deeds(run)
         for check in verdict.checks:
             if check.name not in report.checks and not self._is_redundant(check.name):

@@ -88,7 +88,7 @@ class TaskReport:
         gold_steps: Most actions the reference solution needed.
         checks: Names of all checks it yields.
         covered: Those without which some wrong episode would have been accepted.
-        answers: The right answers, as JSON, and how many variations have them.
+        answers: The right answers, as JSON, and how many variations have them; only where they need no evidence.
         constants: Constant answers that succeeded, and how often.
         setup_ms: Milliseconds of processor time that each variation's draw and start took.
         failures: Episodes that were judged wrongly.

@@ -33,7 +33,7 @@ class OfficialDialogue:
         self._turn = self._loop.take(text)
         action = self._turn.action
         if self._turn.kind == "FINISH":
-            return Heard(over=True, answer=action.answer if action else None)
+            return Heard(over=True, answer=self._turn.answer)
         if self._turn.kind == "INVALID":
             return Heard(over=True, invalid=True)
         return Heard(action=action, invalid=action is None)

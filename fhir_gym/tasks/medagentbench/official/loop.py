@@ -9,8 +9,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fhir_gym.actions import Action, Finish, Get, Invalid, Post, to_request
+from fhir_gym.actions import Action, Get, Invalid, Post, to_request
 from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.types import Json
 
 __all__ = [
     "ACCEPTED",
@@ -80,19 +81,25 @@ class Turn:
 
     @property
     def action(self) -> Action | None:
-        """The request to send, or the answer; None where there is neither."""
-        if self.kind == "GET":
-            return Get(self.url) if "://" in self.url else None
-        if self.kind == "POST":
-            return None if self.body is None else Post(self.url, self.body)
-        return Finish(_answer(self.result)) if self.kind == "FINISH" else None
+        """The request to send; None where there is none, or the url is no absolute one."""
+        if self.kind == "GET" and "://" in self.url:
+            # A server on this machine answers under both names.
+            return Get(self.url.replace("://127.0.0.1", "://localhost", 1))
+        return Post(self.url, self.body) if self.kind == "POST" and self.body is not None else None
+
+    @property
+    def answer(self) -> list[Json] | None:
+        """What FINISH says as a list; None if it says none."""
+        try:
+            answer = json.loads(self.result)
+        except (ValueError, RecursionError):
+            return None
+        return answer if isinstance(answer, list) else None
 
     def request(self, base_url: str) -> Request | None:
         """The HTTP request; None where there is none, or the url is broken or leads elsewhere."""
         action = self.action
-        if action is None or action.kind == "FINISH":
-            return None
-        request = to_request(action, base_url)
+        request = None if action is None else to_request(action, base_url)
         return None if isinstance(request, Invalid) else request
 
 
@@ -169,15 +176,6 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _answer(result: str) -> list[object]:
-    """The answer as our own gradings read it: the list, or nothing."""
-    try:
-        answer = json.loads(result)
-    except (ValueError, RecursionError):
-        return []
-    return answer if isinstance(answer, list) else []
 
 
 def _reply_to_post(turn: Turn) -> str:

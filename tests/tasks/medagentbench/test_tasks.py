@@ -1,0 +1,192 @@
+"""The ten tasks of our own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fhir_gym.tasks import get_task, task_keys
+from fhir_gym.tasks.clock import parse_instant
+from fhir_gym.tasks.medagentbench import PACK
+from fhir_gym.tasks.medagentbench.labs import DAY, GLU, MG, seen
+from fhir_gym.tasks.medagentbench.pack import Items, number_check, same_minute
+from fhir_gym.tasks.medagentbench.t02_age import age_on
+from fhir_gym.tasks.medagentbench.t05_magnesium_replacement import grams
+from fhir_gym.tasks.medagentbench.t09_potassium_replacement import milliequivalents
+from fhir_gym.tasks.medagentbench.t10_hemoglobin_a1c import is_due, year_before
+from fhir_gym.tasks.soundness import TaskReport, check_task
+from fhir_gym.tasks.soundness.arena import Arena
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+
+KEYS = task_keys(PACK)
+
+
+def problems(report: TaskReport) -> str:
+    lines = [f"{f.variation} {f.group} {f.policy!r}: {f.problem}\n{f.explanation}" for f in report.failures[:3]]
+    return "\n".join([f"uncovered: {report.uncovered}", *lines])
+
+
+def test_the_pack() -> None:
+    assert KEYS == ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
+    tasks = [get_task(PACK, key) for key in KEYS]
+    assert [task.kind for task in tasks].count("query") == 5
+    assert Counter(task.difficulty for task in tasks) == {1: 3, 2: 4, 3: 3}
+    assert len({task.category for task in tasks}) == 7
+    assert all(len(set(task.prompts)) >= 3 for task in tasks)
+    assert all(task.gold_steps <= 4 for task in tasks)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_tasks_are_sound(key: str, hospital: World) -> None:
+    report = check_task(get_task(PACK, key), hospital, range(6))
+    assert report.sound, problems(report)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_tasks_are_sound_on_a_tiny_world(key: str, tiny_world: World) -> None:
+    """A leap day, just before midnight."""
+    report = check_task(get_task(PACK, key), tiny_world, range(3))
+    assert not report.failures, problems(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", KEYS)
+def test_many_variations_are_sound(key: str) -> None:
+    from fhir_gym import worlds
+
+    with worlds.load("cohort-mini") as world:
+        report = check_task(get_task(PACK, key), world, range(300))
+    assert report.sound, problems(report)
+
+
+BRANCHES: dict[str, Callable[[Any], Any]] = {
+    "01": lambda p: p.mrn is None,
+    "04": lambda p: p.level is None,
+    "05": lambda p: ("none", None) if p.level is None else grams(p.level),
+    "06": lambda p: p.level is None,
+    "07": lambda p: p.level is None,
+    "09": lambda p: "none" if p.level is None else milliequivalents(p.level) is not None,
+    "10": lambda p: "none" if p.level is None else is_due(p),
+}
+
+
+@pytest.mark.parametrize("key", BRANCHES)
+def test_every_branch_is_reached(key: str, tiny_world: World) -> None:
+    task = get_task(PACK, key)
+    counts = Counter(BRANCHES[key](task.variation(k, tiny_world).params) for k in range(300))
+    assert len(counts) >= 2
+    assert min(counts.values()) >= 30, counts
+
+
+def test_orders_are_due_about_half_the_time(tiny_world: World) -> None:
+    due = {
+        "05": lambda p: grams(p.level) is not None,
+        "09": lambda p: milliequivalents(p.level) is not None,
+        "10": is_due,
+    }
+    for key, is_one in due.items():
+        params = [get_task(PACK, key).variation(k, tiny_world).params for k in range(300)]
+        assert 0.4 < sum(map(is_one, params)) / 300 < 0.65
+
+
+def test_edges_are_reached(tiny_world: World) -> None:
+    """Values at the edges of the rules, and results at the edges of the windows."""
+
+    def params(key: str) -> list[Any]:
+        return [get_task(PACK, key).variation(k, tiny_world).params for k in range(300)]
+
+    assert {1.0, 1.4, 1.5, 1.9} <= {p.level for p in params("05")}
+    assert {3.4, 3.5} <= {p.level for p in params("09")}
+    for p in params("10"):
+        if p.taken and abs(parse_instant(p.taken) - year_before(p.now)) <= timedelta(minutes=1):
+            assert is_due(p) is (parse_instant(p.taken) < year_before(p.now))
+    exact = [p for p in params("04") if p.taken and parse_instant(p.now) - parse_instant(p.taken) == DAY]
+    just_before = [p for p in params("04") for r in p.results if parse_instant(p.now) - parse_instant(r.taken) > DAY]
+    assert exact
+    assert just_before
+
+
+def test_decoys_are_there(tiny_world: World) -> None:
+    many: list[Any] = [get_task(PACK, "07").variation(k, tiny_world).params for k in range(40)]
+    p = many[0]
+    counted = [r for r in p.results if r.owner == p.mrn and r.code == "GLU"]
+    assert {r.status for r in counted} >= {"cancelled", "entered-in-error"}
+    assert any(r.owner != p.mrn for r in p.results)
+    assert any(r.code != "GLU" for r in p.results)
+    assert any(r.unit == "mmol/L" for p in many for r in p.results)
+    assert any(len(p.results) > 20 for p in many), "more than a page"
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_setup_and_gold_are_strictly_valid(key: str, hospital: World) -> None:
+    task = get_task(PACK, key)
+    for k in range(3):
+        variation = task.variation(k, hospital)
+        with Arena(task, variation, hospital, validation="strict") as arena:
+            assert arena.gold().verdict.success
+
+
+def test_rules() -> None:
+    from datetime import date
+
+    assert [grams(level) for level in (None, 2.0, 1.9, 1.5, 1.49, 1.0, 0.99)] == [None, None, 1, 1, 2, 2, 4]
+    assert [milliequivalents(level) for level in (None, 3.5, 3.4, 2.8, 3.45)] == [None, None, 10, 70, 5]
+    assert age_on(date(2023, 11, 13), date(1963, 11, 13)) == 60
+    assert age_on(date(2023, 11, 13), date(1963, 11, 14)) == 59
+    assert year_before("2024-02-29T10:00:00Z").isoformat() == "2023-02-28T10:00:00+00:00"
+
+
+def test_reading_results_like_a_careful_person() -> None:
+    def entry(value: Any, taken: str, *, unit: str = "mg/dL", status: str = "final", issued: str = "") -> Any:
+        quantity = {"valueQuantity": {"value": value, "unit": unit}} if value is not None else {}
+        resource = {"status": status, "effectiveDateTime": taken, "issued": issued or taken, **quantity}
+        return {"resource": resource}
+
+    early, late = "2023-11-13T08:00:00Z", "2023-11-13T09:00:00Z"
+    bundle = {
+        "entry": [
+            entry(5.0, early, unit="mmol/L"),
+            entry(120, late, issued=late),
+            entry(140, late, issued="2023-11-13T09:30:00Z"),
+            entry(999, "2023-11-13T10:00:00Z", status="entered-in-error"),
+            entry(None, "2023-11-13T10:00:00Z"),
+        ]
+    }
+    found = seen(bundle, GLU)
+    assert [one.value for one in found] == [140, 120, pytest.approx(5.0 * GLU.factor)]
+    assert seen({"resourceType": "OperationOutcome"}, MG) == []
+
+
+def test_answers() -> None:
+    form = Items("[number] or []", (("number",), ()))
+    assert form.problem([1], "") is None
+    assert form.problem([], "") is None
+    assert all(form.problem(answer, "") for answer in (None, ["1"], [True], [None], [1, 2]))
+    assert number_check("x", 1.0, 1).passed
+    assert number_check("x", -1, None).passed
+    assert not number_check("x", True, 1).passed
+    assert not number_check("x", "1", 1).passed
+    assert not number_check("x", 1.01, 1).passed
+    assert number_check("x", 1.04, 1, 0.05).passed
+
+
+@pytest.mark.parametrize(
+    ("said", "same"),
+    [
+        ("2023-11-13T10:15:00Z", True),
+        ("2023-11-13T10:15:59+00:00", True),
+        ("2023-11-13T02:15:00-08:00", True),
+        ("2023-11-13T10:16:00Z", False),
+        ("2023-11-13", False),
+        ("soon", False),
+        (None, False),
+    ],
+)
+def test_same_minute(said: Any, same: bool) -> None:
+    assert same_minute(said, "2023-11-13T10:15:00Z") is same
