@@ -180,7 +180,7 @@ class Task(ABC, Generic[P]):
         return []
 
     def counted(self, p: P) -> tuple[str, ...]:
-        """The records (``Slot/1``) like the phantom that are there, where the answer is how many: a total shows them."""
+        """The records (``Slot/1``) like the phantom that are there, where the answer is how many."""
         return ()
 
     def near_misses(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
