@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "EndpointError",
     "FhirGymError",
     "InfraError",
     "MissingExtraError",
@@ -63,3 +64,7 @@ class MissingExtraError(FhirGymError, ImportError):
 
 class InfraError(FhirGymError):
     """The environment itself failed (a remote server is down): never the agent's fault, never a reward of 0."""
+
+
+class EndpointError(FhirGymError):
+    """A model cannot be asked as told (address, key, name, a setting it refuses): every episode would fail alike."""

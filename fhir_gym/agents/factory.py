@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
 from fhir_gym.agents.protocol import Agent
@@ -17,7 +18,13 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 __all__ = ["AGENTS", "make_agent"]
 
 AGENTS: Mapping[str, Callable[..., Agent]] = MappingProxyType(
-    {"gold": GoldAgent, "idle": IdleAgent, "random": RandomAgent, "scripted": ScriptedAgent}
+    {
+        "chat": ChatAgent,
+        "gold": GoldAgent,
+        "idle": IdleAgent,
+        "random": RandomAgent,
+        "scripted": ScriptedAgent,
+    }
 )
 """What makes an agent, by name."""
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from fhir_gym.actions import Action, Invalid
+from fhir_gym.agents.replies import ModelReply, Opening
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Task
 from fhir_gym.types import Json
 
-__all__ = ["Agent", "Context", "Reply"]
+__all__ = ["Agent", "ConcurrentAgent", "Context", "Converser", "OutOfContext", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,25 @@ class Reply:
         action: The action's text, or what `GRAMMAR.from_tool_call` made of a tool call.
         text: What the agent wrote, if that is not the action itself.
         tool: Name of the tool it called, if any.
-        notes: Anything else for the record (tokens used, the model's own message), as plain data.
+        notes: Anything else for the record, as plain data.
+        model: The model's answer this action comes from; None for the further actions of the same answer.
+        call_id: Which of its tool calls this action is.
+        shown: What the agent read of the observation before, where it was shortened.
+        retries: How often a provider failed on the way.
     """
 
     action: str | Action | Invalid
     text: str | None = None
     tool: str | None = None
     notes: Mapping[str, Json] = field(default_factory=dict)
+    model: ModelReply | None = None
+    call_id: str | None = None
+    shown: str | None = None
+    retries: int = 0
+
+
+class OutOfContext(Exception):
+    """The agent can read no more: its episode is cut off here and judged."""
 
 
 @runtime_checkable
@@ -88,4 +101,48 @@ class Agent(Protocol):
 
         Raises:
             InfraError: The agent's own provider failed: the episode is recorded as such, without a reward.
+            OutOfContext: The agent can read no more.
         """
+
+
+class Converser(Protocol):
+    """An agent in one episode.
+
+    Attributes:
+        opening: How the conversation with its model began.
+    """
+
+    opening: Opening
+
+    async def act(self, observation: str) -> Reply:
+        """The next action; raises what `Agent.act` does."""
+        ...
+
+
+@runtime_checkable
+class ConcurrentAgent(Protocol):
+    """Something that acts in many episodes at once, on one event loop.
+
+    A model asked over the network waits there for many answers; one in this process can gather what several episodes
+    ask and answer it as a batch.
+
+    Attributes:
+        name: Its name in records.
+        settings: What it was made with, as plain data for the record: never a secret.
+    """
+
+    name: str
+    settings: Mapping[str, Json]
+
+    def converse(self, observation: str, context: Context) -> Converser:
+        """Begin an episode, beside those under way.
+
+        Args:
+            observation: The first observation; `Converser.act` gets it too.
+            context: Which episode this is.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free what belongs to the event loop; the agent may be used again on another one."""
+        ...

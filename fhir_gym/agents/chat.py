@@ -1,0 +1,132 @@
+"""The agent that is a language model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from fhir_gym.agents.conversation import Conversation, opening
+from fhir_gym.agents.protocol import Context, Reply
+from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.agents.replies import Protocol
+from fhir_gym.agents.room import Room
+from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.types import Json
+
+__all__ = ["ChatAgent"]
+
+_SEEDS = 2**31
+"""Providers take seeds below this one."""
+
+
+class ChatAgent:
+    """Asks a model for each action. Needs the extra ``llm``.
+
+    In a run its episodes are done concurrently, each a conversation of its own.
+
+    Args:
+        model: Name of the model.
+        base_url: The endpoint (``http://localhost:8000/v1``); None for ``OPENAI_BASE_URL`` or OpenAI's own.
+        protocol: ``text``: the model writes actions; ``tools``: it calls functions.
+        system: System prompt in place of the usual one; an empty one for none.
+        temperature: Sampling temperature; None for the provider's own.
+        max_tokens: Most tokens of a reply; None for the provider's own.
+        seed: With each episode's own seed it gives the seed sent along; None to send none.
+        extra_body: Further members of a request's body (``{"top_k": 20}``, ``{"max_completion_tokens": 500}``); they
+            are recorded, so no secrets.
+        api_key: The endpoint's key; None for ``OPENAI_API_KEY``. Never recorded.
+        timeout: Seconds until a request counts as failed.
+        retries: How often a request that failed (429, 5xx, timeout, lost connection) is sent again.
+        backoff: Seconds before the first of them; each further one waits twice as long, or as the provider says.
+        context_tokens: The model's context; observations that do not fit are shortened visibly. None not to count.
+        observation_chars: Most characters of an observation; None for no limit.
+
+    Raises:
+        MissingExtraError: The openai package is not installed.
+        EndpointError: There is no key, or the address is none.
+        UnknownNameError: No such protocol.
+
+    Example:
+        >>> agent = ChatAgent("qwen3", base_url="http://localhost:8000/v1", protocol="tools")
+        >>> agent.name
+        'chat'
+    """
+
+    name = "chat"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        protocol: Protocol = "text",
+        system: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        extra_body: Mapping[str, Json] | None = None,
+        api_key: str | None = None,
+        timeout: float = 300.0,
+        retries: int = 6,
+        backoff: float = 1.0,
+        context_tokens: int | None = None,
+        observation_chars: int | None = None,
+    ) -> None:
+        if protocol not in get_args(Protocol):
+            raise UnknownNameError("protocol", protocol, get_args(Protocol))
+        if not isinstance(model, str) or not model:
+            raise FhirGymError(f"model must be a name, not {model!r}")
+        if extra_body is not None and not isinstance(extra_body, Mapping):
+            raise FhirGymError('extra_body must be an object such as {"top_k": 20}')
+        sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}))
+        self._provider = Provider(sampling, base_url, api_key, timeout, retries, backoff)
+        self._protocol: Protocol = protocol
+        self._system, self._seed = system, seed
+        self._room = (context_tokens, max_tokens, observation_chars)
+        given: dict[str, Json] = {
+            "model": model,
+            "protocol": protocol,
+            "system": system,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "seed": seed,
+            "extra_body": dict(extra_body) if extra_body else None,
+            "context_tokens": context_tokens,
+            "observation_chars": observation_chars,
+        }
+        self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
+        self._alone: tuple[asyncio.Runner, Conversation] | None = None
+
+    def converse(self, observation: str, context: Context) -> Conversation:
+        """Begin an episode, beside those under way."""
+        seed = None if self._seed is None else (self._seed + context.seed) % _SEEDS
+        begun = opening(self._protocol, observation, context, system=self._system, host=self._provider.host, seed=seed)
+        return Conversation(begun, self._provider.complete, Room(*self._room))
+
+    async def aclose(self) -> None:
+        """Close the connections; the agent may be used again."""
+        await self._provider.aclose()
+
+    def reset(self, observation: str, context: Context) -> None:
+        """Begin an episode that is done alone, by `act`."""
+        self.close()
+        self._alone = (asyncio.Runner(), self.converse(observation, context))
+
+    def act(self, observation: str) -> Reply:
+        """The next action of the episode that `reset` began; on an event loop use `converse` instead."""
+        if self._alone is None:
+            raise RuntimeError("act() before reset()")
+        runner, conversation = self._alone
+        return runner.run(conversation.act(observation))
+
+    def close(self) -> None:
+        """Close what `reset` opened."""
+        if self._alone is not None:
+            runner, self._alone = self._alone[0], None
+            runner.run(self._provider.aclose())
+            runner.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Between episodes there is nothing to carry to another process."""
+        return self.__dict__ | {"_alone": None}
