@@ -90,7 +90,7 @@ def test_a_server_without_the_world_is_refused(empty_world: World, hospital: Wor
 def test_a_server_that_refuses_the_set_up_is_an_infrastructure_failure(
     hospital: World, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: RemoteSession, resources: Iterable[Resource]) -> None:
+    def refuse(self: RemoteSession, resources: Iterable[Resource], **_: object) -> None:
         raise FhirError(422, "no set-up here")
 
     monkeypatch.setattr(RemoteSession, "load", refuse)

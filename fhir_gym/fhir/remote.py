@@ -6,13 +6,11 @@ those of every entry of a bundle. What it creates is read off the answer. So eve
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
@@ -20,15 +18,15 @@ from fhir_gym.errors import InfraError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.headers import JSON
 from fhir_gym.fhir.messages import Request, Response
-from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.session import Change
 from fhir_gym.fhir.store import World
+from fhir_gym.fhir.touched import Target, created, is_write, targets
 from fhir_gym.types import Json, Resource
 
 __all__ = ["RemoteCheckpoint", "RemoteSession"]
 
-_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_VERSIONED = re.compile(r"([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})/_history/(\d+)$")
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _DOWN = frozenset({502, 503, 504})
 _BATCH = 200
 _PAGE = 500
@@ -67,6 +65,7 @@ class RemoteSession:
         self.world = world
         self._client = client or httpx.Client(timeout=timeout)
         self._log: list[_Written] = []
+        self._lost: list[str] = []
         try:
             self._check_world()
         except BaseException:
@@ -84,21 +83,36 @@ class RemoteSession:
         Raises:
             InfraError: No answer came, or the server says it is down.
         """
-        path = request.path if request.path.startswith("/") or not request.path else f"/{request.path}"
-        writes = request.method in _WRITES and "_search" not in path
-        before = list(self._targets(request)) if writes else []
-        response = self._send(request, path)
-        if writes and 200 <= response.status < 300:
-            self._log += [*before, *_created(response)]
+        if not is_write(request):
+            return self._send(request)
+        try:
+            named = [state for target in targets(request, self.base_url) for state in self._states(target)]
+        except (ValueError, RecursionError):
+            named = None  # a server that accepts it all the same leaves what cannot be undone
+        try:
+            response = self._send(request)
+        except InfraError as error:
+            if not isinstance(error.__cause__, _NEVER_SENT):
+                self._log += named or []
+                self._lost.append(f"{request.method} {request.path or '/'}")
+            raise
+        if 200 <= response.status < 300:
+            self._log += [*(named or []), *(_Written(kind, id, None) for kind, id in created(response))]
+            if named is None:
+                self._lost.append(f"{request.method} {request.path or '/'}")
         return response
 
-    def _send(self, request: Request, path: str) -> Response:
+    def _send(self, request: Request) -> Response:
+        path = request.path if request.path.startswith("/") or not request.path else f"/{request.path}"
         url = f"{self.base_url}{path}" + (f"?{request.query}" if request.query else "")
         headers = {"Accept": "application/fhir+json", "Cache-Control": "no-cache", **request.headers}
         headers.pop("host", None)
         try:
             answer = self._client.request(request.method, url, headers=headers, content=request.body or None)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except httpx.InvalidURL as error:  # what was asked for is wrong, not the server
+            outcome = operation_outcome(f"No server can be asked for this: {error}", code="invalid")
+            return Response(400, {"Content-Type": JSON}, parsing.dumps(outcome))
+        except httpx.TransportError as error:
             raise InfraError(f"{self.base_url} does not answer: {type(error).__name__}: {error}") from error
         if answer.status_code in _DOWN:
             raise InfraError(f"{self.base_url} is down: it answered {answer.status_code}")
@@ -106,27 +120,19 @@ class RemoteSession:
         kept = ("Content-Type", "Location", "Content-Location", "ETag", "Last-Modified")
         return Response(answer.status_code, {k: answer.headers[k] for k in kept if k in answer.headers}, body)
 
-    def _targets(self, request: Request) -> Iterator[_Written]:
+    def _states(self, target: Target) -> list[_Written]:
         """What a write may change, as it is now."""
-        if request.method == "POST" and not request.path.strip("/"):
-            try:
-                entries = json.loads(request.body).get("entry", [])
-                asked = [(e["request"]["method"], e["request"]["url"]) for e in entries]
-            except (ValueError, TypeError, KeyError, AttributeError):
-                return  # the server refuses such a bundle
-        else:
-            asked = [(request.method, f"{request.path.strip('/')}?{request.query}")]
-        for method, url in asked:
-            path, _, query = str(url).removeprefix(self.base_url).strip("/").partition("?")
-            kind, _, rest = path.partition("/")
-            if method == "POST" or not kind:
-                continue
-            if rest:
-                id = rest.partition("/")[0]
-                yield _Written(kind, id, self.read(kind, id))
-            elif query:
-                for match in self.get(f"/{kind}?{query}").get("entry", []):
-                    yield _Written(kind, match["resource"]["id"], match["resource"])
+        if target.id:
+            response = self._send(Request("GET", f"/{quote(target.type)}/{quote(target.id)}"))
+            found = self._json(response) if response.status == 200 else None
+            if response.status >= 500:
+                raise InfraError(f"{self.base_url} answered {response.status} for {target.type}/{target.id}")
+            return [_Written(target.type, target.id, found)]
+        try:
+            matches = self._matches(f"/{quote(target.type)}?{target.query}&_count={_PAGE}")
+        except FhirError:
+            return []  # the server refuses the criteria, of the write too
+        return [_Written(target.type, match["id"], match) for match in matches]
 
     def load(self, resources: Iterable[Resource], *, next_id: int | None = None) -> None:
         """PUT resources at their ids, in transactions, so that their references may come in any order.
@@ -163,15 +169,15 @@ class RemoteSession:
             InfraError: Something could not be undone; the message says what.
         """
         start = to.writes if to else 0
-        restored: list[Resource] = []
-        created: list[str] = []
-        for kind, id, before in self._touched(start):
-            now = self.read(kind, id)
-            if before is None and now is not None:
-                created.append(f"{kind}/{id}")
-            elif before is not None and _content(before) != _content(now):
-                restored.append({k: v for k, v in before.items() if k != "meta"} | _tags(before))
-        self._undo(restored, list(reversed(created)))
+        touched = [(written, self.read(written.type, written.id)) for written in self._touched(start)]
+        changed = [(old, now) for old, now in touched if _content(old.before) != _content(now)]
+        self._undo(changed)
+        wrong = [f"{what}, whose outcome is unknown" for what in self._lost]
+        for old, _ in changed:
+            if _content(self.read(old.type, old.id)) != _content(old.before):
+                wrong.append(f"{old.type}/{old.id} is not as it was")
+        if wrong:
+            raise InfraError(f"{self.base_url} could not be set back: {'; '.join(wrong)}")
         del self._log[start:]
 
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
@@ -190,7 +196,7 @@ class RemoteSession:
     def get(self, url: str) -> Json:
         """The parsed body of a GET; `url` relative to the base or absolute."""
         parts = urlsplit(url.removeprefix(self.base_url))
-        return self.handle(Request("GET", parts.path, parts.query)).json()
+        return self._json(self.handle(Request("GET", parts.path, parts.query)))
 
     def read(self, resource_type: str, id: str) -> Resource | None:
         """The current resource; None if unknown or deleted."""
@@ -203,16 +209,19 @@ class RemoteSession:
             for name, values in params.items()
             for value in (values if isinstance(values, (list, tuple)) else [values])
         ]
-        url: str | None = f"/{resource_type}?{urlencode([*pairs, ('_count', _PAGE)])}"
+        return self._matches(f"/{resource_type}?{urlencode([*pairs, ('_count', _PAGE)])}")
+
+    def _matches(self, url: str | None) -> list[Resource]:
+        """The matches on a page and on all behind it."""
         found: list[Resource] = []
         while url:
             parts = urlsplit(url.removeprefix(self.base_url))
-            response = self.handle(Request("GET", parts.path, parts.query))
-            bundle = response.json()
+            response = self._send(Request("GET", parts.path, parts.query))
+            bundle = self._json(response)
             if response.status != 200:
-                raise FhirError(response.status, bundle["issue"][0]["diagnostics"])
+                raise FhirError(response.status, bundle["issue"][0].get("diagnostics", ""))
             entries = bundle.get("entry", [])
-            found += [e["resource"] for e in entries if e.get("search", {}).get("mode") == "match"]
+            found += [e["resource"] for e in entries if e.get("search", {}).get("mode", "match") == "match"]
             url = next((link["url"] for link in bundle.get("link", []) if link["relation"] == "next"), None)
         return found
 
@@ -240,19 +249,31 @@ class RemoteSession:
             first.setdefault((written.type, written.id), written)
         return list(first.values())
 
-    def _undo(self, restored: list[Resource], created: list[str]) -> None:
-        entries: list[dict[str, Any]] = [
-            {"resource": r, "request": {"method": "PUT", "url": f"{r['resourceType']}/{r['id']}"}} for r in restored
-        ]
-        entries += [{"request": {"method": "DELETE", "url": url}} for url in created]
-        if not entries:
-            return
-        bundle = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
-        headers = {"content-type": "application/fhir+json"}
-        response = self.handle(Request("POST", "", headers=headers, body=parsing.dumps(bundle)))
+    def _undo(self, changed: list[tuple[_Written, Resource | None]]) -> None:
+        """Bring back what changed, delete what is new, take off the labels that a PUT would keep."""
+        entries: list[dict[str, Any]] = []
+        for old, now in changed:
+            url = f"{old.type}/{old.id}"
+            if old.before is None:
+                entries.insert(0, {"request": {"method": "DELETE", "url": url}})  # the newest first
+            else:
+                body = {name: value for name, value in old.before.items() if name != "meta"} | _labels(old.before)
+                entries.append({"resource": body, "request": {"method": "PUT", "url": url}})
+                self._take_labels(url, _added(_labels(old.before), _labels(now or {})))
+        if entries:
+            self._post("", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
+
+    def _take_labels(self, url: str, meta: Resource) -> None:
+        if meta:
+            parameter = {"name": "meta", "valueMeta": meta}
+            self._post(f"/{url}/$meta-delete", {"resourceType": "Parameters", "parameter": [parameter]})
+
+    def _post(self, path: str, resource: Resource) -> None:
+        body = parsing.dumps(resource)
+        response = self._send(Request("POST", path, headers={"content-type": JSON}, body=body))
         if response.status != 200:
-            names = ", ".join(e["request"]["url"] for e in entries[:10])
-            raise InfraError(f"{self.base_url} could not undo writes to {names}: {response.text[:300]}")
+            asked = ", ".join(e["request"]["url"] for e in resource.get("entry", [])[:10]) or path
+            raise InfraError(f"{self.base_url} could not undo writes to {asked}: {response.text[:300]}")
 
     def _resource(self, path: str) -> Resource | None:
         response = self.handle(Request("GET", path))
@@ -260,34 +281,44 @@ class RemoteSession:
             return None
         if response.status != 200:
             raise InfraError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
-        resource: Resource = response.json()
-        return resource
+        return self._json(response)
+
+    def _json(self, response: Response) -> Resource:
+        """The object an answer holds, its decimals as they were written."""
+        try:
+            found = parsing.loads(response.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise InfraError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
+        return found
 
 
 def _compact(answer: httpx.Response) -> bytes:
     """The body as the embedded server would print it: one line of JSON."""
     if answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0]) and answer.content:
-        return parsing.dumps(parsing.loads(answer.content))
+        try:
+            return parsing.dumps(parsing.loads(answer.content))
+        except ValueError:
+            return answer.content
     return answer.content
 
 
-def _created(response: Response) -> Iterator[_Written]:
-    """What a successful write says it created."""
-    body = response.json() if response.body.startswith(b"{") else {}
-    if body.get("type") in ("transaction-response", "batch-response"):
-        answers = [entry.get("response", {}) for entry in body.get("entry", [])]
-        places = [a.get("location") for a in answers if str(a.get("status", "")).startswith("201")]
-    else:
-        places = [response.headers.get("Content-Location")] if response.status == 201 else []
-    for place in places:
-        if place and (match := _VERSIONED.search(place)):
-            yield _Written(match[1], match[2], None)
+def _content(resource: Resource | None) -> bytes:
+    """What is to be restored: all but version, time and the order of labels; nothing for None."""
+    if resource is None:
+        return b""
+    labels = {name: sorted(map(parsing.dumps, values)) for name, values in _labels(resource).get("meta", {}).items()}
+    return parsing.dumps({**resource, "meta": None}) + repr(labels).encode()
 
 
-def _content(resource: Resource | None) -> Resource | None:
-    return None if resource is None else {k: v for k, v in resource.items() if k != "meta"}
-
-
-def _tags(resource: Resource) -> Resource:
+def _labels(resource: Resource) -> Resource:
     kept = {k: v for k, v in resource.get("meta", {}).items() if k in ("profile", "security", "tag")}
     return {"meta": kept} if kept else {}
+
+
+def _added(before: Resource, now: Resource) -> Resource:
+    """The labels there are now and were not before."""
+    old = before.get("meta", {})
+    added = {name: [v for v in values if v not in old.get(name, [])] for name, values in now.get("meta", {}).items()}
+    return {name: values for name, values in added.items() if values}

@@ -1,0 +1,427 @@
+"""A session on a server elsewhere: what it wrote comes undone, and what fails there is never the agent's fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fhir_gym import run, task_keys
+from fhir_gym.errors import InfraError
+from fhir_gym.fhir import Request, Response, Session, World
+from fhir_gym.fhir.http import create_app
+from fhir_gym.fhir.remote import RemoteSession
+from fhir_gym.fhir.store.builder import WorldBuilder
+from fhir_gym.fhir.touched import Target, created, is_write, targets
+from fhir_gym.rollouts import Rollout
+from fhir_gym.tasks import packs
+from fhir_gym.types import Resource
+from tests.fhir.writing import entry, patient
+from tests.property.scene import FHIR, JSON_PATCH, NOW, build_world, observation_content
+from tests.worlds.serving import served
+
+AnySession = Session | RemoteSession
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with build_world(tmp_path_factory.mktemp("remote")) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def server(world: World) -> Iterator[str]:
+    with served(create_app(world)) as url:
+        yield url
+
+
+@pytest.fixture
+def remote(server: str, world: World) -> Iterator[RemoteSession]:
+    session = RemoteSession(server, world)
+    yield session
+    session.close()
+
+
+def send(session: AnySession, method: str, url: str, body: Any = None, **headers: str) -> Response:
+    path, _, query = url.partition("?")
+    sent = {"content-type": FHIR} | {name.replace("_", "-"): value for name, value in headers.items()}
+    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    return session.handle(Request(method, path, query, sent, data))
+
+
+def state(server: str) -> dict[str, Any]:
+    """All the server holds but versions, times and the order of labels; decimals as they are written."""
+    found = {}
+    for kind in ("Patient", "Observation", "Basic"):
+        answer = httpx.get(f"{server}/{kind}?_count=1000")
+        for one in json.loads(answer.content, parse_float=str).get("entry", []):
+            resource = one["resource"]
+            meta = {k: v for k, v in resource.pop("meta").items() if k not in ("versionId", "lastUpdated")}
+            for labels in meta.values():
+                labels.sort(key=repr)
+            found[f"{kind}/{resource['id']}"] = resource | {"meta": meta}
+    return found
+
+
+def tags(*codes: str) -> Resource:
+    meta = {"tag": [{"system": "urn:x", "code": code} for code in codes]}
+    return {"resourceType": "Parameters", "parameter": [{"name": "meta", "valueMeta": meta}]}
+
+
+def bundle(kind: str, *entries: dict[str, Any]) -> Resource:
+    return {"resourceType": "Bundle", "type": kind, "entry": list(entries)}
+
+
+URN = "urn:uuid:0a0b0c0d-1111-4222-8333-000000000001"
+NOTE = {"resourceType": "Observation", **observation_content("Patient/S1", "NOTE", 1)}
+GENDER = [{"op": "add", "path": "/gender", "value": "other"}]
+XML = (
+    b'<Bundle xmlns="http://hl7.org/fhir"><type value="transaction"/><entry><resource><Patient><id value="S2"/>'
+    b'<active value="true"/></Patient></resource><request><method value="PUT"/><url value="Patient/S2"/></request>'
+    b"</entry></Bundle>"
+)
+
+WRITES: dict[str, Callable[[AnySession], list[Response]]] = {
+    "create": lambda s: [send(s, "POST", "/Patient", patient(None, "New"))],
+    "conditional create": lambda s: [
+        send(s, "POST", "/Patient", patient(None, "Neu"), if_none_exist="family=Neu"),
+        send(s, "POST", "/Patient", patient(None, "Alpha"), if_none_exist="family=Alpha"),
+    ],
+    "update": lambda s: [send(s, "PUT", "/Patient/S1", patient("S1", "Changed"))],
+    "update twice": lambda s: [send(s, "PUT", "/Patient/S1", patient("S1", name)) for name in ("One", "Two")],
+    "update as create": lambda s: [send(s, "PUT", "/Patient/mine", patient("mine", "Mine"))],
+    "update through a longer path": lambda s: [send(s, "PUT", "//Patient/S1/_history/1", patient("S1", "Longer"))],
+    "update through an encoded id": lambda s: [send(s, "PUT", "/Patient/%531", patient("S1", "Encoded"))],
+    "conditional update": lambda s: [
+        send(s, "PUT", "/Patient?family=Alba&_summary=true&_count=0", patient(None, "Alba", active=True)),
+        send(s, "PUT", "/Patient?family=Unheard", patient(None, "Unheard")),
+    ],
+    "patch": lambda s: [send(s, "PATCH", "/Patient/S2", GENDER, content_type=JSON_PATCH)],
+    "conditional patch": lambda s: [send(s, "PATCH", "/Patient?family=Alba", GENDER, content_type=JSON_PATCH)],
+    "delete": lambda s: [send(s, "DELETE", "/Observation/o1")],
+    "delete an id of digits": lambda s: [send(s, "DELETE", "/Patient/5")],
+    "conditional delete": lambda s: [send(s, "DELETE", "/Observation?code=K&value-quantity=gt2&_elements=id")],
+    "delete and create again": lambda s: [
+        send(s, "DELETE", "/Observation/o1"),
+        send(s, "PUT", "/Observation/o1", {**NOTE, "id": "o1"}),
+    ],
+    "create and delete": lambda s: [
+        send(s, "PUT", "/Patient/short", patient("short")),
+        send(s, "DELETE", "/Patient/short"),
+    ],
+    "create, refer to it": lambda s: [
+        send(s, "PUT", "/Patient/mine", patient("mine")),
+        send(s, "POST", "/Observation", NOTE | {"subject": {"reference": "Patient/mine"}}),
+    ],
+    "delete with all that refers to it": lambda s: [
+        *(send(s, "DELETE", f"/Observation/o{n}") for n in (1, 3)),
+        send(s, "DELETE", "/Patient/S2"),
+    ],
+    "labels added": lambda s: [send(s, "POST", "/Patient/S1/$meta-add", tags("a", "b"))],
+    "labels taken": lambda s: [send(s, "POST", "/Patient/tagged/$meta-delete", tags("first"))],
+    "labels by update": lambda s: [
+        send(s, "PUT", "/Patient/tagged", patient("tagged", meta={"tag": [{"code": "third"}], "profile": ["urn:p"]}))
+    ],
+    "transaction": lambda s: [
+        send(
+            s,
+            "POST",
+            "/",
+            bundle(
+                "transaction",
+                entry("POST", "Patient", patient(None, "Both"), full_url=URN),
+                entry("POST", "Observation", NOTE | {"subject": {"reference": URN}}),
+                entry("PUT", "Patient/S2", patient("S2", "Changed")),
+                entry("PUT", "Patient?family=beta", patient(None, "beta", active=False)),
+                entry("DELETE", "Observation/o2"),
+                entry("DELETE", "Observation?code=NOTHING"),
+            ),
+        )
+    ],
+    "batch": lambda s: [
+        send(
+            s,
+            "POST",
+            "",
+            bundle(
+                "batch",
+                entry("DELETE", "Patient/S1"),
+                entry("PUT", "Patient/S1", patient("S1", "Changed")),
+                entry("POST", "Basic", {"resourceType": "Basic", "code": {"text": "x"}}),
+                entry("GET", "Patient/S2"),
+            ),
+        )
+    ],
+    "xml": lambda s: [send(s, "POST", "/", XML, content_type="application/fhir+xml")],
+    "decimals": lambda s: [send(s, "PUT", "/Observation/exact", {**NOTE, "id": "exact"})],
+}
+
+
+@pytest.fixture(scope="module")
+def furnished(server: str) -> str:
+    """The server with resources whose bytes and labels are worth keeping."""
+    exact = (
+        b'{"resourceType":"Observation","id":"exact","status":"final","code":{"text":"x"},"valueQuantity":{"value":1.50'
+    )
+    exact += b"}}"
+    tagged = patient("tagged", meta={"tag": [{"system": "urn:x", "code": code} for code in ("first", "second")]})
+    for url, body in (("Observation/exact", exact), ("Patient/tagged", json.dumps(tagged).encode())):
+        assert httpx.put(f"{server}/{url}", content=body, headers={"content-type": FHIR}).status_code == 201
+    assert "1.50" in httpx.get(f"{server}/Observation/exact").text
+    return server
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_was_written_comes_undone(furnished: str, remote: RemoteSession, name: str) -> None:
+    before = state(furnished)
+    for response in WRITES[name](remote):
+        assert response.status < 300, response.text
+    changed = state(furnished) != before
+    assert changed == (name != "create and delete")
+    assert len(remote.changes()) == len(set((c.resource_type, c.id) for c in remote.changes()))
+    remote.rollback()
+    assert state(furnished) == before
+    assert remote.changes() == []
+
+
+def test_all_of_it_at_once_to_a_checkpoint(furnished: str, remote: RemoteSession) -> None:
+    bare = state(furnished)
+    WRITES["transaction"](remote)
+    point, prepared = remote.checkpoint(), state(furnished)
+    for _ in range(2):
+        for write in WRITES.values():
+            write(remote)
+        assert state(furnished) != prepared
+        remote.rollback(point)
+        assert state(furnished) == prepared
+        assert remote.changes(point) == []
+    remote.close()
+    assert state(furnished) == bare
+
+
+def plain(session: AnySession) -> list[tuple[str, str, Any, Any]]:
+    def content(resource: Resource | None) -> Any:
+        return resource and {k: v for k, v in resource.items() if k not in ("meta", "id", "subject")}
+
+    return [(c.kind, c.resource_type, content(c.before), content(c.after)) for c in session.changes()]
+
+
+ON_THE_WORLD_ALONE = sorted(set(WRITES) - {"labels taken", "labels by update", "decimals", "create and delete"})
+
+
+@pytest.mark.parametrize("name", ON_THE_WORLD_ALONE)
+def test_changes_are_those_of_an_embedded_session(remote: RemoteSession, world: World, name: str) -> None:
+    with world.session() as embedded:
+        for mine, theirs in zip(WRITES[name](remote), WRITES[name](embedded), strict=True):
+            assert mine.status == theirs.status
+        assert sorted(plain(remote), key=repr) == sorted(plain(embedded), key=repr)
+
+
+def content(resource: Resource | None) -> Resource | None:
+    return resource and {name: value for name, value in resource.items() if name != "meta"}
+
+
+def test_reads_and_searches_are_those_of_an_embedded_session(remote: RemoteSession, world: World) -> None:
+    with world.session() as embedded:
+        for kind in ("Patient", "Observation"):
+            for id in world.ids(kind):
+                assert content(remote.read(kind, id)) == content(embedded.read(kind, id)) is not None
+        for query in ({"patient": "S1"}, {"code": "K", "_sort": "-value-quantity"}, {"_id": "o0,o2,o4"}):
+            mine, theirs = remote.search("Observation", **query), embedded.search("Observation", **query)
+            assert list(map(content, mine)) == list(map(content, theirs)) != []
+        assert content(remote.get("/Patient/S1")) == content(embedded.get("/Patient/S1"))
+    assert remote.read("Patient", "nobody") is None
+
+
+def test_a_setup_in_any_order_goes_and_comes(remote: RemoteSession, server: str) -> None:
+    before = state(server)
+    remote.load([NOTE | {"id": "e1", "subject": {"reference": "Patient/e2"}}, patient("e2")])
+    assert remote.read("Observation", "e1") is not None
+    remote.rollback()
+    assert state(server) == before
+
+
+# an agent's mistakes are answers
+
+
+@pytest.mark.parametrize(
+    ("method", "url"),
+    [
+        ("PUT", "/Patient/a_b"),
+        ("DELETE", "/Nothing/1"),
+        ("PATCH", "/Patient/%zz"),
+        ("DELETE", "/Patient?nonsense=1"),
+        ("DELETE", "/Patient"),
+        ("PUT", "/" + "x" * 70_000),
+        ("DELETE", "/Patient/\x00"),
+        ("POST", "/Patient/S1/$nonsense"),
+        ("POST", "/"),
+    ],
+)
+def test_an_agents_mistakes_are_answers(remote: RemoteSession, server: str, method: str, url: str) -> None:
+    before = state(server)
+    bodies: list[Any] = [
+        patient("x"),
+        b"{",
+        b"[" * 5_000,
+        bundle("batch", {}),
+        {"resourceType": "Bundle", "entry": [None]},
+    ]
+    for body in bodies:
+        response = send(remote, method, url, body)
+        assert 400 <= response.status < 500 or response.status == 200
+    remote.rollback()
+    assert state(server) == before
+
+
+# failures of the server
+
+
+def failing(world: World, answer: Callable[[httpx.Request], httpx.Response]) -> RemoteSession:
+    """A session whose server answers as told once it is open."""
+    live = [False]
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        if live[0]:
+            return answer(request)
+        resource = {"resourceType": "Patient", "id": request.url.path.rpartition("/")[2]}
+        return httpx.Response(200, json=resource, headers={"content-type": FHIR})
+
+    session = RemoteSession("http://x/fhir", world, client=httpx.Client(transport=httpx.MockTransport(respond)))
+    live[0] = True
+    return session
+
+
+def down(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+def cut(request: httpx.Request) -> httpx.Response:
+    if request.method == "GET":
+        return httpx.Response(404, json={"resourceType": "OperationOutcome"})
+    raise httpx.ReadTimeout("too late")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [down, lambda _: httpx.Response(503), lambda _: httpx.Response(502), lambda _: httpx.Response(200, text="<html>")],
+    ids=["refused", "503", "502", "html"],
+)
+def test_a_server_that_is_down_is_an_infrastructure_failure(
+    world: World, answer: Callable[[httpx.Request], httpx.Response]
+) -> None:
+    session = failing(world, answer)
+    for ask in (
+        lambda: session.read("Patient", "S1"),
+        lambda: session.search("Patient"),
+        lambda: session.get("/Patient"),
+        lambda: send(session, "PUT", "/Patient/S1", patient("S1")),
+    ):
+        with pytest.raises(InfraError, match="http://x/fhir"):
+            ask()
+
+
+def test_a_write_without_an_answer_is_named_when_it_cannot_be_undone(world: World) -> None:
+    session = failing(world, cut)
+    with pytest.raises(InfraError, match="ReadTimeout"):
+        send(session, "POST", "/Patient", patient())
+    with pytest.raises(InfraError, match="POST /Patient, whose outcome is unknown"):
+        session.rollback()
+
+
+def test_a_server_that_restores_something_else_is_told_on(world: World) -> None:
+    def stubborn(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            family = "Old" if not session._log else "New"
+            return httpx.Response(200, json=patient("S1", family), headers={"content-type": FHIR})
+        return httpx.Response(200, json=patient("S1", "New"), headers={"content-type": FHIR})
+
+    session = failing(world, stubborn)
+    assert send(session, "PUT", "/Patient/S1", patient("S1", "New")).status == 200
+    with pytest.raises(InfraError, match="Patient/S1 is not as it was"):
+        session.rollback()
+
+
+def test_no_server_at_all_and_another_world(world: World, server: str, tmp_path: Path) -> None:
+    with pytest.raises(InfraError, match="does not answer"):
+        RemoteSession("http://127.0.0.1:9/fhir", world)
+    with WorldBuilder(tmp_path / "w.sqlite", name="elsewhere", seed=None, now=NOW) as builder:
+        builder.add(patient("not-there"))
+    with World.open(tmp_path / "w.sqlite") as other, pytest.raises(InfraError, match="does not hold the world"):
+        RemoteSession(server, other)
+
+
+# what writes name
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "expected"),
+    [
+        ("PUT", "/Patient/1", [Target("Patient", "1")]),
+        ("DELETE", "Patient//1/", [Target("Patient", "1")]),
+        ("PATCH", "/Patient?family=A%20B&_elements=id", [Target("Patient", "", "family=A+B")]),
+        ("POST", "/Patient", []),
+        ("POST", "/Patient/1/$meta-add", [Target("Patient", "1")]),
+        ("DELETE", "/Patient?_count=3", []),
+        ("PUT", "/Patient/%zz", []),
+    ],
+)
+def test_targets(method: str, url: str, expected: list[Target]) -> None:
+    path, _, query = url.partition("?")
+    found = targets(Request(method, path, query), "http://x/fhir")
+    assert [one._replace(query=one.query.replace("%20", "+")) for one in found] == expected
+
+
+def test_targets_of_a_bundle() -> None:
+    body = bundle("batch", entry("PUT", "http://x/fhir/Patient/1"), entry("GET", "Patient"), {"request": 3}, {})
+    request = Request("POST", "/", body=json.dumps(body).encode())
+    assert [one for one in targets(request, "http://x/fhir") if one.id or one.query] == [Target("Patient", "1")]
+    with pytest.raises(ValueError):
+        targets(Request("POST", "/", body=b"{"), "http://x/fhir")
+
+
+def test_what_an_answer_created() -> None:
+    place = "http://x/fhir/Patient/7/_history/1"
+    assert created(Response(201, {"Location": place})) == [("Patient", "7")]
+    assert created(Response(200, {"Content-Location": place})) == []
+    assert created(Response(201, {}, b"{")) == []
+
+
+def test_what_is_a_write() -> None:
+    assert is_write(Request("POST", "/Patient")) and is_write(Request("DELETE", "/Patient/1"))
+    assert not is_write(Request("POST", "/Patient/_search")) and not is_write(Request("GET", "/Patient"))
+    assert not is_write(Request("POST", "/Patient/$validate"))
+
+
+# episodes
+
+
+@pytest.fixture(scope="module")
+def hospital_server(hospital: World) -> Iterator[str]:
+    with served(create_app(hospital)) as url:
+        yield url
+
+
+def judged(rollout: Rollout) -> Any:
+    """How an episode ended, but for ids and times that the server made."""
+    verdict = rollout.verdict
+    assert verdict is not None, rollout.error
+    checks = [(check.name, check.passed, check.level) for check in verdict.checks]
+    statuses = [turn.status for turn in rollout.turns]
+    return rollout.task.key, rollout.stop_reason, rollout.success, rollout.light, checks, verdict.evidence, statuses
+
+
+@pytest.mark.parametrize("agent", ["gold", "idle"])
+@pytest.mark.parametrize("env_id", packs())
+def test_verdicts_are_those_of_the_embedded_server(
+    hospital: World, hospital_server: str, env_id: str, agent: str
+) -> None:
+    embedded = list(run(env_id, agent, variations=0, world=hospital))
+    elsewhere = list(run(env_id, agent, variations=0, world=hospital, fhir_server=hospital_server))
+    assert [judged(rollout) for rollout in elsewhere] == [judged(rollout) for rollout in embedded]
+    assert {rollout.success for rollout in embedded} == {agent == "gold"}
+    assert len(embedded) == len(task_keys(env_id))
