@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from fhir_gym.cli import dataset, demo, rollout, serve, tasks, version, worlds
+from fhir_gym.cli import dataset, demo, report, rollout, serve, tasks, version, worlds
 from fhir_gym.cli._console import note
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
@@ -31,6 +31,7 @@ app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("rollout")(rollout.rollout)
 app.command("dataset")(dataset.dataset)
+app.command("report")(report.report)
 app.add_typer(worlds.app, name="worlds")
 app.add_typer(tasks.app, name="tasks")
 app.command("version")(version.version)

@@ -1,0 +1,49 @@
+"""`fhir-gym report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fhir_gym.cli._console import note, out, print_json, print_text, table
+from fhir_gym.cli._options import names
+
+__all__ = ["report"]
+
+
+def report(
+    rollouts: Annotated[list[Path], typer.Argument(help="Files that `fhir-gym rollout` wrote.")],
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="agent, pack, kind, difficulty, category, task or split; several with commas; all if not given."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """What rollouts come to: success with 95 % intervals, steps, requests, tokens, and what went wrong.
+
+    Two files, or one with two agents, are also set side by side.
+
+    Example: fhir-gym report small.jsonl large.jsonl --by task,kind
+    """
+    if json and markdown:
+        raise typer.BadParameter("--json and --markdown exclude each other")
+    from fhir_gym import evaluation
+
+    wanted = names(",".join(by or []))
+    found = evaluation.Report(evaluation.read_runs(rollouts), evaluation.dimensions(wanted))
+    if json:
+        print_json(evaluation.plain(found))
+        return
+    if markdown:
+        out.file.write(evaluation.markdown(found))
+        return
+    for section in evaluation.sections(found):
+        table(section.columns, section.rows, title=section.title)
+        print_text()
+    for remark in found.remarks():
+        note(remark, style="yellow")

@@ -1,0 +1,187 @@
+"""A report as tables, as Markdown, and as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fhir_gym.evaluation.figures import Figures, Share, wilson
+from fhir_gym.evaluation.report import Report
+
+__all__ = ["Section", "markdown", "plain", "sections"]
+
+_HEADS = ("episodes", "success", "95 %", "light", "reward", "steps", "requests", "invalid", "tokens in", "tokens out")
+
+_TOP = 10
+"""Longest list of mistakes in a table; the JSON has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table with its title."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def sections(report: Report) -> list[Section]:
+    """The tables of a report, in the order in which one reads them."""
+    totals = [(run.name, *_cells(report.total(place))) for place, run in enumerate(report.runs)]
+    found = [_section("Runs", ("run", *_HEADS), totals)]
+    found += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
+    found += _compared(report)
+    found += [
+        _counts(report, "How episodes ended", "reason", [report.stops(run) for run in range(len(report.runs))]),
+        _counts(report, "How the model's turns ended", "reason", [report.finishes(n) for n in range(len(report.runs))]),
+        _counts(report, "Invalid actions", "why", [report.invalid(run) for run in range(len(report.runs))]),
+        _failed(report),
+        _counts(report, "Not the agent's fault", "error", [report.infra_errors(n) for n in range(len(report.runs))]),
+    ]
+    return [section for section in found if section.rows]
+
+
+def markdown(report: Report) -> str:
+    """The report as Markdown."""
+    parts = ["# Rollout report"]
+    if report.remarks():
+        parts.append("\n".join(f"- {_escape(remark)}" for remark in report.remarks()))
+    for section in sections(report):
+        lines = [section.columns, tuple("---" for _ in section.columns), *section.rows]
+        table = "\n".join("| " + " | ".join(_escape(cell) for cell in line) + " |" for line in lines)
+        parts.append(f"## {section.title}\n\n{table}")
+    return "\n\n".join(parts) + "\n"
+
+
+def plain(report: Report) -> dict[str, Any]:
+    """The report as plain data for JSON; all figures unrounded to the sixth digit, shares between 0 and 1."""
+    compared = report.comparison()
+    return {
+        "runs": [
+            {
+                "name": run.name,
+                "source": run.source,
+                "agent": run.agent,
+                "settings": run.settings,
+                "figures": report.total(place).plain(),
+                "stop_reasons": dict(report.stops(place)),
+                "finish_reasons": dict(report.finishes(place)),
+                "invalid": dict(report.invalid(place)),
+                "failed_checks": [
+                    {"name": name, "failed": failed, "of": of} for name, failed, of in report.failed_checks(place)
+                ],
+                "infra_errors": dict(report.infra_errors(place)),
+            }
+            for place, run in enumerate(report.runs)
+        ],
+        "by": {
+            dimension: [
+                {"value": value, "figures": [figures and figures.plain() for figures in every]}
+                for value, every in report.groups(dimension)
+            ]
+            for dimension in report.by
+        },
+        "comparison": None if compared is None else asdict(compared),
+        "remarks": report.remarks(),
+    }
+
+
+def _section(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Section:
+    """A section without the columns in which no row says anything."""
+    kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in rows)]
+    return Section(title, tuple(columns[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows))
+
+
+def _by(report: Report, place: int) -> Section:
+    dimension = report.by[place]
+    several = len(report.runs) > 1
+    rows = []
+    for value, every in report.groups(dimension):
+        for run, figures in zip(report.runs, every, strict=True):
+            if figures is not None:
+                rows.append((value, run.name if several else "", *_cells(figures)))
+    return _section(f"By {dimension}", (dimension, "run", *_HEADS), rows)
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    lost = figures.episodes - figures.graded
+    return (
+        f"{figures.graded} + {lost} not judged" if lost else str(figures.graded),
+        _percent(figures.success.value),
+        _interval(figures.success),
+        _percent(figures.light.value),
+        _number(figures.reward, 2),
+        _number(figures.steps, 1),
+        _number(figures.requests, 1),
+        _number(figures.invalid, 1),
+        _number(figures.prompt_tokens, 0),
+        _number(figures.completion_tokens, 0),
+    )
+
+
+def _compared(report: Report) -> list[Section]:
+    """Two runs: their difference group by group, and episode by episode."""
+    compared = report.comparison()
+    if compared is None:
+        return []
+    names = [run.name for run in report.runs]
+    rows = []
+    dimensions = [dimension for dimension in report.by if dimension != "agent"]
+    groups: list[tuple[str, list[Figures | None]]] = [("all", [report.total(0), report.total(1)])]
+    groups += [group for dimension in dimensions for group in report.groups(dimension)]
+    for value, (one, other) in groups:
+        if one is None or other is None or one.success.value is None or other.success.value is None:
+            continue
+        points = 100 * (other.success.value - one.success.value)
+        rows.append((value, _percent(one.success.value), _percent(other.success.value), f"{points:+.1f}"))
+    found = [_section("Success side by side", ("", *names, "points"), rows)]
+    if compared.common:
+        counts = (compared.common, compared.both, compared.first, compared.second, compared.neither)
+        heads = ("episodes in both", "both succeed", f"only {names[0]}", f"only {names[1]}", "neither")
+        found.append(Section("Episode by episode", heads, (tuple(map(str, counts)),)))
+    return found
+
+
+def _counts(report: Report, title: str, head: str, every: Sequence[Sequence[tuple[str, int]]]) -> Section:
+    """The most frequent ones of some things, a column a run."""
+    found = [dict(counts) for counts in every]
+    names = sorted({name for counts in found for name in counts}, key=lambda n: (-sum(c.get(n, 0) for c in found), n))
+    rows = [(name, *(str(counts.get(name, 0)) for counts in found)) for name in names[:_TOP]]
+    heads = ["count"] if len(found) == 1 else [run.name for run in report.runs]
+    return Section(title, (head, *heads), tuple(rows))
+
+
+def _failed(report: Report) -> Section:
+    every = [{name: (failed, of) for name, failed, of in report.failed_checks(n)} for n in range(len(report.runs))]
+    totals = Counter[str]()
+    for found in every:
+        totals.update({name: failed for name, (failed, _) in found.items() if failed})
+    names = sorted(totals, key=lambda name: (-totals[name], name))[:_TOP]
+    rows = [(name, *(_of(found.get(name)) for found in every)) for name in names]
+    heads = ["failed"] if len(every) == 1 else [run.name for run in report.runs]
+    return Section("Most failed checks", ("check", *heads), tuple(rows))
+
+
+def _of(counts: tuple[int, int] | None) -> str:
+    return "" if counts is None else f"{counts[0]} of {counts[1]}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def _interval(share: Share) -> str:
+    low, high = wilson(share.count, share.of)
+    return f"{100 * low:.1f} to {100 * high:.1f}" if share.of else ""
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _escape(text: str) -> str:
+    """Text of a table cell: bars, line ends and markup of agents' making do nothing there."""
+    escaped = "".join(f"\\{letter}" if letter in "\\|`*_<>[]" else letter for letter in text)
+    return escaped.replace("\r", " ").replace("\n", " ")
