@@ -61,7 +61,7 @@ _NAMES = ("Bayview", "Cedar", "Eastgate", "Harbor", "Lakeside", "Northfield", "P
 _KINDS = ("Clinic", "Family Practice", "Health Center", "Medical Group")
 _TAKEN = ("busy", "busy-unavailable", "busy-tentative", "entered-in-error")
 _OPEN, _CLOSED = 7, 19
-_MOST = 8
+_MOST, _FEW = 8, 3
 _NONE = 0.25
 
 
@@ -221,11 +221,11 @@ def draw_openings(
         elsewhere: Ids of schedules that do not.
     """
     number = 0 if rng.random() < _NONE else rng.randrange(1, _MOST + 1)
-    inside = [moment for moment in window.inside if moment not in window.edges]
-    rng.shuffle(inside)
+    within = [moment for moment in window.inside if moment not in window.edges]
+    inside = rng.sample(within, _MOST + _FEW + len(elsewhere) + 1)
     moments = [*(edge for edge in window.edges if rng.random() < 0.5), *(inside.pop() for _ in range(_MOST))]
     decoys = [
-        *(_opening(ids, rng.choice(here), inside.pop(), status) for status in rng.sample(_TAKEN, 3)),
+        *(_opening(ids, rng.choice(here), inside.pop(), status) for status in rng.sample(_TAKEN, _FEW)),
         *(_opening(ids, schedule_id, inside.pop()) for schedule_id in elsewhere),
         *(_opening(ids, rng.choice(here), moment) for moment in window.outside),
     ]

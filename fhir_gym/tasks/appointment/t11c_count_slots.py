@@ -99,7 +99,7 @@ class CountSlots(FindOpenings[CountSlotsParams]):
         now = world.now.replace(microsecond=0)
         window = Window(
             edges=(now,),
-            inside=quarter_hours(now, now + timedelta(days=rng.randrange(3, 30))),
+            inside=quarter_hours(now, now + timedelta(days=rng.randrange(3, 15))),
             outside=(now - timedelta(minutes=5), now - QUARTER * rng.randrange(8, 90), now - timedelta(days=7)),
         )
         schedules = [diary.id for diary in diaries]
