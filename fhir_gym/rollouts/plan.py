@@ -102,10 +102,11 @@ def plan(
         wanted = numbers(variations)
     else:
         wanted = (variations,) if isinstance(variations, int) else tuple(int(k) for k in variations)
-    if split is not None:
-        outside = [k for k in wanted if k not in allowed]
-        if outside:
-            raise FhirGymError(f"variation {outside[0]} is not in split {split!r} ({allowed[0]} to {allowed[-1]})")
+    outside = [k for k in wanted if k not in allowed]
+    if outside and task_file is not None:
+        raise FhirGymError(f"the tasks of a task file have one variation, 0, not {outside[0]}")
+    if outside and split is not None:
+        raise FhirGymError(f"variation {outside[0]} is not in split {split!r} ({allowed[0]} to {allowed[-1]})")
     if repeats < 1:
         raise FhirGymError(f"repeats must be at least 1, not {repeats}")
     jobs = (Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))

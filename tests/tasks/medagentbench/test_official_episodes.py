@@ -206,6 +206,8 @@ def test_wrong_arguments(task_file: Path, small: World) -> None:
         gymnasium.make(PACK, world=small, grading="official")
     with pytest.raises(FhirGymError, match="no splits"):
         gymnasium.make(PACK, world=small, task_file=task_file, split="test")
+    with pytest.raises(FhirGymError, match="one variation"):
+        fhir_gym.run(PACK, "idle", world=small, task_file=task_file, variations="0-9")
     with pytest.raises(UnknownNameError, match="grading of task 01"):
         fhir_gym.run(PACK, "idle", tasks="01", world=small, grading="official")
 
