@@ -7,7 +7,7 @@ What an *agent* does wrong is never an exception: it is answered with a FHIR Ope
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 __all__ = [
     "EndpointError",
@@ -19,6 +19,10 @@ __all__ = [
     "UnknownNameError",
     "WorldError",
 ]
+
+
+_CLOSE = 0.5
+"""How alike two names are, from 0 to 1, for one to be a slip of the other."""
 
 
 class FhirGymError(Exception):
@@ -36,8 +40,9 @@ class UnknownNameError(FhirGymError, ValueError):
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
-        near = get_close_matches(str(name), self.known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        near = max(self.known, key=lambda one: SequenceMatcher(None, one, str(name)).ratio(), default="")
+        close = SequenceMatcher(None, near, str(name)).ratio() >= _CLOSE
+        hint = f"; did you mean {near!r}?" if near and close else "."  # of several as near, the first
         listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")
         super().__init__(f"unknown {kind} {name!r}{hint} Known: {listed or 'none'}")
 
