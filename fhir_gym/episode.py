@@ -233,13 +233,26 @@ class Episode:
         self._said.append((text, outcome.observation))
         truncated = not outcome.over and self._steps >= self.rules.max_steps
         info = self.info() | {"status": outcome.status, "invalid": outcome.invalid}
-        reward = 0.0
-        if outcome.over or truncated:
-            self._state = "over"
-            self._verdict = self._judge()
-            reward = self._verdict.reward(self.rules.reward)
-            info |= {"success": self._verdict.success, "verdict": self._verdict.model_dump(mode="json")}
+        reward = self._end(info) if outcome.over or truncated else 0.0
         return Step(outcome.observation, reward, outcome.over, truncated, info)
+
+    def cut(self) -> Step:
+        """End the episode where it is, as the step limit does: the agent cannot go on (its context is full).
+
+        Raises:
+            FhirGymError: The episode has not started, or is over.
+        """
+        if self._state != "running":
+            raise FhirGymError(f"nothing can be cut off: the episode is {self._state}")
+        info = self.info()
+        return Step(FINISHED, self._end(info), False, True, info)
+
+    def _end(self, info: dict[str, Any]) -> float:
+        """Judge, and say so in `info`."""
+        self._state = "over"
+        self._verdict = self._judge()
+        info |= {"success": self._verdict.success, "verdict": self._verdict.model_dump(mode="json")}
+        return self._verdict.reward(self.rules.reward)
 
     def info(self) -> dict[str, Any]:
         """Which task this is and where it stands, as `Step.info` has it."""

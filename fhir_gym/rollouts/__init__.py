@@ -1,5 +1,6 @@
 """Rollouts: run agents on episodes, keep the records, make datasets of them."""
 
+from fhir_gym.rollouts.budget import Budget
 from fhir_gym.rollouts.dataset import FORMATS, Export, Format, Selection, export, write_dataset
 from fhir_gym.rollouts.files import completed, read_rollouts, write_rollouts
 from fhir_gym.rollouts.plan import numbers, plan
@@ -9,6 +10,7 @@ from fhir_gym.rollouts.runner import run
 __all__ = [
     "FORMATS",
     "SCHEMA_VERSION",
+    "Budget",
     "Export",
     "Format",
     "Rollout",

@@ -20,18 +20,15 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from fhir_gym.actions import GRAMMAR, Invalid
+from fhir_gym.agents import Message
+from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
 from fhir_gym.errors import MissingExtraError, RecordError, UnknownNameError
 from fhir_gym.rollouts.record import Rollout
 
-__all__ = ["FORMATS", "SYSTEM_PROMPT", "Export", "Format", "Selection", "export", "load", "write_dataset"]
+__all__ = ["FORMATS", "Export", "Format", "Selection", "export", "load", "write_dataset"]
 
 Format = Literal["messages", "tools", "completion"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-SYSTEM_PROMPT = (
-    "You work on health records through a FHIR R4 server. You are given a task and do one action at a time; "
-    "you see its result before the next one."
-)
-_TOOLS_NOTE = " Act by calling tools; where the task says FINISH([...]), call finish with that list as its answer."
 Row = dict[str, Any]
 
 
@@ -230,20 +227,24 @@ def _completion(rollout: Rollout) -> list[Row]:
 
 def _conversation(rollout: Rollout) -> list[Row]:
     """The episode as a chat; it ends with the last action, whose result nobody reads."""
+    if rollout.opening and rollout.opening.protocol == "text":
+        return rollout.messages
     messages = [
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": rollout.first_observation},
     ]
     for turn in rollout.turns:
         messages.append({"role": "assistant", "content": turn.action})
-        messages.append({"role": "user", "content": turn.observation})
+        messages.append({"role": "user", "content": turn.read})
     return messages[:-1] if rollout.turns else messages
 
 
 def _tools(rollout: Rollout) -> list[Row] | None:
     """The episode as tool calls, without the text format of actions; None if an action is none of the tools'."""
+    if rollout.opening and rollout.opening.protocol == "tools":
+        return [{"messages": _decoded(rollout.messages), "tools": GRAMMAR.tools()}]
     messages: list[Row] = [
-        {"role": "system", "content": SYSTEM_PROMPT + _TOOLS_NOTE},
+        {"role": "system", "content": SYSTEM_PROMPT + TOOLS_NOTE},
         {"role": "user", "content": rollout.prompt},
     ]
     for number, turn in enumerate(rollout.turns):
@@ -256,8 +257,28 @@ def _tools(rollout: Rollout) -> list[Row] | None:
         function = {"name": name, "arguments": arguments}
         calls = [{"id": id, "type": "function", "function": function}]
         messages.append({"role": "assistant", "content": "", "tool_calls": calls})
-        messages.append({"role": "tool", "tool_call_id": id, "name": name, "content": turn.observation})
+        messages.append({"role": "tool", "tool_call_id": id, "name": name, "content": turn.read})
     return [{"messages": messages[:-1], "tools": GRAMMAR.tools()}]
+
+
+def _decoded(messages: Iterable[Message]) -> list[Row]:
+    """Messages with the arguments of their tool calls as objects, and results that name their tool."""
+    rows: list[Row] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        row = dict(message)
+        if "tool_calls" in row:
+            row["tool_calls"] = [_call(call) for call in row["tool_calls"]]
+            names |= {call["id"]: call["function"]["name"] for call in row["tool_calls"]}
+        if row["role"] == "tool":
+            row = {"role": "tool", "tool_call_id": row["tool_call_id"], "name": names[row["tool_call_id"]]} | row
+        rows.append(row)
+    return rows
+
+
+def _call(call: Row) -> Row:
+    function = call["function"]
+    return call | {"function": {"name": function["name"], "arguments": json.loads(function["arguments"])}}
 
 
 _BUILD: Mapping[Format, Callable[[Rollout], list[Row] | None]] = MappingProxyType(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +18,8 @@ from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout
 __all__ = ["completed", "read_rollouts", "write_rollouts"]
 
 _CHUNK = 65_536
+_READABLE = (1, SCHEMA_VERSION)
+"""Version 1 has none of what version 2 adds for models, and lacks nothing."""
 
 
 def write_rollouts(path: str | PathLike[str], rollouts: Iterable[Rollout], *, timings: bool = True) -> int:
@@ -77,16 +79,24 @@ def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
                 yield _rollout(line, f"{source}:{number}")
 
 
-def completed(path: str | PathLike[str]) -> frozenset[tuple[str, int, int]]:
+def completed(
+    path: str | PathLike[str], *, like: Callable[[Rollout], bool] | None = None
+) -> frozenset[tuple[str, int, int]]:
     """Task, variation and repeat of every judged episode in a file; nothing if there is no file.
 
-    Given to `fhir_gym.run` as `skip`, it makes a second run go on where the first one stopped.
+    Given to `fhir_gym.run` as `skip`, it makes a second run go on where the first one stopped. Episodes that ended
+    without a verdict (a provider or server failed, Ctrl-C) are not among them, so they are done again.
+
+    Args:
+        path: The file.
+        like: Which of its rollouts count, where it may hold those of other runs too: see `Plan.includes`.
     """
     if not Path(path).exists():
         return frozenset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # who goes on writing cuts the incomplete line off
-        return frozenset((r.task.key, r.task.variation, r.repeat) for r in read_rollouts(path) if r.graded)
+        kept = (r for r in read_rollouts(path) if r.graded and (like is None or like(r)))
+        return frozenset((r.task.key, r.task.variation, r.repeat) for r in kept)
 
 
 def _rollout(line: bytes, where: str) -> Rollout:
@@ -95,7 +105,7 @@ def _rollout(line: bytes, where: str) -> Rollout:
     except ValueError as error:
         raise RecordError(f"{where}: not JSON: {error}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in _READABLE:
         raise RecordError(f"{where}: a rollout of schema version {version!r}, this fhir_gym reads {SCHEMA_VERSION}")
     try:
         return Rollout.model_validate(data)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.episode import Rules
 from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts.record import Rollout
 from fhir_gym.tasks import Grading, RewardRule, choose_tasks, require_grading, task_set
+from fhir_gym.types import Json
 
 __all__ = ["Job", "Plan", "numbers", "plan"]
 
@@ -50,10 +55,30 @@ class Plan:
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
 
+    def includes(self, rollout: Rollout, agent: Agent | ConcurrentAgent, world: World) -> bool:
+        """Whether a rollout is what this plan would make with an agent in a world: for `completed`."""
+        rules, task = self.rules, rollout.task
+        job = Job(task.key, task.variation, rollout.repeat)
+        return (
+            rollout.env_id == self.env_id
+            and rollout.seed == self.seed_of(job)
+            and (rollout.grading, rollout.reward_rule) == (rules.grading, rules.reward)
+            and rollout.max_steps == rules.max_steps
+            and self.phrasing in (None, task.phrasing)
+            and rollout.world.hash == world.manifest.content_hash
+            and rollout.agent.name == agent.name
+            and _plain(rollout.agent.settings) == _plain(agent.settings)
+        )
+
     def seed_of(self, job: Job) -> int:
         """The seed of an agent in one episode: the same however the episodes are spread over processes."""
         text = f"{self.seed}\n{self.env_id}\n{job.task}\n{job.variation}\n{job.repeat}"
         return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "big")
+
+
+def _plain(settings: Mapping[str, Json]) -> Json:
+    """Settings as a record gives them back."""
+    return json.loads(json.dumps(settings, default=str))
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -8,13 +8,16 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from fhir_gym.agents import Agent, ConcurrentAgent
+from fhir_gym.agents.conversation import result_message
+from fhir_gym.agents.replies import Message, ModelReply, Opening, Usage
 from fhir_gym.tasks import Task, Variation, Verdict
 from fhir_gym.types import Json
 
 __all__ = ["SCHEMA_VERSION", "AgentRecord", "Rollout", "StopReason", "TaskRecord", "Timings", "Turn", "WorldRecord"]
 
-SCHEMA_VERSION = 1
-StopReason = Literal["finished", "step_limit", "infra_error", "interrupted"]
+SCHEMA_VERSION = 2
+StopReason = Literal["finished", "step_limit", "context_limit", "infra_error", "interrupted"]
 
 
 class _Record(BaseModel):
@@ -88,6 +91,11 @@ class AgentRecord(_Record):
     name: str
     settings: dict[str, Json]
 
+    @classmethod
+    def of(cls, agent: Agent | ConcurrentAgent) -> Self:
+        """The record of an agent."""
+        return cls(name=agent.name, settings=dict(agent.settings))
+
 
 class Turn(_Record):
     """One action and what it led to.
@@ -100,6 +108,9 @@ class Turn(_Record):
         error: Why the action was invalid; None if it was not.
         text: What the agent wrote, where that is not the action itself.
         notes: What else the agent left for the record.
+        reply: The model's answer the action comes from; None for further actions of the same answer, and without model.
+        call_id: Which of its tool calls the action is.
+        shown: What the model read of the observation, where it was shortened.
     """
 
     action: str
@@ -109,20 +120,30 @@ class Turn(_Record):
     error: str | None = None
     text: str | None = None
     notes: dict[str, Json] = {}
+    reply: ModelReply | None = None
+    call_id: str | None = None
+    shown: str | None = None
+
+    @property
+    def read(self) -> str:
+        """What the agent read of the observation."""
+        return self.observation if self.shown is None else self.shown
 
 
 class Timings(_Record):
-    """Wall-clock seconds; the only part of a record that differs between equal runs.
+    """Wall-clock seconds and what went wrong on the way: the only part of a record that differs between equal runs.
 
     Attributes:
         prepare: Until the first observation.
         agent: Spent in the agent.
         server: Spent in steps, grading included.
+        retries: How often a request to a provider was sent again.
     """
 
     prepare: float
     agent: float
     server: float
+    retries: int = 0
 
 
 class Rollout(_Record):
@@ -142,7 +163,9 @@ class Rollout(_Record):
         max_steps: Actions that were allowed.
         prompt: The task as it was asked.
         action_format: What followed the prompt in the first observation.
+        opening: How the conversation with the agent's model began; None without model.
         turns: The actions in order.
+        usage: Tokens of all its answers; None where they were not counted.
         steps: Number of turns.
         stop_reason: Why it ended.
         error: What failed, for ``infra_error``.
@@ -166,7 +189,9 @@ class Rollout(_Record):
     max_steps: int
     prompt: str
     action_format: str
+    opening: Opening | None = None
     turns: tuple[Turn, ...]
+    usage: Usage | None = None
     steps: int
     stop_reason: StopReason
     error: str | None = None
@@ -180,6 +205,19 @@ class Rollout(_Record):
     def first_observation(self) -> str:
         """What the agent read first."""
         return f"{self.prompt}\n\n{self.action_format}"
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation with the model, as it was sent and answered; empty without model.
+
+        It ends with the last answer: the result of the last action is read by nobody.
+        """
+        messages = list(self.opening.messages) if self.opening else []
+        for turn in self.turns if self.opening else ():
+            if turn.reply is not None:
+                messages.append(turn.reply.message)
+            messages.append(result_message(turn.read, turn.call_id))
+        return messages[:-1] if self.turns else messages
 
     @property
     def graded(self) -> bool:
