@@ -162,6 +162,8 @@ def check(
         table(report.group_columns, report.group_rows())
         print_text("")
         table(report.columns, report.rows())
+        print_text("")
+        table(report.summary_columns, report.summary_rows())
         for task in report.tasks:
             _explain(task)
         for problem in report.problems:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from fhir_gym.actions import Action, Finish, Get, parse
-from fhir_gym.tasks import Check, EndState, Fhir, Gold, Task, Touch, get_task, task_keys
+from fhir_gym.tasks import Check, EndState, Fhir, Gold, Task, Touch, get_task, grading, task_keys
 from fhir_gym.tasks.answers import Count
 from fhir_gym.tasks.appointment.t01_new_patient import NewPatient
 from fhir_gym.tasks.appointment.t02_search_patient import SearchExistingPatient, SearchNonexistentPatient
@@ -235,6 +235,42 @@ def test_a_broken_task_is_caught(broken: type[Task[Any]], group: str, tiny_world
     assert group in {failure.group for failure in report.failures}
 
 
+def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, variations: range) -> list[str]:
+    """The checks without which a task is sound, and its light validation refuses as many wrong ways."""
+
+    def tried() -> tuple[bool, list[int]]:
+        report = check_task(task, world, variations)
+        return not report.failures, [tally.lightly for tally in report.tallies.values()]
+
+    whole, as_it_is = grading._judged, tried()
+    assert as_it_is[0]
+    found = []
+    for name in check_task(task, world, variations).checks:
+
+        def mutilated(*args: Any, name: str = name) -> Any:
+            judged = whole(*args)
+            return {one: tuple(check for check in checks if check.name != name) for one, checks in judged.items()}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(grading, "_judged", mutilated)
+            if tried() == as_it_is:
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("key", ["01", "02b"])
+def test_no_check_can_go_unnoticed(key: str, tiny_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unnoticed(get_task(PACK, key), tiny_world, monkeypatch, range(1)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env", "key"), TASKS)
+def test_no_check_of_any_task_can_go_unnoticed(
+    env: str, key: str, hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unnoticed(get_task(env, key), hospital, monkeypatch, range(3)) == []
+
+
 def test_a_check_nobody_needs_is_named(tiny_world: World) -> None:
     task = Tangled()
     task.pack = PACK
@@ -329,13 +365,16 @@ def test_report_as_table_and_json(tiny_world: World) -> None:
     assert seen == [(f"{PACK} 02a", 2, 4), (f"{PACK} 02b", 4, 4)]
     assert all(len(row) == len(report.columns) for row in report.rows())
     assert all(len(row) == len(report.group_columns) for row in report.group_rows())
+    (whole,) = report.summary_rows()
+    assert len(whole) == len(report.summary_columns)
+    assert whole == (PACK, "2", "4", "100.0%", "7/7", "none", "0.00%", "yes")
     by_group = {row[1]: row[3:] for row in report.group_rows()}
     assert by_group["gold"] == ("pass", "4", "4", "100.00%")
     assert by_group["says none"] == ("fail unless gold's", "2", "4", "50.00%")
     assert [row[1] for row in report.rows()] == ["02a", "02b"]
     data = json.loads(json.dumps(report.to_json()))
     assert data["sound"] is True
-    assert data["tasks"][0]["tallies"]["gold"] == {"runs": 2, "passed": 2, "rightly": 0}
+    assert data["tasks"][0]["tallies"]["gold"] == {"runs": 2, "passed": 2, "rightly": 0, "lightly": 0}
     assert data["tasks"][0]["original_calls"] == [1, 1]
     assert data["best_constant"] == {PACK: {"policy": "none", "share": 0.0}}
     assert not replace(report, tasks=(TaskReport(PACK, "x", checks=["never needed"]),)).sound

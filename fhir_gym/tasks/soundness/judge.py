@@ -55,6 +55,7 @@ class Judge:
         tally.runs += 1
         tally.passed += success
         tally.rightly += success and is_golds
+        tally.lightly += run.verdict.light is True
         if expected == "pass" and not success:
             self._fail(number, policy, run, "refused")
         if success and (expected == "fail" or (expected == "fail unless gold's" and not is_golds)):

@@ -57,17 +57,20 @@ class Tally:
         runs: How often.
         passed: How often it succeeded.
         rightly: How often it succeeded by doing what the reference solution does, though it need not have.
+        lightly: How often the light validation accepted it.
     """
 
     runs: int = 0
     passed: int = 0
     rightly: int = 0
+    lightly: int = 0
 
     def add(self, other: Tally) -> None:
         """Count another one's in."""
         self.runs += other.runs
         self.passed += other.passed
         self.rightly += other.rightly
+        self.lightly += other.lightly
 
     @property
     def share(self) -> float:
@@ -216,6 +219,23 @@ class SoundnessReport:
                     rows.append((env, group, about, expected, *counts))
         return rows
 
+    summary_columns = ("env", "tasks", "variations", "gold %", "checks needed", "best constant", "its share", "sound")
+    """Heads of the table of envs."""
+
+    def summary_rows(self) -> list[tuple[str, ...]]:
+        """The table of envs: what holds of all their tasks together."""
+        rows: list[tuple[str, ...]] = []
+        for env in dict.fromkeys(task.env for task in self.tasks):
+            tasks = [task for task in self.tasks if task.env == env]
+            gold = _sum(task.tallies["gold"] for task in tasks if "gold" in task.tallies)
+            needed, checks = (sum(len(names) for names in lists) for lists in zip(*map(_needed, tasks), strict=True))
+            name, share = self.best_constant(env)
+            sound = all(task.sound for task in tasks) and not any(one.startswith(env) for one in self.problems)
+            done = str(sum(task.variations for task in tasks))
+            counts = (str(len(tasks)), done, f"{gold.share:.1%}", f"{needed}/{checks}")
+            rows.append((env, *counts, name, f"{share:.2%}", "yes" if sound else "NO"))
+        return rows
+
     def to_json(self) -> dict[str, Any]:
         """The whole report as plain data."""
         envs = dict.fromkeys(task.env for task in self.tasks)
@@ -235,6 +255,11 @@ def _sum(tallies: Iterable[Tally]) -> Tally:
     for one in tallies:
         total.add(one)
     return total
+
+
+def _needed(one: TaskReport) -> tuple[list[str], list[str]]:
+    """The checks that some wrong episode needs, and all of them."""
+    return [name for name in one.checks if name in one.covered], one.checks
 
 
 def _row(one: TaskReport) -> tuple[str, ...]:
@@ -257,7 +282,7 @@ def _row(one: TaskReport) -> tuple[str, ...]:
         f"{one.common_answer:.0%}",
         f"{one.gold_steps - 1}{original}",
         f"{median(one.setup_ms):.1f}" if one.setup_ms else "",
-        f"{len(one.checks) - len(one.uncovered)}/{len(one.checks)}",
+        "/".join(str(len(names)) for names in _needed(one)),
         "yes" if one.sound else "NO",
     )
 
