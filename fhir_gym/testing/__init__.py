@@ -1,0 +1,15 @@
+"""For tests and dry runs: a chat server that says what it is told, fails to order, or knows every solution.
+
+Example:
+    >>> from fhir_gym.testing import ChatServer
+    >>> with ChatServer(["GET /Patient?_count=1", "FINISH([])"]) as server:
+    ...     server.base_url.startswith("http://127.0.0.1:")
+    True
+"""
+
+from fhir_gym.testing.answers import Policy, Say, script
+from fhir_gym.testing.faults import FAULTS, Fault, some_faults
+from fhir_gym.testing.gold import GoldOverChat
+from fhir_gym.testing.server import ChatServer
+
+__all__ = ["FAULTS", "ChatServer", "Fault", "GoldOverChat", "Policy", "Say", "script", "some_faults"]
