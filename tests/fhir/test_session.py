@@ -247,6 +247,22 @@ def test_sessions_do_not_see_each_other(world: World) -> None:
         assert world.read("Observation", "obs0") is not None
 
 
+def test_load_says_where_new_ids_start(session: Session) -> None:
+    def created() -> str:
+        body = json.dumps({"resourceType": "Basic", "code": {"text": "x"}}).encode()
+        return str(session.handle(Request("POST", "/Basic", body=body)).json()["id"])
+
+    session.load([], next_id=500_000)
+    start = session.checkpoint()
+    assert [created(), created()] == ["500000", "500001"]
+    session.rollback(start)
+    assert created() == "500000"
+    session.load([{"resourceType": "Basic", "id": "700000", "code": {"text": "x"}}], next_id=600_000)
+    assert created() == "700001"
+    session.rollback()
+    assert int(created()) < 500_000
+
+
 def test_load_takes_any_order_and_digits(session: Session) -> None:
     session.load(
         [
