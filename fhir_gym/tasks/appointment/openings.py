@@ -254,8 +254,8 @@ def draw_earliest(
     day = (now + timedelta(days=rng.randrange(2, 12))).date()
     first = at(day, rng.randrange(_OPEN, _CLOSED), rng.choice((0, 15, 30, 45)))
     earlier = [first - n * QUARTER for n in rng.sample(range(1, (first - now) // QUARTER), 4 + len(elsewhere))]
-    later = [first + n * QUARTER for n in rng.sample(range(1, 300), 5)]
-    over = [now - timedelta(minutes=minutes) for minutes in (10, *rng.sample(range(60, 9_000, 30), 3))]
+    later = [first + n * QUARTER for n in rng.sample(range(1, 300), 4)]
+    over = [now - timedelta(minutes=minutes) for minutes in (10, *rng.sample(range(60, 9_000, 30), 2))]
     decoys = [
         *(_opening(ids, rng.choice(here), moment, rng.choice(_TAKEN)) for moment in earlier[len(elsewhere) :]),
         *(_opening(ids, schedule_id, moment) for schedule_id, moment in zip(elsewhere, earlier, strict=False)),

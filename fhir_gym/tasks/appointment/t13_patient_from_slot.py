@@ -115,9 +115,9 @@ class _PatientFromSlot(Task[PatientFromSlotParams]):
         doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
         doctors = (doctor, *self.colleagues(rng, doctor, ids))
         person = new_person(rng, world, ids.new())
-        others = (namesake(rng, person, ids.new()), *(new_person(rng, world, ids.new()) for _ in range(2)))
+        others = (namesake(rng, person, ids.new()), new_person(rng, world, ids.new()))
         diaries = tuple(Diary(id=ids.new(), provider=one) for one in doctors)
-        weekday, (hour, *hours) = rng.randrange(7), rng.sample(_MORNING, 3)
+        weekday, (hour, other_hour) = rng.randrange(7), rng.sample(_MORNING, 2)
         day, week = next_weekday(world.now, weekday), timedelta(days=7)
         opening = Opening(
             id=ids.new(), schedule=diaries[0].id, start=instant(at(day, hour)), minutes=_MINUTES, status="busy"
@@ -127,9 +127,9 @@ class _PatientFromSlot(Task[PatientFromSlotParams]):
             first = rng.random() < 0.5
             return Visit(id=ids.new(), opening=where, patient=who.id, status=status, patient_first=first)
 
-        starts = [*(at(day, other) for other in hours), at(day + week, hour), at(day - week, hour)]
+        starts = (at(day, other_hour), at(day, hour + 12), at(day + week, hour), at(day - week, hour))
         moved = [
-            *(moved_opening(opening, ids.new(), start=start) for start in (*starts, at(day, hour + 12))),
+            *(moved_opening(opening, ids.new(), start=start) for start in starts),
             *(moved_opening(opening, ids.new(), schedule=diary.id) for diary in diaries[1:]),
         ]
         return PatientFromSlotParams(
@@ -197,7 +197,7 @@ class PatientFromSlot(_PatientFromSlot):
 
     Starting state: the doctor's slot on that day at that hour, and its appointment.
     Decoys: booked slots at that time of a colleague of the same family name and of two whose double family name starts
-        with the doctor's; the doctor's booked slots at other hours of that day, among them the same hour in the
+        with the doctor's; the doctor's booked slots at another hour of that morning and at the same hour in the
         evening, a week later, and a week earlier, which is today where today is such a weekday; appointments in the
         same slot that were cancelled or do not stand; a namesake of the patient.
     Checks: the answer is the patient's id.
