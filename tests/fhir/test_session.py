@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -249,8 +248,7 @@ def test_sessions_do_not_see_each_other(world: World) -> None:
 
 def test_load_says_where_new_ids_start(session: Session) -> None:
     def created() -> str:
-        body = json.dumps({"resourceType": "Basic", "code": {"text": "x"}}).encode()
-        return str(session.handle(Request("POST", "/Basic", body=body)).json()["id"])
+        return str(ask(session, "POST", "/Basic", {"resourceType": "Basic", "code": {"text": "x"}}).json()["id"])
 
     session.load([], next_id=500_000)
     start = session.checkpoint()
@@ -279,11 +277,37 @@ def test_load_takes_any_order_and_digits(session: Session) -> None:
 
 TEXT = st.text(max_size=40)
 SEGMENT = st.sampled_from(
-    ["Patient", "Observation", "S1", "_history", "_search", "metadata", "$meta", "$validate", "1", "..", "%2e", "$everything"]
+    [
+        "Patient",
+        "Observation",
+        "S1",
+        "_history",
+        "_search",
+        "metadata",
+        "$meta",
+        "$validate",
+        "1",
+        "..",
+        "%2e",
+        "$everything",
+    ]
 ) | TEXT.map(quote)
-PARAMETER = st.sampled_from(
-    ["family", "birthdate", "code", "_sort", "_include", "_count", "_has:Observation:patient:code", "patient.name", "_getpages"]
-) | TEXT
+PARAMETER = (
+    st.sampled_from(
+        [
+            "family",
+            "birthdate",
+            "code",
+            "_sort",
+            "_include",
+            "_count",
+            "_has:Observation:patient:code",
+            "patient.name",
+            "_getpages",
+        ]
+    )
+    | TEXT
+)
 QUERY = st.lists(st.tuples(PARAMETER, TEXT | st.integers().map(str)), max_size=4).map(
     lambda pairs: "&".join(f"{name}={value}" for name, value in pairs)
 )
@@ -295,8 +319,12 @@ HEADERS = st.dictionaries(
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["resourceType", "id", "entry", "request", "name", "value"]) | TEXT, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["resourceType", "id", "entry", "request", "name", "value"]) | TEXT, inner, max_size=4
+        )
+    ),
     max_leaves=12,
 )
 BODY = st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode())
