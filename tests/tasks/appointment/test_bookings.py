@@ -15,8 +15,6 @@ from fhir_gym.tasks import get_task
 from fhir_gym.tasks.appointment.clinic import slot
 from fhir_gym.tasks.appointment.waitlist import day_of, waitlisted, window_checks
 from fhir_gym.tasks.clock import next_weekday, parse_instant
-from fhir_gym.tasks.soundness import check_task
-from fhir_gym.tasks.soundness.arena import Arena
 from tests.tasks.test_appointment import PACK, Desk
 
 if TYPE_CHECKING:
@@ -59,23 +57,7 @@ def test_ids_are_told_only_where_the_ask_names_them(key: str, hospital: World) -
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_setup_and_solution_are_valid_r4(key: str, hospital: World) -> None:
-    task = get_task(PACK, key)
-    for k in range(3):
-        with Arena(task, task.variation(k, hospital), hospital, validation="strict") as arena:
-            run = arena.gold()
-            assert run.verdict.success
-            assert all(one.response.status < 300 for one in run.end.requests)
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_sound_where_the_world_is_nearly_empty(key: str, tiny_world: World) -> None:
-    report = check_task(get_task(PACK, key), tiny_world, range(1))
-    assert report.sound, report.failures[:1] or report.uncovered
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_participants_are_few_and_slots_do_not_clash(key: str, hospital: World) -> None:
+def test_times_are_those_of_the_slot(key: str, hospital: World) -> None:
     """What is on file could be: an appointment's times are its slot's, and a slot that is free has none that stands."""
     for k in range(20):
         setup = get_task(PACK, key).variation(k, hospital).setup
