@@ -15,7 +15,7 @@ from fhir_gym.agents.replies import Completion, Message, ModelReply, Opening, Pr
 from fhir_gym.agents.room import Room
 from fhir_gym.types import Json
 
-__all__ = ["Complete", "Conversation", "opening", "read"]
+__all__ = ["Complete", "Conversation", "opening", "read", "result_message"]
 
 Complete = Callable[[Sequence[Message], Opening], Awaitable[Completion]]
 """Asks a model: messages so far, and how the conversation began (its protocol says whether tools are offered)."""

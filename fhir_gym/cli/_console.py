@@ -66,19 +66,20 @@ def fields(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+def progress(label: str) -> Iterator[Callable[..., None]]:
     """A progress bar on the error stream, shown from the first call on and cleared at the end; silent elsewhere.
 
     Yields:
-        A function to call with how many are done and how many there are (0 if unknown).
+        A function to call with how many are done, how many there are (0 if unknown), and a text to show behind them.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    told = TextColumn("{task.fields[told]}", markup=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), told)
     bars = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-    bar = bars.add_task(label, total=None)
+    bar = bars.add_task(label, total=None, told="")
 
-    def update(done: int, total: int) -> None:
+    def update(done: int, total: int, told: str = "") -> None:
         bars.start()
-        bars.update(bar, completed=done, total=total or None)
+        bars.update(bar, completed=done, total=total or None, told=told)
 
     try:
         yield update

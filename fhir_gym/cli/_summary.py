@@ -22,9 +22,16 @@ _PLACES = {"query": "0", "action": "1", "easy": "0", "medium": "1", "hard": "2"}
 
 
 class Summary:
-    """Counts rollouts as they pass, so that none need be kept."""
+    """Counts rollouts as they pass, so that none need be kept.
 
-    def __init__(self) -> None:
+    Args:
+        prices: What a million tokens read and a million tokens written cost; None if nobody says.
+    """
+
+    def __init__(self, prices: tuple[float, float] | None = None) -> None:
+        self._prices = prices
+        self._successes = 0
+        self._read = self._written = 0
         self._figures: dict[tuple[str, str, str, str], list[tuple[bool, int, float]]] = defaultdict(list)
         self._groups: dict[tuple[str, str, str], list[Mapping[str, bool]]] = defaultdict(list)
         self.seen = 0
@@ -34,8 +41,10 @@ class Summary:
         """Hand rollouts through, counting them and telling how many there were."""
         for rollout in rollouts:
             self.seen += 1
-            if progress is not None:
-                progress(self.seen)
+            self._successes += bool(rollout.success)
+            if rollout.usage is not None:
+                self._read += rollout.usage.prompt
+                self._written += rollout.usage.completion
             if rollout.reward is None:
                 self.not_graded += 1
             else:
@@ -43,7 +52,24 @@ class Summary:
                 key = (rollout.agent.name, rollout.env_id, task.key, task.title)
                 self._figures[key].append((bool(rollout.success), rollout.steps, rollout.reward))
                 self._count(rollout)
+            if progress is not None:
+                progress(self.seen)
             yield rollout
+
+    def standing(self) -> str:
+        """Success so far, tokens and what they cost, in a line."""
+        graded = self.seen - self.not_graded
+        parts = [f"success {self._successes / graded:.0%}"] if graded else []
+        return ", ".join([*parts, *self._spent()])
+
+    def _spent(self) -> list[str]:
+        if not self._read + self._written:
+            return []
+        parts = [f"{self._read:,} tokens read, {self._written:,} written"]
+        if self._prices is not None:
+            cost = (self._read * self._prices[0] + self._written * self._prices[1]) / 1_000_000
+            parts.append(f"cost {cost:.4f}")
+        return parts
 
     def rows(self) -> list[tuple[str, str, str, int, str, str, str]]:
         """Agent, task, title, episodes, success, mean steps, mean reward."""
@@ -86,6 +112,8 @@ class Summary:
         table(("agent", "task", "title", "episodes", "success", "steps", "reward"), self.rows())
         if self._groups:
             table(*self.groups())
+        if self._spent():
+            print_text(", ".join(self._spent()))
         if self.not_graded:
             print_text(f"{self.not_graded} without a verdict (interrupted, or the server failed): in no figure")
 

@@ -16,7 +16,7 @@ __all__ = ["rollout"]
 
 def rollout(
     env_id: EnvArgument,
-    agent: Annotated[str, typer.Option(help="gold, idle, random or scripted.")] = "gold",
+    agent: Annotated[str, typer.Option(help="chat, gold, idle, random or scripted.")] = "gold",
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="A setting of the agent; may be repeated.")
     ] = None,
@@ -32,6 +32,20 @@ def rollout(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often each variation is done.")] = 1,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
+    protocol: Annotated[
+        Literal["text", "tools"] | None,
+        typer.Option(help="How a model acts: text by default. Short for --set protocol=…"),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes a model is asked about at once.")] = 8,
+    max_episodes: Annotated[int | None, typer.Option(min=1, help="Begin no more episodes than this.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Begin no episode once the run has used this many tokens.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="Begin no episode once the run has taken this long.")
+    ] = None,
+    price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens read.")] = None,
+    price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens written.")] = None,
     world: WorldOption = "hospital-small",
     fhir_server: Annotated[
         str | None,
@@ -57,6 +71,8 @@ def rollout(
     Interrupted by Ctrl-C it keeps what was done; `--resume` goes on from there.
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent gold --tasks 01,02a --variations 0-9 --workers 2
+
+    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --set model=qwen3 --set base_url=http://localhost:8000/v1
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other")
@@ -65,7 +81,8 @@ def rollout(
     from fhir_gym import rollouts, worlds
     from fhir_gym.agents import make_agent
 
-    actor = make_agent(agent, **agent_settings(setting))
+    settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
+    actor = make_agent(agent, **settings)
     choice: dict[str, Any] = {
         "tasks": names(tasks),
         "variations": variations,
@@ -79,21 +96,33 @@ def rollout(
         "fhir_server": fhir_server,
         "task_file": task_file,
         "funcs_file": funcs_file,
-        "skip": rollouts.completed(out) if resume else frozenset(),
     }
-    todo = len(rollouts.plan(env_id, **choice).jobs)
+    plan = rollouts.plan(env_id, **choice)
+    budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
     if overwrite:
         out.unlink(missing_ok=True)
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
-    summary = Summary()
+    prices = None if price_in is None and price_out is None else (price_in or 0.0, price_out or 0.0)
+    summary = Summary(prices)
+    todo = 0
     try:
         with opened, progress(f"Agent {agent}") as update:
-            running = rollouts.run(env_id, actor, world=opened, workers=workers, **choice)
+            if resume:
+                choice["skip"] = rollouts.completed(out, like=lambda one: plan.includes(one, actor, opened))
+            todo = len(rollouts.plan(env_id, **choice).jobs)
+            running = rollouts.run(
+                env_id, actor, world=opened, workers=workers, concurrency=concurrency, budget=budget, **choice
+            )
             update(0, todo)
-            rollouts.write_rollouts(out, summary.watch(running, lambda done: update(done, todo)))
+            watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
+            rollouts.write_rollouts(out, watched)
     except KeyboardInterrupt:
         note(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on")
         raise typer.Exit(130) from None
     summary.print()
     note(f"{summary.seen} episodes written to {out}")
+    if summary.seen < todo:
+        note(f"the budget is used up: {todo - summary.seen} episodes are left; --resume goes on")
+    elif summary.not_graded:
+        note(f"{summary.not_graded} episodes came to no verdict; --resume does them again")
