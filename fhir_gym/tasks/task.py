@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import orjson
+
 from fhir_gym.actions import Action
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Response
@@ -49,8 +51,8 @@ class Fhir:
         if self.last is None or not self.last.body:
             return None
         try:
-            return self.last.json()
-        except ValueError:
+            return orjson.loads(self.last.body)
+        except orjson.JSONDecodeError:
             return None
 
 

@@ -325,7 +325,7 @@ def test_a_number_may_be_guessed_now_and_then_but_not_often(tiny_world: World) -
 
 
 def test_an_id_that_comes_again_is_noticed() -> None:
-    report = TaskReport(PACK, "02a", variations=9, gold_steps=2, answers={'["e12"]': 3, '["e13"]': 1, "[4]": 5})
+    report = TaskReport(PACK, "02a", variations=9, gold_steps=2, sufficient={'["e12"]': 3, '["e13"]': 1, "[4]": 5})
     assert report.problems == ['3 variations have the answer ["e12"]']
 
 

@@ -32,8 +32,9 @@ class Judge:
         report.variations += 1
         report.gold_steps = max(report.gold_steps, len(run.actions))
         answer = json.dumps(verdict.answer)
+        report.answers[answer] = report.answers.get(answer, 0) + 1
         if EVIDENCE not in {check.name for check in verdict.checks}:  # else the answer alone wins nothing
-            report.answers[answer] = report.answers.get(answer, 0) + 1
+            report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
         self._gold = _deeds(run)
         for check in verdict.checks:
             if check.name not in report.checks and not self._is_redundant(check.name):

@@ -91,7 +91,8 @@ class TaskReport:
         gold_steps: Most actions the reference solution needed.
         checks: Names of all checks it yields.
         covered: Those without which some wrong episode would have been accepted.
-        answers: The right answers, as JSON, and how many variations have them; only where they need no evidence.
+        answers: The right answers, as JSON, and how many variations have them.
+        sufficient: Those of them that are right without evidence of a look.
         constants: Constant answers that succeeded, and how often.
         setup_ms: Milliseconds of processor time that each variation's draw and start took.
         failures: Episodes that were judged wrongly.
@@ -106,6 +107,7 @@ class TaskReport:
     checks: list[str] = field(default_factory=list)
     covered: list[str] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
+    sufficient: dict[str, int] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     setup_ms: list[float] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -119,6 +121,7 @@ class TaskReport:
         self.checks += [name for name in other.checks if name not in self.checks]
         self.covered += [name for name in other.covered if name not in self.covered]
         self.answers = dict(Counter(self.answers) + Counter(other.answers))
+        self.sufficient = dict(Counter(self.sufficient) + Counter(other.sufficient))
         self.constants = dict(Counter(self.constants) + Counter(other.constants))
         self.setup_ms += other.setup_ms
         self.failures += other.failures
@@ -146,7 +149,7 @@ class TaskReport:
             found.append(f"nothing tried needs these checks: {', '.join(self.uncovered)}")
         if (calls := self.original_calls) and not calls[0] - 1 <= self.gold_steps - 1 <= calls[1] + 1:
             found.append(f"the solution needs {self.gold_steps - 1} requests, the original {calls[0]} to {calls[1]}")
-        for answer, count in self.answers.items():
+        for answer, count in self.sufficient.items():
             if count > _MAY_COINCIDE and '"' in answer:
                 found.append(f"{count} variations have the answer {answer}")
         return found
@@ -290,6 +293,6 @@ def _row(one: TaskReport) -> tuple[str, ...]:
 def _plain(one: TaskReport) -> dict[str, Any]:
     data = asdict(one)
     data["setup_ms"] = median(one.setup_ms) if one.setup_ms else None
-    data["answers"] = len(one.answers)
+    data["answers"], data["sufficient"] = len(one.answers), len(one.sufficient)
     more = {"common_answer": one.common_answer, "original_calls": one.original_calls, "uncovered": one.uncovered}
     return {**data, **more, "problems": one.problems, "sound": one.sound}
