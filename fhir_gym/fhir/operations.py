@@ -13,7 +13,7 @@ from fhir_gym.fhir.index import plan
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
-from fhir_gym.fhir.store import Row
+from fhir_gym.fhir.store import Row, stored
 from fhir_gym.fhir.terminology import expand, validate_code
 from fhir_gym.fhir.urls import Pairs
 from fhir_gym.types import Resource
@@ -69,7 +69,7 @@ def _find(ctx: Context, resource_type: str, id: str) -> Row:
 def _meta(ctx: Context, resource_type: str | None, id: str | None) -> Response:
     if resource_type is None or id is None:
         return _returned(_all_tags(ctx, resource_type))
-    return _returned(parsing.loads(_find(ctx, resource_type, id).body).get("meta", {}))
+    return _returned(stored(_find(ctx, resource_type, id).body).get("meta", {}))
 
 
 def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
@@ -78,7 +78,7 @@ def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
     types = [resource_type] if resource_type else RESOURCE_TYPES
     fields = [plan(kind).fields[f"_{name}"] for kind in types for name in _TAGS if f"_{name}" in plan(kind).fields]
     for body in ctx.store.tagged(sorted({pid for field in fields for pid in field.pids})):
-        meta = parsing.loads(body).get("meta", {})
+        meta = stored(body).get("meta", {})
         for name in _TAGS:
             for value in meta.get(name, []):
                 found[name].setdefault(_key(value), value)
@@ -91,7 +91,7 @@ def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *,
     if not isinstance(given, dict):
         raise FhirError(400, "HAPI-0554: Input contains no parameter with name 'meta'")
     row = _find(ctx, resource_type, id)
-    resource = parsing.loads(row.body)
+    resource = stored(row.body)
     meta = dict(resource.get("meta", {}))
     for name in _TAGS:
         values = {_key(value): value for value in meta.pop(name, [])}

@@ -10,7 +10,7 @@ from fhir_gym.fhir.context import Context, instant
 from fhir_gym.fhir.headers import version_headers
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.store import Row
+from fhir_gym.fhir.store import Row, stored
 from fhir_gym.fhir.subset import subset
 from fhir_gym.fhir.urls import Pairs
 
@@ -75,7 +75,7 @@ def shape(body: bytes, pairs: Pairs) -> Response:
         raise FhirError(400, "HAPI-0380: Can not combine _summary=text with other values for _summary")
     if not elements and not modes:
         return Response(200, {}, body)
-    resource = parsing.loads(body)
+    resource = stored(body)
     if modes == {"text"}:
         narrative = (resource.get("text") or {}).get("div")
         html = narrative.encode() if isinstance(narrative, str) else b"null"

@@ -16,7 +16,8 @@ from fhir_gym.fhir import index, search
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, Element, children, search_parameters
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing import MAX_DEPTH, loads
+from fhir_gym.fhir.parsing import MAX_DEPTH
+from fhir_gym.fhir.store import stored
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def check_unreferenced(store: Store, row: Row) -> None:
     if rid is None:
         return
     referrer, target = store.row(rid), f"{row.type}/{row.id}"
-    referring = index.references(loads(referrer.body))
+    referring = index.references(stored(referrer.body))
     paths = [path for path, text in referring if split_reference(text)[1:] == (row.type, row.id)]
     raise FhirError(
         409,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -19,7 +20,7 @@ from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routing import dispatch
-from fhir_gym.fhir.store import Row, Store, World
+from fhir_gym.fhir.store import Row, Store, World, stored
 from fhir_gym.fhir.store.store import Mark
 from fhir_gym.fhir.urls import decode_query
 from fhir_gym.types import Json, Resource
@@ -136,7 +137,7 @@ class Session:
             FhirError: A resource is unusable.
         """
         updated, text = round(self.now.timestamp() * 1000), instant(self.now)
-        with self.store.savepoint():
+        with self._file_errors(), self.store.savepoint():
             for given in resources:
                 if self.validation == "strict":
                     from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
@@ -150,10 +151,10 @@ class Session:
                 version = old.version + 1 if old else 1
                 meta = {"versionId": str(version), "lastUpdated": text}
                 rest = {k: v for k, v in resource.get("meta", {}).items() if k not in meta}
-                stored = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
-                stored |= {k: v for k, v in resource.items() if k not in stored}
-                body = parsing.dumps(stored)
-                self.store.put(kind, id, body, stored, method="PUT", version=version, updated=updated)
+                kept = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
+                kept |= {k: v for k, v in resource.items() if k not in kept}
+                body = parsing.dumps(kept)
+                self.store.put(kind, id, body, kept, method="PUT", version=version, updated=updated)
                 if old is None:
                     self._sequence.new_id()
                 if id.isascii() and id.isdigit() and len(id) <= 15:
@@ -177,15 +178,12 @@ class Session:
 
     def changes(self, since: Checkpoint | None = None) -> list[Change]:
         """What differs from a checkpoint (the bare world without one), in order of first write."""
-        changes = []
-        for before, now in self.store.written_since((since or self._bare).seq):
-            if before is None and now.deleted:
-                continue
-            kind: Literal["created", "updated", "deleted"] = (
-                "created" if before is None else "deleted" if now.deleted else "updated"
-            )
-            changes.append(Change(kind, now.type, now.id, _parsed(before), None if now.deleted else _parsed(now)))
-        return changes
+        with self._file_errors():
+            return [
+                _change(before, now)
+                for before, now in self.store.written_since((since or self._bare).seq)
+                if before is not None or not now.deleted
+            ]
 
     def get(self, url: str) -> Json:
         """The parsed body of a GET; `url` relative to the base or absolute."""
@@ -194,8 +192,9 @@ class Session:
 
     def read(self, resource_type: str, id: str) -> Resource | None:
         """The current resource; None if unknown or deleted."""
-        row = self.store.find(resource_type, id)
-        return None if row is None or row.deleted else _parsed(row)
+        with self._file_errors():
+            row = self.store.find(resource_type, id)
+            return None if row is None or row.deleted else stored(row.body)
 
     def search(self, resource_type: str, **params: object) -> list[Resource]:
         """All matches of a search, included resources not among them.
@@ -217,7 +216,10 @@ class Session:
         found: list[Resource] = []
         while True:
             response = self.handle(request)
-            bundle = response.json()
+            try:
+                bundle = response.json()
+            except ValueError as error:  # made of stored bytes as they are
+                raise WorldError(f"the world {self.world.path} holds what is no JSON: {error}") from error
             if response.status != 200:
                 raise FhirError(response.status, bundle["issue"][0]["diagnostics"])
             entries = bundle.get("entry", [])
@@ -240,6 +242,13 @@ class Session:
     ) -> None:
         """Close."""
         self.close()
+
+    @contextmanager
+    def _file_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
 
     def _context(self, request: Request) -> Context:
         host = request.headers.get("host")
@@ -286,8 +295,9 @@ def _failure(error: FhirError) -> Response:
     return Response(error.status, error.headers, parsing.dumps(outcome))
 
 
-def _parsed(row: Row | None) -> Resource | None:
-    if row is None:
-        return None
-    resource: Resource = parsing.loads(row.body)
-    return resource
+def _change(before: Row | None, now: Row) -> Change:
+    kind: Literal["created", "updated", "deleted"] = (
+        "created" if before is None else "deleted" if now.deleted else "updated"
+    )
+    old = None if before is None else stored(before.body)
+    return Change(kind, now.type, now.id, old, None if now.deleted else stored(now.body))

@@ -9,12 +9,12 @@ from typing import Any
 
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing import dumps, loads
+from fhir_gym.fhir.parsing import dumps
 from fhir_gym.fhir.patch import Patch
 from fhir_gym.fhir.reads import gone
 from fhir_gym.fhir.references import check_references, check_unreferenced, resolve_reference
 from fhir_gym.fhir.storage_outcome import Success, SuccessOutcome
-from fhir_gym.fhir.store import Row
+from fhir_gym.fhir.store import Row, stored
 from fhir_gym.types import Resource
 
 __all__ = ["Unit", "Written", "create", "delete", "existing", "patch", "update"]
@@ -276,7 +276,7 @@ def _replace(unit: Unit, row: Row, resource: Resource, kind: Success, url: str) 
     unit.check(resource)
     if row.deleted:
         return _told(_put(unit, resource, row.id, row.version + 1, {}, "PUT"), unit, kind, url, 201)
-    old = loads(row.body).get("meta", {})
+    old = stored(row.body).get("meta", {})
     meta = _meta(resource.get("meta", {}), old, row.version, old.get("lastUpdated", ""))
     if dumps(_kept_contained(_assemble(resource, row.id, meta))) == row.body:
         outcome = unit.outcome(kind.unchanged(), _where(row.type, row.id, row.version), url)
@@ -304,7 +304,7 @@ def patch(
             f"HAPI-0550: HAPI-0974: Version {version} is not the most recent version of this resource, "
             "unable to apply patch",
         )
-    patched = change.apply(loads(row.body), f"{row.type}/{row.id}")
+    patched = change.apply(stored(row.body), f"{row.type}/{row.id}")
     return _replace(unit, row, patched, kind, url)
 
 

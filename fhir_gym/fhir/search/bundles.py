@@ -10,6 +10,7 @@ from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.headers import bundle_headers
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.search.options import WHOLE, Shape
+from fhir_gym.fhir.store import stored
 from fhir_gym.fhir.subset import subset
 
 __all__ = ["Link", "searchset"]
@@ -98,5 +99,4 @@ _ENTRIES = _Queries()
 
 
 def _subset(body: bytes, shape: Shape) -> bytes:
-    resource = parsing.loads(body)
-    return parsing.dumps(subset(resource, elements=shape.elements, summary=shape.summary))
+    return parsing.dumps(subset(stored(body), elements=shape.elements, summary=shape.summary))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 from collections import Counter
@@ -16,7 +15,7 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir import index, parsing
 from fhir_gym.fhir.context import instant
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.store.manifest import Manifest
+from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT, MAIN, index_statements, table_statements
 from fhir_gym.types import Resource
 
@@ -48,7 +47,7 @@ class WorldBuilder:
         self._name, self._seed, self._now = name, seed, now.astimezone(UTC)
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._scratch = self._temporary.with_suffix(".scratch")
-        self._digest = hashlib.sha256(instant(self._now).encode())
+        self._content = ContentHash(self._now)
         self._counts: Counter[str] = Counter()
         self._rid = 0
         self._highest_id = 0
@@ -114,7 +113,7 @@ class WorldBuilder:
                     self._queue(table, row)
         except sqlite3.Error as error:
             raise WorldError(f"cannot write a world to {self.path}: {error}") from error
-        self._digest.update(b"\0%s/%s\0%s" % (kind.encode(), ident.encode(), body))
+        self._content.add(kind, ident, body)
         self._counts[kind] += 1
         if ident.isascii() and ident.isdigit() and len(ident) <= 15:
             self._highest_id = max(self._highest_id, int(ident))
@@ -188,7 +187,7 @@ class WorldBuilder:
             seed=self._seed,
             now=self._now,
             counts=dict(sorted(self._counts.items())),
-            content_hash=self._digest.hexdigest(),
+            content_hash=str(self._content),
             next_id=max(_FIRST_ID + self._rid, self._highest_id + 1),
             format=FORMAT,
         )

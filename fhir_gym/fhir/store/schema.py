@@ -6,9 +6,12 @@ of its writes.
 
 from __future__ import annotations
 
+import sqlite3
 from typing import NamedTuple
 
-from fhir_gym.fhir import index
+from fhir_gym.fhir import index, parsing
+from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.types import Resource
 
 __all__ = [
     "APPLICATION_ID",
@@ -18,6 +21,7 @@ __all__ = [
     "Row",
     "index_statements",
     "overlay_script",
+    "stored",
     "table_statements",
 ]
 
@@ -62,6 +66,9 @@ CREATE INDEX overlay.version_rid ON version(rid);
 """
 
 
+_TYPES = frozenset(RESOURCE_TYPES)
+
+
 class Row(NamedTuple):
     """A stored version of a resource, in the columns' order.
 
@@ -84,6 +91,21 @@ class Row(NamedTuple):
     deleted: int
     method: str
     body: bytes
+
+
+def stored(body: bytes) -> Resource:
+    """A resource from the JSON it is kept in.
+
+    Raises:
+        sqlite3.DatabaseError: It is no such JSON: the file is damaged where SQLite cannot see it.
+    """
+    try:
+        resource: Resource = parsing.loads(body)
+    except ValueError as error:
+        raise sqlite3.DatabaseError(f"a stored resource is no JSON: {error}") from error
+    if not isinstance(resource, dict) or resource.get("resourceType") not in _TYPES:
+        raise sqlite3.DatabaseError("a stored resource has no type")
+    return resource
 
 
 def _statements(script: str, db: str) -> list[str]:

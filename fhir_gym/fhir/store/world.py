@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir.store.manifest import Manifest
+from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT
 from fhir_gym.fhir.store.store import connect
 from fhir_gym.types import Resource
@@ -92,6 +92,21 @@ class World:
         with self._failures(), closing(connect(self.path)) as db:
             for (body,) in db.execute(f"SELECT body FROM resource {where} ORDER BY rid", values):
                 yield body
+
+    def verify(self) -> None:
+        """Read all of the file and compare it with what was built; takes a while on a large world.
+
+        Raises:
+            WorldError: It is damaged, also where a search would not notice.
+        """
+        with self._failures(), closing(connect(self.path)) as db:
+            for (problem,) in db.execute("PRAGMA integrity_check(1)"):
+                if problem != "ok":
+                    raise WorldError(f"the world {self.path} is damaged: {problem.splitlines()[-1]}")
+            columns = "CAST(type AS TEXT), CAST(id AS TEXT), CAST(body AS BLOB)"  # whatever damage made of them
+            rows = db.execute(f"SELECT {columns} FROM resource ORDER BY rid")
+            if str(ContentHash(self.now, rows)) != self.manifest.content_hash:
+                raise WorldError(f"the world {self.path} is damaged: its resources are not those it was built from")
 
     def close(self) -> None:
         """Close this world's own readers; sessions have their own connections."""
