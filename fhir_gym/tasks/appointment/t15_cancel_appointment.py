@@ -309,8 +309,9 @@ class CancelMondayAppointment(_Cancel):
     """Cancel a patient's appointment next Monday and free its slot.
 
     Starting state: the patient's booked appointment on that day and its slot.
-    Decoys: booked appointments the days before and after, a week later, and a week earlier, which is today where today
-        is a Monday; a cancelled and a proposed one on that Monday; one of a namesake on that Monday; a free slot.
+    Decoys: booked appointments the days before and after, often in the half hour next to midnight, a week later, and a
+        week earlier, which is today where today is a Monday; a cancelled and a proposed one on that Monday; one of a
+        namesake on that Monday; a free slot.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: which appointment was cancelled and which slot freed counts (there any cancelled
@@ -347,15 +348,21 @@ class CancelMondayAppointment(_Cancel):
 
         def booking(person: Person, days: int, status: str = "booked") -> Booking:
             hour, half = divmod(next(times), 2)
-            start = at(monday + timedelta(days=days), hour, 30 * half)
+            return at_time(person, at(monday + timedelta(days=days), hour, 30 * half), status)
+
+        def at_time(person: Person, start: datetime, status: str = "booked") -> Booking:
             return new_booking(rng, ids, person, cast.diary, start, _MINUTES, status)
 
+        # The last half hour before the day and the first one after it, for the day ends as it begins: at midnight.
+        midnight, length = at(monday, 0), timedelta(minutes=_MINUTES)
+        edges = (at_time(mine, midnight - length), at_time(mine, midnight + timedelta(days=1)))
         return (
             booking(mine, 0),
             booking(mine, 0, "cancelled"),
             booking(mine, 0, "proposed"),
             booking(other, 0),
-            *(booking(mine, days) for days in (-7, -1, 1, 7)),
+            *(booking(mine, days) for days in (-7, 7)),
+            *(edge if rng.random() < 0.5 else booking(mine, days) for edge, days in zip(edges, (-1, 1), strict=True)),
         )
 
     def find(self, p: CancelAppointmentParams, patient_id: str) -> Generator[Action, Json, Resource]:
