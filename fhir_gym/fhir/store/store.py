@@ -118,11 +118,12 @@ class Store:
     def history(self, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None) -> list[Row]:
         """Versions of a type, or of all types, newest first; `since` in milliseconds since the epoch."""
         where, values = _history_filter(resource_type, since)
-        rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version {where} ORDER BY seq DESC", values)
-        page = rows[offset : offset + limit]
+        query = f"SELECT {_COLUMNS} FROM overlay.version {where} ORDER BY seq DESC LIMIT ? OFFSET ?"
+        page = self._select(query, (*values, limit, offset))
         if len(page) < limit:
+            written = self._select_one(f"SELECT count(*) FROM overlay.version {where}", values) if offset else 0
             query = f"SELECT {_COLUMNS} FROM main.resource {where} ORDER BY updated DESC, rid DESC LIMIT ? OFFSET ?"
-            page += self._select(query, (*values, limit - len(page), max(0, offset - len(rows))))
+            page += self._select(query, (*values, limit - len(page), max(0, offset - written)))
         return page
 
     def history_total(self, resource_type: str | None) -> int:
