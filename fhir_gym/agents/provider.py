@@ -107,6 +107,7 @@ class Provider:
         if timeout <= 0 or retries < 0 or backoff < 0:
             raise FhirGymError("timeout must be positive, retries and backoff not negative")
         self.host = parts.hostname
+        self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without user and password
         self.sampling = sampling
         self._key = key or "EMPTY"
         self._timeout, self._retries, self._backoff = timeout, retries, backoff
@@ -174,7 +175,7 @@ class Provider:
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             if not self._answered and _nobody_listens(cause):
-                raise EndpointError(f"nothing answers at {self.base_url}: is the server running? ({cause})") from error
+                raise EndpointError(f"nothing answers at {self._shown}: is the server running? ({cause})") from error
             raise _PassingError(f"the connection failed: {type(cause).__name__}") from error
 
     async def _refused(self, error: Any) -> Exception:
@@ -195,7 +196,7 @@ class Provider:
             known = await self._models()
             if known and self.sampling.model not in known:
                 return EndpointError(f"{self.host}: {UnknownNameError('model', self.sampling.model, known)}")
-            return EndpointError(f"{self.base_url} has no model {self.sampling.model!r}, or is no endpoint ({short})")
+            return EndpointError(f"{self._shown} has no model {self.sampling.model!r}, or is no endpoint ({short})")
         if not self._answered:
             return EndpointError(f"{self.host} refuses the request ({short})")
         return InfraError(f"{self.host} refuses the request ({short})")

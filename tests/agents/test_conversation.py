@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fhir_gym.actions import Action, Invalid
+from fhir_gym.agents import Completion, Context, Conversation, Message, Opening, OutOfContext, Reply, Room, Usage
+from fhir_gym.agents.conversation import opening, read
+from fhir_gym.agents.provider import read_completion
+from fhir_gym.agents.room import shorten
+from fhir_gym.fhir import World
+
+BUNDLE = json.dumps(
+    {
+        "resourceType": "Bundle",
+        "link": [{"relation": "next", "url": "http://localhost/next"}],
+        "entry": [{"fullUrl": f"http://localhost/Patient/{n}", "resource": {"id": str(n)}} for n in range(100)],
+    },
+    separators=(",", ":"),
+)
+
+
+def call(name: str, arguments: Any, id: str | None = "c1") -> Message:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def only(replies: list[Reply]) -> Reply:
+    assert len(replies) == 1
+    return replies[0]
+
+
+def kind(reply: Reply) -> str:
+    assert reply.model is not None
+    return reply.model.kind
+
+
+def test_text_is_the_action_itself() -> None:
+    reply = only(read(Completion(content="GET /Patient"), "text"))
+    assert (reply.action, reply.text, kind(reply)) == ("GET /Patient", None, "action")
+    assert reply.model and reply.model.message == {"role": "assistant", "content": "GET /Patient"}
+
+
+@pytest.mark.parametrize(
+    ("content", "thought"),
+    [
+        ("<think>\nFirst look.</think>\n\nGET /Patient", "\nFirst look."),
+        ("First look.</think>GET /Patient", "First look."),  # the template wrote the opening tag
+    ],
+)
+def test_thoughts_in_the_text_are_told_apart(content: str, thought: str) -> None:
+    reply = only(read(Completion(content=content), "text"))
+    assert reply.action == "GET /Patient"
+    assert reply.model and (reply.model.reasoning, reply.model.raw) == (thought, content)
+    assert reply.model.message["content"] == "GET /Patient"
+
+
+def test_a_thought_without_end_is_no_action() -> None:
+    reply = only(read(Completion(content="<think>GET /Patient", finish_reason="length"), "text"))
+    assert kind(reply) == "length" and isinstance(reply.action, Invalid)
+    assert reply.model and reply.model.reasoning == "GET /Patient"
+
+
+@pytest.mark.parametrize("protocol", ["text", "tools"])
+@pytest.mark.parametrize(
+    ("completion", "expected", "reason"),
+    [
+        (Completion(content=None), "empty", "empty"),
+        (Completion(content="  \n"), "empty", "empty"),
+        (Completion(content="GET /Patient?nam", finish_reason="length"), "length", "cut off"),
+        (Completion(refusal="I can't help with that."), "refusal", "refused"),
+        (Completion(content=None, finish_reason="content_filter"), "filtered", "withheld"),
+    ],
+)
+def test_what_is_no_action_is_called_what_it_is(
+    completion: Completion, protocol: Any, expected: str, reason: str
+) -> None:
+    reply = only(read(completion, protocol))
+    assert kind(reply) == expected
+    assert isinstance(reply.action, Invalid) and reason in reply.action.reason
+    assert reply.model and reply.model.message["content"]  # servers refuse messages that say nothing
+
+
+def test_words_where_a_call_was_asked_for() -> None:
+    reply = only(read(Completion(content="FINISH([])"), "tools"))
+    assert kind(reply) == "no_call" and reply.text == "FINISH([])"
+    assert isinstance(reply.action, Invalid) and "call finish" in reply.action.reason
+
+
+def test_several_calls_are_several_actions_in_order() -> None:
+    calls = (
+        call("searchResources", '{"resourceType": "Patient"}'),
+        call("deleteEverything", "{}", "c2"),
+        call("finish", {"answer": [1]}, None),
+    )
+    replies = read(Completion(tool_calls=calls, finish_reason="tool_calls"), "tools", 7)
+    assert [reply.tool for reply in replies] == ["searchResources", "deleteEverything", "finish"]
+    assert [reply.call_id for reply in replies] == ["c1", "c2", "call_7_2"]
+    first, second, third = (reply.action for reply in replies)
+    assert isinstance(first, Action) and first.url == "/Patient"
+    assert isinstance(second, Invalid) and "no tool 'deleteEverything'" in second.reason
+    assert replies[1].text == "deleteEverything({})"
+    assert isinstance(third, Action) and third.answer == [1]
+    assert replies[0].model is not None and replies[1].model is None
+    sent = replies[0].model.message["tool_calls"]
+    assert [one["id"] for one in sent] == ["c1", "c2", "call_7_2"]
+    assert sent[2]["function"]["arguments"] == '{"answer": [1]}'
+
+
+@pytest.mark.parametrize("arguments", ["{", '["a"]', "null", "nonsense", '{"resourceType": "Patient",}', 7])
+def test_malformed_arguments_are_kept_and_sent_back_as_servers_take_them(arguments: Any) -> None:
+    given = call("getResourceById", arguments)
+    reply = only(read(Completion(tool_calls=(given,)), "tools"))
+    assert isinstance(reply.action, Invalid)
+    assert reply.text is not None and str(arguments).strip('"') in reply.text
+    assert reply.model is not None and reply.model.raw == [given]
+    sent = json.loads(reply.model.message["tool_calls"][0]["function"]["arguments"])
+    assert list(sent) == ["unreadable"]
+
+
+def test_a_call_cut_off_says_so() -> None:
+    cut = Completion(tool_calls=(call("finish", '{"answer": [1'),), finish_reason="length")
+    reply = only(read(cut, "tools"))
+    assert isinstance(reply.action, Invalid) and reply.action.reason.startswith("your answer was cut off")
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"type": "custom", "custom": {"name": "x"}}, {"function": None}, {"function": {"name": None}}]
+)
+def test_odd_calls_are_invalid_and_can_be_sent_back(odd: dict[str, Any]) -> None:
+    reply = only(read(Completion(tool_calls=(odd,)), "tools"))
+    assert isinstance(reply.action, Invalid)
+    assert reply.model and set(reply.model.message["tool_calls"][0]) == {"id", "type", "function"}
+
+
+def test_calls_in_the_text_protocol_are_not_done() -> None:
+    reply = only(read(Completion(content="GET /Patient", tool_calls=(call("finish", "{}"),)), "text"))
+    assert reply.action == "GET /Patient"
+    assert reply.model and "tool_calls" not in reply.model.message and reply.model.raw == [call("finish", "{}")]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+messages = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.text(max_size=40) | json_values,
+        "tool_calls": st.lists(
+            st.fixed_dictionaries({}, optional={"id": json_values, "type": json_values, "function": json_values}),
+            max_size=3,
+        )
+        | json_values,
+        "refusal": json_values,
+        "reasoning_content": json_values,
+        "more": json_values,
+    },
+)
+
+
+@given(
+    message=messages,
+    protocol=st.sampled_from(["text", "tools"]),
+    finish=st.sampled_from(["stop", "length", "tool_calls", "content_filter", None]),
+)
+def test_no_answer_is_too_odd(message: dict[str, Any], protocol: Any, finish: str | None) -> None:
+    body = json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": message.get("more")})
+    replies = read(read_completion(body.encode()), protocol)
+    assert replies and replies[0].model is not None
+    assert all(isinstance(reply.action, str | Action | Invalid) for reply in replies)
+    json.dumps(replies[0].model.model_dump(mode="json"), ensure_ascii=False).encode()
+    for sent in replies[0].model.message.get("tool_calls", []):
+        assert isinstance(json.loads(sent["function"]["arguments"]), dict)
+
+
+def test_an_answer_is_read_with_all_it_says() -> None:
+    body = {
+        "model": "m-1",
+        "system_fingerprint": "fp",
+        "usage": {
+            "prompt_tokens": 10,
+            "completion_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 8},
+            "completion_tokens_details": {"reasoning_tokens": 3},
+        },
+        "prompt_token_ids": [1, 2],
+        "choices": [
+            {
+                "finish_reason": "stop",
+                "token_ids": [3],
+                "logprobs": {"content": []},
+                "message": {
+                    "content": [{"type": "text", "text": "GET /"}, {"type": "text", "text": "Patient \ud800"}],
+                    "reasoning": "hm",
+                },
+            }
+        ],
+    }
+    completion = read_completion(json.dumps(body).encode())
+    assert completion == Completion(
+        content="GET /Patient ?",
+        reasoning="hm",
+        usage=Usage(prompt=10, completion=5, cached=8, reasoning=3),
+        model="m-1",
+        fingerprint="fp",
+        extra={"token_ids": [3], "logprobs": {"content": []}, "prompt_token_ids": [1, 2]},
+    )
+
+
+class Model:
+    """Answers in order, and keeps what it was asked."""
+
+    def __init__(self, *answers: Completion) -> None:
+        self.answers = list(answers)
+        self.asked: list[list[Message]] = []
+
+    async def __call__(self, messages: Sequence[Message], opening: Opening) -> Completion:
+        self.asked.append([dict(message) for message in messages])
+        return self.answers.pop(0)
+
+
+def context(world: World, steps: int = 15) -> Context:
+    return Context("e", "01", 0, world, 1, steps, "Do it.")
+
+
+def test_a_conversation_only_grows_and_answers_every_call(empty_world: World) -> None:
+    two = Completion(tool_calls=(call("getResourceById", "{}", "a"), call("searchResources", "{}", "b")))
+    model = Model(two, Completion(content="?"), Completion(tool_calls=(call("finish", '{"answer": []}', "c"),)))
+    begun = opening("tools", "unused", context(empty_world))
+    assert begun.messages[1]["content"] == "Do it.\n\nYou have at most 15 tool calls."
+
+    async def play() -> list[Reply]:
+        conversation = Conversation(begun, model, Room(None, None, None))
+        return [await conversation.act(text) for text in ("unused", "one", "two", "three")]
+
+    replies = asyncio.run(play())
+    assert [reply.call_id for reply in replies] == ["a", "b", None, "c"]
+    assert all(reply.shown is None for reply in replies)
+    first, second, third = model.asked
+    assert second[: len(first)] == first and third[: len(second)] == second
+    assert second[3:] == [
+        {"role": "tool", "tool_call_id": "a", "content": "one"},
+        {"role": "tool", "tool_call_id": "b", "content": "two"},
+    ]
+    assert third[-1] == {"role": "user", "content": "three"}
+
+
+@pytest.mark.parametrize(
+    ("system", "roles"), [(None, ["system", "user"]), ("", ["user"]), ("Be brief.", ["system", "user"])]
+)
+def test_the_system_prompt_may_be_replaced_or_left_out(
+    empty_world: World, system: str | None, roles: list[str]
+) -> None:
+    begun = opening("text", "Do it. GET or FINISH.", context(empty_world), system=system)
+    assert [message["role"] for message in begun.messages] == roles
+    assert begun.messages[-1]["content"] == "Do it. GET or FINISH."
+
+
+def test_what_is_too_long_is_shortened_in_sight(empty_world: World) -> None:
+    model = Model(Completion(content="GET /Patient"), Completion(content="FINISH([])"))
+
+    async def play() -> Reply:
+        conversation = Conversation(opening("text", "Do.", context(empty_world)), model, Room(None, None, 2_000))
+        await conversation.act("Do.")
+        return await conversation.act(BUNDLE)
+
+    reply = asyncio.run(play())
+    assert reply.shown is not None and len(reply.shown) <= 2_000
+    assert model.asked[1][-1]["content"] == reply.shown
+    kept, note = reply.shown.split("\n[Shortened: ")
+    entries = kept.count('"fullUrl"')
+    assert note.startswith(f"{entries} of 100 entries of this page are shown, ")
+    assert kept.endswith("}}") and "/next" in kept  # whole entries, and the link to the next page
+    assert f"_count={entries} " in note and "_elements=" in note and "next link" in note
+
+
+def test_a_long_resource_is_shortened_with_another_hint() -> None:
+    text = "HTTP 200 OK\n" + json.dumps({"resourceType": "Patient", "text": "x" * 5_000})
+    short = shorten(text, 1_000)
+    assert len(short) <= 1_000 and text.startswith(short.partition("\n[Shortened")[0])
+    assert "_elements=" in short and "entries" not in short
+    assert shorten(text, len(text)) == text
+
+
+@given(st.text(max_size=3_000), st.integers(0, 3_000))
+def test_shortening_never_makes_a_text_much_longer_than_asked(text: str, most: int) -> None:
+    short = shorten(text, most)
+    assert short == text or (len(short) <= max(most, 400) and "[Shortened: " in short)
+
+
+def test_room_goes_by_the_providers_count_and_leaves_some_for_what_follows() -> None:
+    room = Room(4_000, 500, None)
+    room.begin([{"role": "user", "content": "x" * 1_000}])
+    room.replied(Usage(prompt=900, completion=100), {})
+    shown = room.fit("y" * 100_000)  # 2,500 tokens are left
+    assert 0.8 * 1_250 * 2.5 < len(shown) < 1_250 * 2.5 + 50
+    assert room.fit("short") == "short"
+
+
+def test_room_ends() -> None:
+    with pytest.raises(OutOfContext):
+        Room(1_000, 500, None).begin([{"role": "user", "content": "x" * 5_000}])
+    room = Room(2_000, 500, None)
+    room.begin([])
+    room.replied(Usage(prompt=1_300, completion=100), {})
+    assert room.fit("ok") == "ok"
+    with pytest.raises(OutOfContext):
+        room.fit("y" * 10_000)
+    without_count = Room(10_000, 500, None)
+    without_count.begin([])
+    without_count.replied(None, {"content": "z" * 20_000})
+    assert len(without_count.fit("y" * 10_000)) < 5_000
