@@ -130,7 +130,9 @@ def show(
 def check(
     env_ids: Annotated[list[str] | None, typer.Argument(help="Environments; all of them if not given.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
-    variations: Annotated[int, typer.Option(min=1, help="How many variations of each task.")] = 10,
+    variations: Annotated[
+        str, typer.Option(help="How many variations of each task, or which: 0-199,1000-1099.")
+    ] = "10",
     world: WorldOption = "hospital-small",
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
     as_json: JsonOption = False,
@@ -143,8 +145,12 @@ def check(
     Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50 --workers 2
     """
     from fhir_gym import worlds
+    from fhir_gym.rollouts.plan import numbers
     from fhir_gym.tasks import soundness
 
+    tried = range(int(variations)) if variations.isdecimal() else numbers(variations)
+    if not tried:
+        raise typer.BadParameter("at least one variation is needed", param_hint="--variations")
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     with opened, progress("Checking") as update:
@@ -152,7 +158,7 @@ def check(
             opened,
             env_ids or None,
             tasks=names(tasks),
-            variations=variations,
+            variations=tried,
             workers=workers,
             progress=lambda _, done, total: update(done, total),
         )

@@ -100,6 +100,24 @@ def test_tasks_check_passes_and_says_what_it_did(cli: Cli) -> None:
     outcome = cli("tasks", "check", ENV, "--tasks", "02a", "--variations", 2)
     assert outcome.code == 0, outcome.out + outcome.err
     assert "02a" in outcome.out
+    assert "takes a decoy for what it is made to resemble" in outcome.out
+
+
+def test_tasks_check_takes_numbers_of_variations(cli: Cli) -> None:
+    for given, tried in (("2", 2), ("0-1,1000", 3)):
+        outcome = cli("tasks", "check", ENV, "--tasks", "04a", "--variations", given, "--json")
+        assert json.loads(outcome.out)["tasks"][0]["variations"] == tried
+    for wrong, code in (("0", 2), ("ten", 1), ("3-1", 1)):
+        assert cli("tasks", "check", ENV, "--tasks", "04a", "--variations", wrong).code == code, wrong
+
+
+def test_tasks_experiments(cli: Cli) -> None:
+    found = json.loads(cli("tasks", "experiments", "--json").out)
+    assert [one["name"] for one in found] == [f"experiment-{n}" for n in (1, 2, 3, 4)]
+    assert [len(one["test"]) for one in found] == [43, 129, 129, 66]
+    assert [len(one["train"]) for one in found] == [43, 86, 86, 42]
+    assert found[3]["test"][0] == {"env": ENV, "task": "03", "variation": 1_000, "phrasing": 2}
+    assert "Tasks it never saw" in cli("tasks", "experiments").out
 
 
 def test_rollout_then_dataset(cli: Cli, tmp_path: Path) -> None:
