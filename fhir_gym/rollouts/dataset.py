@@ -24,6 +24,7 @@ from fhir_gym.agents import Message
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
 from fhir_gym.errors import MissingExtraError, RecordError, UnknownNameError
 from fhir_gym.rollouts.record import Rollout
+from fhir_gym.types import Json
 
 __all__ = ["FORMATS", "Export", "Format", "Selection", "export", "load", "write_dataset"]
 
@@ -163,7 +164,8 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
     """A written dataset as a `datasets.Dataset`.
 
     Conversations are loaded as JSON values. Letting `datasets` infer a schema instead would unite the arguments of all
-    tool calls and fill those a call lacks with nulls, which would then be trained on.
+    tool calls and fill those a call lacks with nulls, which would then be trained on. Numbers stay as they are written:
+    the library's own reader makes 1.7000000000000002 of 1.7.
 
     Args:
         path: What `write_dataset` wrote.
@@ -177,7 +179,7 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
         raise UnknownNameError("dataset format", format, FORMATS)
     try:
         datasets = import_module("datasets")
-        json_value, list_of = datasets.Json, datasets.List
+        json_value, list_of = _exact_json(datasets.Json), datasets.List
     except (ImportError, AttributeError) as error:
         raise MissingExtraError("this needs datasets 4.7 or later: pip install 'fhir-gym[train]'") from error
     chats = {"messages": ("messages",), "tools": ("messages", "tools"), "completion": ("prompt", "completion")}[format]
@@ -185,6 +187,18 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
     features = datasets.Features({**{name: list_of(json_value()) for name in chats}, **about})
     with Path(path).open(encoding="utf-8") as file:
         return datasets.Dataset.from_list([json.loads(line) for line in file], features=features)
+
+
+def _exact_json(base: type) -> Any:
+    """The library's feature for JSON values, reading and writing with a parser that keeps numbers."""
+
+    def encode_example(self: object, value: Json) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    def decode_example(self: object, text: str, token_per_repo_id: object = None) -> Json:
+        return json.loads(text)
+
+    return type("ExactJson", (base,), {"encode_example": encode_example, "decode_example": decode_example})
 
 
 _ABOUT: Mapping[str, str] = MappingProxyType(

@@ -1,0 +1,78 @@
+"""The way between a model and an episode carries every solution: prompt, parsing, tools, records, datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+from fhir_gym.actions import GRAMMAR
+from fhir_gym.agents import ChatAgent
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import Rollout, run, write_dataset
+from fhir_gym.rollouts.dataset import Format, load
+from fhir_gym.tasks import packs, task_keys
+from fhir_gym.testing import ChatServer, GoldOverChat
+
+
+def solved(world: World, protocol: Any, numbers: range) -> Iterator[Rollout]:
+    jobs = [(env_id, key, number) for env_id in packs() for key in task_keys(env_id) for number in numbers]
+    with ChatServer(GoldOverChat(world, jobs)) as server:
+        agent = ChatAgent("scripted", base_url=server.base_url, protocol=protocol)
+        for env_id in packs():
+            yield from run(env_id, agent, variations=numbers, concurrency=16, world=world)
+
+
+def check(rollouts: list[Rollout], protocol: str, folder: Path) -> None:
+    lost = [(r.env_id, r.task.key, r.task.variation, r.stop_reason, r.error) for r in rollouts if not r.success]
+    assert not lost
+    assert not [turn.error for rollout in rollouts for turn in rollout.turns if turn.error]
+    formats: tuple[Format, ...] = ("messages", "tools")
+    for format in formats:
+        path = folder / f"{protocol}-{format}.jsonl"
+        report = write_dataset(rollouts, path, format)
+        assert report.rollouts == len(rollouts) - report.left_out["duplicate"] and set(report.left_out) <= {"duplicate"}
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for row in rows:
+            check_row(row, format)
+        if find_spec("datasets"):
+            assert [dict(row) for row in load(path, format)] == rows
+
+
+def check_row(row: dict[str, Any], format: str) -> None:
+    roles = [message["role"] for message in row["messages"]]
+    assert roles[:2] == ["system", "user"] and roles[-1] == "assistant"
+    assert set(roles[2::2]) == {"assistant"} and len(set(roles[3::2])) <= 1
+    if format == "messages":
+        assert all(isinstance(m["content"], str) and m["content"] for m in row["messages"])
+        return
+    assert row["tools"] == GRAMMAR.tools()
+    for message in row["messages"]:
+        assert None not in message.values() or message["content"] is None
+        for call in message.get("tool_calls", []):
+            arguments = call["function"]["arguments"]
+            assert isinstance(arguments, dict) and None not in arguments.values()
+
+
+@pytest.mark.parametrize("protocol", ["text", "tools"])
+def test_gold_over_chat_solves_every_task(hospital: World, tmp_path: Path, protocol: str) -> None:
+    check(list(solved(hospital, protocol, range(1))), protocol, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["text", "tools"])
+def test_gold_over_chat_solves_five_variations_of_every_task(hospital: World, tmp_path: Path, protocol: str) -> None:
+    check(list(solved(hospital, protocol, range(5))), protocol, tmp_path)
+
+
+def test_what_was_not_announced_is_not_solved(hospital: World) -> None:
+    gold = GoldOverChat(hospital, [("FHIRAgent/Appointment-v0", "01", 0)])
+    with pytest.raises(FhirGymError, match="no task that was announced"):
+        gold({"messages": [{"role": "user", "content": "Do something else."}]})

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from fhir_gym.errors import FhirGymError
+from fhir_gym.testing import FAULTS, ChatServer, Say, some_faults
+
+FIRST = {"role": "user", "content": "Do it."}
+ASK: dict[str, object] = {"model": "scripted", "messages": [FIRST]}
+SPOKEN = {"role": "assistant", "content": "one"}
+
+
+def ask(server: ChatServer, body: dict[str, object] = ASK, headers: dict[str, str] | None = None) -> httpx.Response:
+    return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=10, headers=headers)
+
+
+def test_a_script_goes_by_the_conversation() -> None:
+    with ChatServer(["one", Say(calls=[("finish", {"answer": []})])]) as server:
+        later = ASK | {"messages": [FIRST, SPOKEN]}
+        over = ASK | {"messages": [SPOKEN, SPOKEN]}
+        bodies = [ask(server, body).json() for body in (ASK, later, ASK, over, over | {"tools": [{}]})]
+        choices = [body["choices"][0] for body in bodies]
+        assert len(server.requests) == 5 and server.busy > 0
+        assert [model["id"] for model in httpx.get(f"{server.base_url}/models").json()["data"]] == ["scripted"]
+    assert [choice["message"]["content"] for choice in choices] == ["one", None, "one", "FINISH([])", None]
+    assert [choice["finish_reason"] for choice in choices] == ["stop", "tool_calls", "stop", "stop", "tool_calls"]
+    assert choices[1]["message"]["tool_calls"][0]["function"] == {"name": "finish", "arguments": '{"answer": []}'}
+    assert bodies[0]["usage"]["total_tokens"] > 0
+
+
+def test_everything_an_answer_can_say() -> None:
+    say = Say(
+        None, refusal="no", reasoning="hm", finish_reason="length", message={"content": [{"text": "x"}]}, usage=False
+    )
+    with ChatServer(lambda request: say) as server:
+        body = ask(server).json()
+    message = body["choices"][0]["message"]
+    assert (message["refusal"], message["reasoning_content"], message["content"]) == ("no", "hm", [{"text": "x"}])
+    assert body["choices"][0]["finish_reason"] == "length" and "usage" not in body
+
+
+def test_what_it_refuses() -> None:
+    with ChatServer(["x"], api_key="k", context_tokens=10) as server:
+        assert ask(server).status_code == 401
+        key = {"authorization": "Bearer k"}
+        assert ask(server, ASK | {"model": "other"}, headers=key).status_code == 404
+        long = ask(server, ASK | {"messages": [SPOKEN] * 9}, headers=key)
+        assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_faults_to_order() -> None:
+    with ChatServer(
+        ["x"], faults=["429", "500", "503", "no_message", "garbled", "half", None], retry_after=3
+    ) as server:
+        first = ask(server)
+        assert (first.status_code, first.headers["retry-after"]) == (429, "3")
+        assert [ask(server).status_code for _ in range(2)] == [500, 503]
+        assert "choices" not in ask(server).json()
+        garbled = ask(server)
+        with pytest.raises(ValueError, match=r".+"):
+            garbled.json()
+        with pytest.raises(httpx.RemoteProtocolError):
+            ask(server)
+        assert ask(server).json()["choices"]
+        assert server.faulted == 6
+
+
+def test_silence_ends_with_the_client_or_the_server() -> None:
+    with ChatServer(["x"], faults=["timeout"]) as server:
+        start = time.monotonic()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.base_url}/chat/completions", json=ASK, timeout=0.2)
+    assert time.monotonic() - start < 5
+
+
+def test_some_faults_are_the_share_asked_for_and_the_same_again() -> None:
+    fault = some_faults(0.2, seed=3)
+    faults = [fault(number) for number in range(2_000)]
+    assert faults == [some_faults(0.2, seed=3)(number) for number in range(2_000)]
+    assert faults != [some_faults(0.2, seed=4)(number) for number in range(2_000)]
+    assert 300 < sum(one is not None for one in faults) < 500
+    assert {one for one in faults if one} == set(FAULTS)
+
+
+def test_a_port_in_use_is_said() -> None:
+    with ChatServer(["x"]) as server, pytest.raises(FhirGymError, match="cannot serve"):
+        ChatServer(["x"], port=int(server.base_url.split(":")[2].split("/")[0]))
