@@ -18,6 +18,7 @@ class Limits:
         answer_bytes: Largest answer.
         bundle_entries: Most entries in a batch or transaction.
         searches: Search results remembered for paging; the oldest is forgotten first.
+        remembered: Most matches in all of them together (8 bytes each).
         sql_steps: SQLite virtual-machine steps one request may take. Steps, not seconds: the same request is refused
             on every machine or on none.
     """
@@ -28,4 +29,5 @@ class Limits:
     answer_bytes: int = 64 * 1024 * 1024
     bundle_entries: int = 2_000
     searches: int = 100
+    remembered: int = 4_000_000
     sql_steps: int = 20_000_000

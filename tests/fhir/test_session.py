@@ -345,3 +345,20 @@ def test_nothing_sent_raises(
     assert 200 <= answer.status < 500
     if answer.body and answer.headers["Content-Type"].startswith("application/fhir+json"):
         assert "resourceType" in answer.json()
+
+
+def test_remembered_searches_are_bounded(world: World) -> None:
+    """By their number and by their matches; the latest is always remembered."""
+
+    def pages(limits: Limits) -> list[int]:
+        with world.session(limits=limits) as session:
+            links = []
+            for _ in range(4):
+                bundle = ask(session, "GET", "/Observation?_count=2").json()
+                links += [link["url"] for link in bundle["link"] if link["relation"] == "next"]
+            return [ask(session, "GET", link.partition("/fhir")[2]).status for link in links]
+
+    assert pages(Limits()) == [200] * 4
+    assert pages(Limits(searches=2)) == [410, 410, 200, 200]
+    assert pages(Limits(remembered=30)) == [410, 410, 200, 200]
+    assert pages(Limits(remembered=1)) == [410, 410, 410, 200]

@@ -108,5 +108,7 @@ def count(ctx: Context, query: Query) -> int:
 def remember(ctx: Context, token: str, result: Result) -> None:
     """Keep a search for its later pages; the oldest ones are forgotten."""
     ctx.searches[token] = result
-    while len(ctx.searches) > ctx.limits.searches:
-        ctx.searches.popitem(last=False)
+    matches = sum(len(kept.known) for kept in ctx.searches.values())
+    while len(ctx.searches) > ctx.limits.searches or (matches > ctx.limits.remembered and len(ctx.searches) > 1):
+        _, oldest = ctx.searches.popitem(last=False)
+        matches -= len(oldest.known)
