@@ -10,6 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+PARALLEL ?= -n auto --dist worksteal
 CODE := fhir_gym tests benchmarks examples scripts
 
 # An environment made for somebody else's package list is refreshed: the stamps are older than pyproject.toml.
@@ -19,7 +20,7 @@ DEV := $(VENV)/.installed-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format types bench docs clean
+.PHONY: help demo test coverage test-slow lint format types bench docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -29,11 +30,14 @@ help: ## show this list
 demo: $(CORE) ## agents do real tasks; writes rollouts and a dataset to demo-output/
 	@$(BIN)/fhir-gym demo $(ARGS)
 
-test: $(DEV) ## the quick tests, with the coverage floor
-	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+test: $(DEV) ## the quick tests, on all cores
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+coverage: $(DEV) ## the quick tests again, with the coverage floor (twice the time)
+	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered $(ARGS)
 
 test-slow: $(DEV) ## the tests that take longer
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
 
 lint: $(DEV) ## style, types and import order, as CI checks them
 	@$(BIN)/ruff check $(CODE)
