@@ -5,6 +5,7 @@ from fhir_gym.agents.conversation import Conversation, opening
 from fhir_gym.agents.factory import AGENTS, make_agent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
+from fhir_gym.agents.local import LocalAgent
 from fhir_gym.agents.protocol import Agent, ConcurrentAgent, Context, Converser, OutOfContext, Reply
 from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.replies import Completion, Message, ModelReply, Opening, Usage
@@ -22,6 +23,7 @@ __all__ = [
     "Converser",
     "GoldAgent",
     "IdleAgent",
+    "LocalAgent",
     "Message",
     "ModelReply",
     "Opening",

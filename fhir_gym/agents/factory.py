@@ -10,6 +10,7 @@ from typing import Any
 from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
+from fhir_gym.agents.local import LocalAgent
 from fhir_gym.agents.protocol import Agent
 from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.scripted import ScriptedAgent
@@ -22,6 +23,7 @@ AGENTS: Mapping[str, Callable[..., Agent]] = MappingProxyType(
         "chat": ChatAgent,
         "gold": GoldAgent,
         "idle": IdleAgent,
+        "local": LocalAgent,
         "random": RandomAgent,
         "scripted": ScriptedAgent,
     }

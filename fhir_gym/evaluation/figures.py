@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from fhir_gym.rollouts import Rollout, Turn
+from fhir_gym.rollouts import Rollout
 
 __all__ = ["Facts", "Figures", "Share", "wilson"]
 
@@ -60,7 +60,7 @@ class Facts:
         completion_tokens: Tokens written, as far as recorded.
         counted: Whether tokens were recorded.
         stop: Why the episode ended.
-        finishes: Why the model stopped writing, one for each of its turns that says so.
+        replies: What each answer of the agent's model was, and why it stopped writing.
         error: What failed, where it was not the agent.
         checks: Names of the checks, and whether each passed.
         seconds: Wall-clock seconds in agent and server; None if not recorded.
@@ -88,7 +88,7 @@ class Facts:
     completion_tokens: int
     counted: bool
     stop: str
-    finishes: tuple[str, ...]
+    replies: tuple[str, ...]
     error: str | None
     checks: tuple[tuple[str, bool], ...]
     seconds: tuple[float, float] | None
@@ -97,7 +97,7 @@ class Facts:
     def of(cls, rollout: Rollout) -> Self:
         """The facts of a record."""
         task, verdict, timings = rollout.task, rollout.verdict, rollout.timings
-        usages = [usage for usage in map(_usage, rollout.turns) if usage is not None]
+        usage, replies = rollout.usage, [turn.reply for turn in rollout.turns if turn.reply is not None]
         return cls(
             agent=rollout.agent.name,
             settings=json.dumps(rollout.agent.settings, sort_keys=True, ensure_ascii=False),
@@ -122,26 +122,15 @@ class Facts:
             steps=rollout.steps,
             requests=sum(turn.status != 0 for turn in rollout.turns),
             invalid=tuple(turn.error for turn in rollout.turns if turn.error is not None),
-            prompt_tokens=sum(read for read, _ in usages),
-            completion_tokens=sum(written for _, written in usages),
-            counted=bool(usages),
+            prompt_tokens=usage.prompt if usage else 0,
+            completion_tokens=usage.completion if usage else 0,
+            counted=usage is not None,
             stop=rollout.stop_reason,
-            finishes=tuple(
-                reason for turn in rollout.turns if isinstance(reason := turn.notes.get("finish_reason"), str)
-            ),
+            replies=tuple(f"{reply.kind} ({reply.finish_reason})" for reply in replies),
             error=rollout.error,
             checks=tuple((check.name, check.passed) for check in verdict.checks) if verdict else (),
             seconds=(timings.agent, timings.server) if timings else None,
         )
-
-
-def _usage(turn: Turn) -> tuple[int, int] | None:
-    """Tokens read and written in a turn, as OpenAI's API names them; None if the agent noted none."""
-    usage = turn.notes.get("usage")
-    if not isinstance(usage, Mapping):
-        return None
-    read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return (read if isinstance(read, int) else 0, written if isinstance(written, int) else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def sections(report: Report) -> list[Section]:
     found += _compared(report)
     found += [
         _counts(report, "How episodes ended", "reason", [report.stops(run) for run in range(len(report.runs))]),
-        _counts(report, "How the model's turns ended", "reason", [report.finishes(n) for n in range(len(report.runs))]),
+        _counts(report, "The model's answers", "answer", [report.replies(n) for n in range(len(report.runs))]),
         _counts(report, "Invalid actions", "why", [report.invalid(run) for run in range(len(report.runs))]),
         _failed(report),
         _counts(report, "Not the agent's fault", "error", [report.infra_errors(n) for n in range(len(report.runs))]),
@@ -67,7 +67,7 @@ def plain(report: Report) -> dict[str, Any]:
                 "settings": run.settings,
                 "figures": report.total(place).plain(),
                 "stop_reasons": dict(report.stops(place)),
-                "finish_reasons": dict(report.finishes(place)),
+                "replies": dict(report.replies(place)),
                 "invalid": dict(report.invalid(place)),
                 "failed_checks": [
                     {"name": name, "failed": failed, "of": of} for name, failed, of in report.failed_checks(place)

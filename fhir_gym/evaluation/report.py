@@ -120,9 +120,9 @@ class Report:
         """Why episodes ended, most frequent first."""
         return _ranked(Counter(facts.stop for facts in self.runs[run].facts))
 
-    def finishes(self, run: int) -> list[tuple[str, int]]:
-        """Why the model stopped writing its turns, where the agent noted it; most frequent first."""
-        return _ranked(Counter(reason for facts in self.runs[run].facts for reason in facts.finishes))
+    def replies(self, run: int) -> list[tuple[str, int]]:
+        """What the answers of the agent's model were, and why it stopped writing; most frequent first."""
+        return _ranked(Counter(reason for facts in self.runs[run].facts for reason in facts.replies))
 
     def invalid(self, run: int) -> list[tuple[str, int]]:
         """Why actions were invalid, what they quote left out; most frequent first."""
@@ -238,7 +238,7 @@ def _names(runs: Sequence[tuple[str, Facts]]) -> list[str]:
         same = [other for (_, peer), other in zip(runs, settings, strict=True) if peer.agent == facts.agent]
         differing = [key for key in sorted(own) if any(other.get(key) != own[key] for other in same)]
         shown = [f"{key}={_short(own[key])}" for key in differing if key != "model"]
-        model = [_short(own["model"])] if "model" in own else []
+        model = [_model(own["model"])] if "model" in own else []
         names.append(" ".join([facts.agent, *model, *shown]))
     if len(set(names)) < len(names):
         names = [f"{name} ({Path(source).stem})" for name, (source, _) in zip(names, runs, strict=True)]
@@ -248,6 +248,12 @@ def _names(runs: Sequence[tuple[str, Facts]]) -> list[str]:
         seen[name] += 1
         unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
     return unique
+
+
+def _model(name: Any) -> str:
+    """A model's name; of a folder, where it lies is of no interest."""
+    text = _short(name)
+    return Path(text).name if isinstance(name, str) and Path(name).is_absolute() else text
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,278 @@
+"""A transformers model in this process: loaded, its chat template applied, texts sampled in batches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib import import_module
+from io import StringIO
+from typing import Any
+
+from fhir_gym.actions import GRAMMAR
+from fhir_gym.agents.replies import Message
+from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
+
+__all__ = ["Prompt", "Sample", "Transformer"]
+
+_INSTALL = "pip install 'fhir-gym[local]'"
+_SAMPLED = 64
+"""Values of each tensor that go into the fingerprint of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What to go on from.
+
+    Attributes:
+        ids: Token ids.
+        generator: Random numbers of this text alone, so that what is sampled does not depend on its batch.
+    """
+
+    ids: Sequence[int]
+    generator: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a model wrote.
+
+    Attributes:
+        ids: Token ids as they were sampled, the one that ended the turn included.
+        logprobs: Log-probability of each of them under the model itself (temperature 1).
+        ended: Whether the model ended its turn; otherwise it was cut off.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    ended: bool
+
+
+class Transformer:
+    """A causal language model with its tokenizer.
+
+    Args:
+        model: Folder or name of the model.
+        gguf_file: Name of a GGUF file in it, if the weights are in one.
+        device: ``cpu``, ``cuda``, ``cuda:1`` …; None for the GPU if there is one.
+        dtype: ``float32``, ``bfloat16`` …; None for what the model was saved in.
+        threads: Threads that torch uses on the CPU, for the whole process; None to leave that as it is.
+
+    Raises:
+        MissingExtraError: A package is missing.
+        FhirGymError: There is no such model, device or dtype, or the model has no chat template.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        gguf_file: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._torch, transformers = _packages(gguf_file is not None)
+        torch = self._torch
+        if threads is not None:
+            torch.set_num_threads(threads)
+        chosen = None if dtype is None else getattr(torch, dtype, None)
+        if dtype is not None and not isinstance(chosen, torch.dtype):
+            raise FhirGymError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
+        files = {} if gguf_file is None else {"gguf_file": gguf_file}
+        with _quiet(transformers), _one_line(f"model {model!r} cannot be loaded"):
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(model, **files)
+            self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=chosen or "auto", **files)
+        if not self.tokenizer.chat_template:
+            raise FhirGymError(f"model {model!r} has no chat template: take one that was trained to chat")
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        with _one_line(f"model {model!r} cannot be put on device {self.device!r}"):
+            self._model = self._model.to(self.device).eval()
+        self.dtype = str(self._model.dtype).removeprefix("torch.")
+        self.context_tokens: int | None = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        self.ends = self._ends()
+        self._config = transformers.GenerationConfig
+        self._padding = self._padding_id()
+
+    def generator(self, seed: int) -> Any:
+        """Random numbers for a text."""
+        return self._torch.Generator().manual_seed(seed)
+
+    def render(self, messages: Sequence[Message], *, tools: bool, answer: bool = True) -> str:
+        """Messages in the model's chat format.
+
+        Args:
+            messages: The messages.
+            tools: Whether the tools are offered.
+            answer: Whether the model's turn begins at the end.
+        """
+        schemas = GRAMMAR.tools() if tools else None
+        decoded = [_with_objects(message) for message in messages]
+        text = self.tokenizer.apply_chat_template(
+            decoded, tools=schemas, add_generation_prompt=answer, tokenize=False
+        )  # fmt: skip
+        return str(text)
+
+    def takes_tools(self) -> bool:
+        """Whether the chat template says anything of tools; many leave them out in silence."""
+        asked: list[Message] = [{"role": "user", "content": "?"}]
+        return "searchResources" in self.render(asked, tools=True)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text in chat format."""
+        return [int(id) for id in self.tokenizer.encode(text, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens written out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        most: int,
+        temperature: float = 0.0,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> list[Sample]:
+        """Let the model go on from some texts, as one batch.
+
+        Args:
+            prompts: The texts.
+            most: Most tokens of each answer.
+            temperature: Sampling temperature; 0 takes the likeliest token.
+            stopped: Asked before each token; when true what there is so far is returned.
+
+        Raises:
+            InfraError: The device failed or has not enough memory.
+        """
+        torch = self._torch
+        longest = max(len(prompt.ids) for prompt in prompts)
+        rows = [[self._padding] * (longest - len(prompt.ids)) + list(prompt.ids) for prompt in prompts]
+        mask = [[0] * (longest - len(prompt.ids)) + [1] * len(prompt.ids) for prompt in prompts]
+        config = self._config(
+            do_sample=False, max_new_tokens=most, eos_token_id=list(self.ends), pad_token_id=self._padding
+        )
+        choose = _Choose(torch, [prompt.generator for prompt in prompts], temperature)
+        try:
+            with torch.inference_mode():
+                out = self._model.generate(
+                    input_ids=torch.tensor(rows, device=self.device),
+                    attention_mask=torch.tensor(mask, device=self.device),
+                    generation_config=config,
+                    logits_processor=[choose],
+                    stopping_criteria=[_Stop(torch, stopped)],
+                )
+        except RuntimeError as error:  # out of memory is one of them
+            raise InfraError(f"the model failed on {self.device}: {str(error).partition(chr(10))[0]}") from error
+        written = out[:, longest:].tolist()
+        return [self._cut(ids, [step[row] for step in choose.logprobs]) for row, ids in enumerate(written)]
+
+    def fingerprint(self) -> str:
+        """A hash of the weights' names, shapes and first values: another one for other weights."""
+        digest = blake2b(digest_size=8)
+        for name, tensor in sorted(self._model.state_dict().items()):
+            values = tensor.flatten()[:_SAMPLED].float().cpu().tolist()
+            digest.update(repr((name, tuple(tensor.shape), values)).encode())
+        return digest.hexdigest()
+
+    def _cut(self, ids: list[int], logprobs: list[float]) -> Sample:
+        """The ids up to the end of the turn; what follows is padding."""
+        length = next((at + 1 for at, id in enumerate(ids) if id in self.ends), len(ids))
+        return Sample(ids[:length], logprobs[:length], length > 0 and ids[length - 1] in self.ends)
+
+    def _ends(self) -> tuple[int, ...]:
+        """Tokens that end a turn."""
+        given = self._model.generation_config.eos_token_id
+        ends = list(given) if isinstance(given, list | tuple) else [given]
+        return tuple(dict.fromkeys(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None))
+
+    def _padding_id(self) -> int:
+        padding = self.tokenizer.pad_token_id
+        return int(padding) if padding is not None else next(iter(self.ends), 0)
+
+
+class _Choose:
+    """Chooses tokens, each text by its own random numbers, and remembers how likely they were.
+
+    The likeliest token after adding Gumbel noise is a sample of the softmax; so the library may pick the highest score.
+    """
+
+    def __init__(self, torch: Any, generators: Sequence[Any], temperature: float) -> None:
+        self._torch, self._generators, self._temperature = torch, generators, temperature
+        self.logprobs: list[list[float]] = []
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        torch = self._torch
+        likelihood = torch.log_softmax(scores.float(), dim=-1)
+        noisy = likelihood
+        if self._temperature > 0:
+            noise = torch.stack([self._noise(scores.shape[-1], generator) for generator in self._generators])
+            noisy = likelihood / self._temperature + noise.to(scores.device)
+        chosen = noisy.argmax(dim=-1, keepdim=True)
+        self.logprobs.append(likelihood.gather(-1, chosen)[:, 0].tolist())
+        return noisy
+
+    def _noise(self, size: int, generator: Any) -> Any:
+        uniform = self._torch.rand(size, generator=generator, dtype=self._torch.float64)
+        # Zero, which a uniform number can be, has no logarithm.
+        return -self._torch.log(-self._torch.log(uniform.clamp_min(1e-300)))
+
+
+class _Stop:
+    """Ends all texts of a batch when nobody waits for them any more."""
+
+    def __init__(self, torch: Any, stopped: Callable[[], bool]) -> None:
+        self._torch, self._stopped = torch, stopped
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        shape = (input_ids.shape[0],)
+        return self._torch.full(shape, self._stopped(), device=input_ids.device, dtype=self._torch.bool)
+
+
+def _packages(gguf: bool) -> tuple[Any, Any]:
+    for name in ("torch", "transformers", "jinja2", *(("gguf", "accelerate") if gguf else ())):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise MissingExtraError(f"agent local needs the package {name}: {_INSTALL}") from error
+    return import_module("torch"), import_module("transformers")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Progress bars on a terminal only, and no advice: it is for who calls the library, not for who runs episodes."""
+    logging = transformers.utils.logging
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+@contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """What goes wrong with files and devices, said in a line."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        said = " ".join(str(error).split())
+        raise FhirGymError(f"{what}: {said[:300]}") from error
+
+
+def _with_objects(message: Message) -> Message:
+    """A message whose tool calls have arguments as objects, as chat templates want them."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls if isinstance(call, dict)]}
+
+
+def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    return {**call, "function": {**function, "arguments": json.loads(arguments)}}
