@@ -26,7 +26,7 @@ __all__ = ["run"]
 
 def run(
     env_id: str,
-    agent: Agent | str,
+    agent: Agent | ConcurrentAgent | str,
     *,
     tasks: str | Sequence[str] | None = None,
     variations: int | str | Iterable[int] | None = None,
@@ -61,7 +61,7 @@ def run(
         split: ``"train"`` or ``"test"``, to refuse variations of the other one; ``"heldout_tasks"`` also leaves out
             the tasks that are not held out.
         phrasing: Which of each task's prompts is used; None for each variation's own.
-        workers: Worker processes; 0 to run in this one.
+        workers: Worker processes; 0 to run in this one. Agents that can only converse need none.
         concurrency: Episodes done at once by an agent that converses, where there are no workers.
         world: A world, or the name or path of one; workers open it by its file.
         fhir_server: Base url of a running FHIR server that holds the world; None for the embedded one.
@@ -111,11 +111,11 @@ def run(
     actor = make_agent(agent) if isinstance(agent, str) else agent
     opened, owned = open_world(world)
     meter = Meter(budget)
-    if workers:
-        return _parallel(todo, actor, opened, owned, meter, workers)
-    if isinstance(actor, ConcurrentAgent):
+    if isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
         at_once = concurrency if fhir_server is None else 1  # a running server serves one episode at a time
         return run_concurrently(todo, actor, opened, owned, meter, at_once)
+    if workers:
+        return _parallel(todo, actor, opened, owned, meter, workers)
     return _serial(todo, actor, opened, owned, meter)
 
 

@@ -39,12 +39,17 @@ class Say:
 
         Args:
             request: The body of the request.
-            number: Of the request; ids are made from it.
+            number: Of the request. Ids of calls are made from the conversation instead, so that equal ones get equal
+                answers.
         """
         message: dict[str, Json] = {"role": "assistant", "content": self.content}
         if self.calls:
             message["tool_calls"] = [
-                {"id": f"call_{number}_{at}", "type": "function", "function": {"name": name, "arguments": _text(given)}}
+                {
+                    "id": f"call_{len(request['messages'])}_{at}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": _text(given)},
+                }
                 for at, (name, given) in enumerate(self.calls)
             ]
         if self.refusal is not None:

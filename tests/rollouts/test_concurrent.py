@@ -1,0 +1,240 @@
+"""Many conversations at once: faults, kills and budgets change when episodes are done, never what they come to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fhir_gym.agents import Completion, Context, Conversation, Message, Opening, Room, Usage, opening
+from fhir_gym.errors import EndpointError, FhirGymError, InfraError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import Budget, Rollout, completed, plan, read_rollouts, run, write_rollouts
+from fhir_gym.types import Json
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+def lines(rollouts: Sequence[Rollout]) -> list[str]:
+    return sorted(rollout.line(timings=False) for rollout in rollouts)
+
+
+class Slow:
+    """Converses with nobody: waits a little, looks once, finishes; what goes wrong is up to the tests."""
+
+    name = "slow"
+
+    def __init__(self, wait: float = 0.002) -> None:
+        self.settings: Mapping[str, Json] = {"model": "none"}
+        self.wait = wait
+        self.at_once = self.most_at_once = self.closed = 0
+
+    def converse(self, observation: str, context: Context) -> Conversation:
+        begun = opening("text", observation, context, seed=context.seed)
+        return Conversation(begun, self.complete, Room(None, None, None))
+
+    async def complete(self, messages: Sequence[Message], begun: Opening) -> Completion:
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            await asyncio.sleep(self.wait)
+        finally:
+            self.at_once -= 1
+        action = "GET /Patient?_count=1" if len(messages) <= 2 else "FINISH([])"
+        return Completion(content=action, usage=Usage(prompt=100, completion=10))
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+def test_episodes_are_done_at_once_and_records_do_not_show_it(hospital: World) -> None:
+    agent = Slow()
+    choice: dict[str, Any] = {"tasks": ["01", "02a"], "variations": "0-9", "repeats": 2, "world": hospital}
+    many = list(run(ENV_ID, agent, concurrency=7, **choice))
+    assert agent.most_at_once == 7 and agent.closed == 1
+    one = list(run(ENV_ID, agent, concurrency=1, **choice))
+    assert [(r.task.key, r.task.variation, r.repeat) for r in one] == [
+        (job.task, job.variation, job.repeat)
+        for job in plan(ENV_ID, tasks=["01", "02a"], variations="0-9", repeats=2).jobs
+    ]
+    assert lines(many) == lines(one)
+    assert len({rollout.seed for rollout in many}) == 40
+    assert all(rollout.usage == Usage(prompt=200, completion=20) for rollout in many)
+
+
+def test_it_works_where_a_loop_runs_already(hospital: World) -> None:
+    async def notebook() -> list[Rollout]:
+        return list(run(ENV_ID, Slow(), tasks="01", variations="0-2", world=hospital))
+
+    assert len(asyncio.run(notebook())) == 3
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [
+        (Budget(episodes=3), 3),
+        (Budget(tokens=400), 4),  # two episodes use 220 each; two are under way then
+        (Budget(seconds=0.0005), 2),
+    ],
+)
+def test_a_budget_begins_nothing_new_and_ends_what_is_under_way(hospital: World, budget: Budget, most: int) -> None:
+    rollouts = list(run(ENV_ID, Slow(), tasks="01", variations="0-20", concurrency=2, budget=budget, world=hospital))
+    assert 0 < len(rollouts) <= most
+    assert all(rollout.graded for rollout in rollouts)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_budget_holds_for_other_agents_too(hospital: World, workers: int) -> None:
+    choice: dict[str, Any] = {"tasks": "01", "variations": "0-5", "world": hospital, "workers": workers}
+    assert len(list(run(ENV_ID, "idle", budget=Budget(episodes=2), **choice))) == 2
+
+
+@pytest.mark.parametrize("budget", [{"episodes": 0}, {"tokens": -1}, {"seconds": 0.0}])
+def test_budgets_that_make_no_sense(budget: dict[str, Any]) -> None:
+    with pytest.raises(FhirGymError, match="must be positive"):
+        Budget(**budget)
+    with pytest.raises(FhirGymError, match="concurrency"):
+        run(ENV_ID, "idle", concurrency=0)
+
+
+class Failing(Slow):
+    """Fails in its own way after some answers."""
+
+    def __init__(self, failure: Exception, after: int) -> None:
+        super().__init__()
+        self.failure, self.left = failure, after
+
+    async def complete(self, messages: Sequence[Message], begun: Opening) -> Completion:
+        self.left -= 1
+        if self.left < 0:
+            raise self.failure
+        return await super().complete(messages, begun)
+
+
+def test_a_provider_that_fails_costs_its_episodes_and_no_others(hospital: World) -> None:
+    agent = Failing(InfraError("down"), 9)
+    rollouts = list(run(ENV_ID, agent, tasks="01", variations="0-7", concurrency=4, world=hospital))
+    assert len(rollouts) == 8
+    lost = [rollout for rollout in rollouts if rollout.stop_reason == "infra_error"]
+    assert 0 < len(lost) < 8
+    assert all((r.reward, r.success, r.error) == (None, None, "down") for r in lost)
+    assert all(rollout.graded for rollout in rollouts if rollout not in lost)
+
+
+@pytest.mark.parametrize("failure", [EndpointError("no such model"), ZeroDivisionError("a bug")])
+def test_what_every_episode_would_meet_ends_the_run(hospital: World, failure: Exception) -> None:
+    agent = Failing(failure, 0)
+    with pytest.raises(type(failure), match=str(failure)):
+        list(run(ENV_ID, agent, tasks="01", variations="0-7", concurrency=4, world=hospital))
+    assert agent.closed == 1
+
+
+def test_taking_only_some_rollouts_stops_the_rest(hospital: World) -> None:
+    agent = Slow(0.01)
+    running = run(ENV_ID, agent, tasks="01", variations="0-900", world=hospital)
+    assert len(list(islice(running, 3))) == 3
+    start = time.monotonic()
+    running.close()  # type: ignore[attr-defined]
+    assert agent.closed == 1 and agent.at_once == 0 and time.monotonic() - start < 5
+
+
+def test_resume_does_what_is_lacking_and_goes_by_what_made_a_record(hospital: World, tmp_path: Path) -> None:
+    path, agent = tmp_path / "r.jsonl", Failing(InfraError("down"), 9)
+    choice: dict[str, Any] = {"tasks": "01", "variations": "0-7"}
+    write_rollouts(path, run(ENV_ID, agent, world=hospital, concurrency=4, **choice))
+    todo = plan(ENV_ID, **choice)
+
+    def lacking(agent: Slow, **other: Any) -> int:
+        known = plan(ENV_ID, **(choice | other))
+        done = completed(path, like=lambda one: known.includes(one, agent, hospital))
+        return len(plan(ENV_ID, skip=done, **(choice | other)).jobs)
+
+    left = lacking(agent)
+    assert 0 < left < 8
+    stranger = Slow()
+    stranger.settings = {"model": "another"}
+    assert (
+        lacking(stranger)
+        == lacking(agent, seed=1)
+        == lacking(agent, max_steps=3)
+        == lacking(agent, grading="evidence")
+        == 8
+    )
+    stranger = Slow()
+    stranger.name = "another"
+    assert lacking(stranger) == 8
+    skip = completed(path, like=lambda one: todo.includes(one, agent, hospital))
+    write_rollouts(path, run(ENV_ID, Slow(), world=hospital, skip=skip, **choice))
+    graded = [rollout for rollout in read_rollouts(path) if rollout.graded]
+    assert lines(graded) == lines(list(run(ENV_ID, Slow(), world=hospital, **choice)))
+
+
+_RUN = """
+import sys
+import fhir_gym
+from fhir_gym import worlds
+from fhir_gym.rollouts import completed, plan
+
+if __name__ == "__main__":
+    world_path, target, base_url, timeout = sys.argv[1:]
+    choice = {"variations": "0-1", "tasks": ["01", "02a", "02b"], "repeats": 11, "seed": 3}
+    agent = fhir_gym.make_agent(
+        "chat", model="scripted", base_url=base_url, protocol="tools", timeout=float(timeout), backoff=0.01, retries=12
+    )
+    with worlds.load(world_path) as world:
+        todo = plan("FHIRAgent/Appointment-v0", **choice)
+        skip = completed(target, like=lambda one: todo.includes(one, agent, world))
+        running = fhir_gym.run("FHIRAgent/Appointment-v0", agent, world=world, concurrency=64, skip=skip, **choice)
+        fhir_gym.write_rollouts(target, running)
+"""
+
+
+def kept(path: Path) -> list[Rollout]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a kill may hit a line in the middle
+        return list(read_rollouts(path)) if path.exists() else []
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+def test_64_at_once_with_faults_killed_and_resumed_come_to_the_same(
+    hospital: World, tmp_path: Path, blow: signal.Signals
+) -> None:
+    pytest.importorskip("openai")
+    from fhir_gym.testing import ChatServer, GoldOverChat, some_faults
+
+    gold = GoldOverChat(hospital, [(ENV_ID, key, number) for key in ("01", "02a", "02b") for number in (0, 1)])
+    script, calm, stormy = tmp_path / "script.py", tmp_path / "calm.jsonl", tmp_path / "stormy.jsonl"
+    script.write_text(_RUN)
+    command = [sys.executable, str(script), str(hospital.path)]
+    with ChatServer(gold) as server:
+        subprocess.run([*command, str(calm), server.base_url, "60"], check=True)
+    with ChatServer(gold, faults=some_faults(0.2), delay=0.15) as server:
+        with subprocess.Popen(
+            [*command, str(stormy), server.base_url, "2"], stderr=subprocess.PIPE, start_new_session=True
+        ) as process:
+            while len(kept(stormy)) < 5 and process.poll() is None:
+                time.sleep(0.01)
+            os.killpg(process.pid, blow)
+            process.communicate(timeout=60)
+        before = kept(stormy)
+        graded = [rollout for rollout in before if rollout.graded]
+        assert 5 <= len(graded) < 66, "it was to be stopped in the middle"
+        if blow == signal.SIGINT:
+            assert any(rollout.stop_reason == "interrupted" and rollout.steps for rollout in before)
+        subprocess.run([*command, str(stormy), server.base_url, "2"], check=True)
+        assert server.faulted > 20
+    undisturbed = kept(calm)
+    assert len(undisturbed) == 66 and all(rollout.success for rollout in undisturbed)
+    union = [rollout for rollout in read_rollouts(stormy) if rollout.graded]
+    assert lines(union) == lines(undisturbed)
+    assert sum(rollout.timings.retries for rollout in union if rollout.timings) > 20
