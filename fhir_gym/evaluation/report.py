@@ -27,6 +27,7 @@ _ORDER = MappingProxyType({name: f"{n}" for n, name in enumerate(("query", "acti
 """Where names stand that the alphabet would put elsewhere."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _NUMBER = re.compile(r"\d[\d,]*")
+_LONG_NUMBER = re.compile(r"\d{4,}")
 _LONGEST_NAME = 40
 
 
@@ -142,7 +143,7 @@ class Report:
     def infra_errors(self, run: int) -> list[tuple[str, int]]:
         """What failed where it was not the agent, most frequent first."""
         facts = (facts for facts in self.runs[run].facts if facts.stop == "infra_error")
-        return _ranked(Counter(_shape(one.error or "not said") for one in facts))
+        return _ranked(Counter(_LONG_NUMBER.sub("N", one.error or "not said") for one in facts))
 
     def comparison(self) -> Comparison | None:
         """The two runs side by side; None if there are more or fewer."""
@@ -252,8 +253,7 @@ def _names(runs: Sequence[tuple[str, Facts]]) -> list[str]:
 
 def _model(name: Any) -> str:
     """A model's name; of a folder, where it lies is of no interest."""
-    text = _short(name)
-    return Path(text).name if isinstance(name, str) and Path(name).is_absolute() else text
+    return _short(Path(name).name if isinstance(name, str) and Path(name).is_absolute() else name)
 
 
 def _short(value: Any) -> str:

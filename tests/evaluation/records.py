@@ -1,0 +1,128 @@
+"""Rollout records made by hand: the report's tests need no world and change only with the record's format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fhir_gym.agents import ModelReply, Usage
+from fhir_gym.rollouts import Rollout, Turn
+from fhir_gym.rollouts.record import AgentRecord, TaskRecord, Timings, WorldRecord
+from fhir_gym.tasks import Check, Verdict
+from fhir_gym.tasks.evidence import Evidence
+from fhir_gym.tasks.process import Process
+
+TASKS = {
+    "01": ("Enter a new patient", "Patient Records", "action", 1),
+    "02a": ("Search | a *patient*", "Patient Records", "query", 2),
+    "11a": ("Find a slot", "Scheduling", "query", 3),
+}
+
+
+def turn(*, error: str | None = None, finish: str | None = None) -> Turn:
+    reply = None
+    if finish is not None:
+        reply = ModelReply(
+            kind="length" if finish == "length" else "action",
+            message={"role": "assistant", "content": "GET /Patient"},
+            finish_reason=finish,
+            usage=Usage(prompt=100, completion=10),
+        )
+    return Turn(action="GET /Patient", observation="…", status=0 if error else 200, error=error, reply=reply)
+
+
+def rollout(
+    task: str = "01",
+    variation: int = 0,
+    success: bool | None = True,
+    *,
+    agent: str = "chat",
+    settings: dict[str, Any] | None = None,
+    turns: tuple[Turn, ...] = (),
+    light: bool | None = None,
+    error: str | None = None,
+    stop: str | None = None,
+    checks: tuple[tuple[str, bool], ...] | None = None,
+    env_id: str = "FHIRAgent/Appointment-v0",
+    seed: int = 7,
+    grading: str = "state",
+) -> Rollout:
+    """A record; `success` None for an episode that was not judged."""
+    title, category, kind, difficulty = TASKS[task]
+    verdict = None
+    if success is not None:
+        made = checks if checks is not None else (("answer", success), ("nothing else", True))
+        verdict = Verdict(
+            success=success,
+            light=light,
+            checks=tuple(Check(name=name, passed=passed) for name, passed in made),
+            evidence=Evidence(sufficient=True, note="-"),
+            process=Process(requests={}, errors={}, calls=()),
+            answer=[],
+            idle=(),
+            explanation="-",
+        )
+    done = (*turns, Turn(action="FINISH([])", observation="")) if success is not None else turns
+    usages = [one.reply.usage for one in turns if one.reply is not None and one.reply.usage is not None]
+    return Rollout.model_validate(
+        {
+            "package_version": "0.1.0",
+            "env_id": env_id,
+            "task": TaskRecord(
+                key=task,
+                variation=variation,
+                split="train",
+                phrasing=0,
+                hash=f"{task}-{variation}",
+                title=title,
+                category=category,
+                task_kind=kind,
+                difficulty=difficulty,
+            ),
+            "world": WorldRecord(name="hospital-small", hash="0123456789abcdef"),
+            "agent": AgentRecord(name=agent, settings=settings or {}),
+            "seed": seed,
+            "grading": grading,
+            "reward_rule": "sparse",
+            "max_steps": 15,
+            "prompt": "…",
+            "action_format": "…",
+            "turns": done,
+            "usage": sum(usages, Usage()) if usages else None,
+            "steps": len(done),
+            "stop_reason": stop or ("infra_error" if success is None else "finished"),
+            "error": error,
+            "success": success,
+            "light": light,
+            "reward": None if success is None else float(success),
+            "verdict": verdict,
+            "timings": Timings(prepare=0.1, agent=2.0, server=0.5),
+        }
+    )
+
+
+SMALL = {"model": "small", "temperature": 0.0}
+LARGE = {"model": "large", "temperature": 0.5}
+
+
+def small() -> list[Rollout]:
+    """A weak model: invalid actions, answers cut off, one episode lost to its provider."""
+    said = "it must start with one of GET, POST, not with 'The patient'"
+    other = "it must start with one of GET, POST, not with 'I think that'"
+    return [
+        rollout("01", 0, False, settings=SMALL, turns=(turn(error=said, finish="stop"),), light=True),
+        rollout("01", 1, False, settings=SMALL, turns=(turn(error=other, finish="length"),), light=False),
+        rollout("02a", 0, True, settings=SMALL, turns=(turn(finish="stop"),)),
+        rollout("02a", 1, False, settings=SMALL, turns=(turn(finish="stop"), turn(finish="stop")), stop="step_limit"),
+        rollout("11a", 0, None, settings=SMALL, error="the endpoint answered 503 (request 81234)"),
+    ]
+
+
+def large() -> list[Rollout]:
+    """A better one, which did one task more."""
+    return [
+        rollout("01", 0, True, settings=LARGE, turns=(turn(finish="stop"),), light=True),
+        rollout("01", 1, False, settings=LARGE, turns=(turn(finish="stop"),), light=True),
+        rollout("02a", 0, True, settings=LARGE, turns=(turn(finish="stop"),)),
+        rollout("02a", 1, True, settings=LARGE, turns=(turn(finish="stop"),)),
+        rollout("11a", 0, True, settings=LARGE, turns=(turn(finish="stop"),)),
+    ]

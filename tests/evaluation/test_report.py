@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fhir_gym.errors import RecordError, UnknownNameError
+from fhir_gym.evaluation import Report, dimensions, markdown, plain, read_runs, sections, wilson
+from fhir_gym.rollouts import Rollout, write_rollouts
+from tests.cli.conftest import Cli
+from tests.cli.conftest import cli as cli  # a fixture
+from tests.evaluation.records import LARGE, SMALL, large, rollout, small, turn
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def written(path: Path, rollouts: Sequence[Rollout]) -> Path:
+    write_rollouts(path, rollouts)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return [written(Path("small.jsonl"), small()).name, written(Path("large.jsonl"), large()).name]
+
+
+def golden(name: str, text: str) -> None:
+    """Compare with a kept file; FHIR_GYM_GOLDEN=1 writes it, for a person to read the difference."""
+    if os.environ.get("FHIR_GYM_GOLDEN"):
+        (GOLDEN / name).write_text(text, encoding="utf-8")
+    assert text == (GOLDEN / name).read_text("utf-8")
+
+
+def test_markdown_of_two_runs(files: list[str]) -> None:
+    golden("two.md", markdown(Report(read_runs(files))))
+
+
+def test_json_of_two_runs(files: list[str]) -> None:
+    golden("two.json", json.dumps(plain(Report(read_runs(files), ("task",))), indent=2, ensure_ascii=False) + "\n")
+
+
+def test_command_prints_tables(files: list[str], cli: Cli) -> None:
+    done = cli("report", files[0], "--by", "kind,difficulty")
+    assert done.code == 0
+    golden("small.txt", done.out)
+    assert done.err == "chat small: 1 of 5 episodes were not judged and are in no average\n"
+
+
+def test_command_speaks_json_and_markdown(files: list[str], cli: Cli) -> None:
+    report = Report(read_runs(files), ("kind",))
+    assert json.loads(cli("report", *files, "--by", "kind", "--json").out) == plain(report)
+    assert cli("report", *files, "--by", "kind", "--markdown").out == markdown(report)
+    assert cli("report", files[0], "--json", "--markdown").code == 2
+
+
+def test_command_names_the_nearest_dimension(files: list[str], cli: Cli) -> None:
+    done = cli("report", files[0], "--by", "tasks")
+    assert done.code == 2 and "did you mean 'task'?" in done.err
+
+
+def test_unreadable_files_are_one_line(tmp_path: Path, cli: Cli) -> None:
+    no_json, other, empty = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "c.jsonl"
+    no_json.write_bytes(b"\xff\xfe\x00 nothing\n")
+    other.write_text('{"messages": []}\n')
+    empty.write_text("")
+    for path, said in (
+        (tmp_path / "none.jsonl", "cannot be read: No such file"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (no_json, "a.jsonl:1: not JSON"),
+        (other, "b.jsonl:1: a rollout of schema version None"),
+        (empty, "c.jsonl: holds no rollouts"),
+    ):
+        done = cli("report", path)
+        assert (done.code, done.out) == (1, "") and said in done.err and done.err.count("\n") == 1
+
+
+def test_a_run_still_going_on_can_be_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.jsonl", small()[:2])
+    with path.open("a") as file:
+        file.write('{"schema_version": ')
+    assert Report(read_runs([path])).total(0).episodes == 2
+
+
+def test_failures_of_the_provider_are_in_no_figure(tmp_path: Path) -> None:
+    lost = rollout("01", 1, None, error="timeout after 3 s", turns=(turn(error="x"),) * 9)
+    report = Report(read_runs([written(tmp_path / "r.jsonl", [rollout("01", 0), lost])]))
+    figures = report.total(0)
+    assert (figures.episodes, figures.graded, figures.success.value, figures.steps) == (2, 1, 1.0, 1.0)
+    assert (figures.invalid, figures.with_invalid) == (0.0, 0)
+    assert report.infra_errors(0) == [("timeout after 3 s", 1)]
+    nothing = Report(read_runs([written(tmp_path / "n.jsonl", [lost])]))
+    assert nothing.total(0).success.value is None and nothing.total(0).reward is None
+    assert "0.0%" not in markdown(nothing)
+
+
+def test_an_episode_done_again_counts_once(tmp_path: Path) -> None:
+    lost, found = rollout("01", 1, None, error="down"), rollout("01", 1, True)
+    (again,) = read_runs([written(tmp_path / "a.jsonl", [lost, found, lost])])
+    assert [facts.success for facts in again.facts] == [True] and again.repeated == 0
+    (twice,) = read_runs([written(tmp_path / "b.jsonl", [found, rollout("01", 1, False)])])
+    assert [facts.success for facts in twice.facts] == [True] and twice.repeated == 1
+    (seeds,) = read_runs([written(tmp_path / "c.jsonl", [found, rollout("01", 1, False, seed=8)])])
+    assert len(seeds.facts) == 2
+
+
+def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "r.jsonl", [*small(), *large(), rollout(agent="gold"), rollout(settings=SMALL | {"seed": 1})]
+    )
+    assert [run.name for run in read_runs([path])] == [
+        "chat small temperature=0.0",
+        "chat large temperature=0.5",
+        "gold",
+        "chat small seed=1 temperature=0.0",
+    ]
+    same = written(tmp_path / "again.jsonl", [rollout(agent="gold")])
+    assert [run.name for run in read_runs([same, same])] == ["gold (again)", "gold (again) #2"]
+    folder = rollout(settings={"model": str(tmp_path / "weights")})
+    assert [run.name for run in read_runs([written(tmp_path / "f.jsonl", [folder])])] == ["chat weights"]
+
+
+def test_comparison_is_over_episodes_of_both(files: list[str], tmp_path: Path) -> None:
+    report = Report(read_runs(files))
+    compared = report.comparison()
+    assert compared is not None
+    assert (compared.common, compared.both, compared.first, compared.second, compared.neither) == (4, 1, 0, 2, 1)
+    assert Report(report.runs[:1]).comparison() is None
+    apart = written(tmp_path / "apart.jsonl", [rollout("01", 5, agent="gold")])
+    titles = [section.title for section in sections(Report(read_runs([files[0], apart])))]
+    assert "Success side by side" in titles and "Episode by episode" not in titles
+
+
+def test_mixed_rules_are_remarked(tmp_path: Path) -> None:
+    mixed = [rollout("01", 0), rollout("02a", 0, grading="evidence")]
+    remarks = Report(read_runs([written(tmp_path / "r.jsonl", mixed)])).remarks()
+    assert remarks == ["episodes with different grading: evidence, state"]
+
+
+def test_tasks_of_several_packs_are_told_apart(tmp_path: Path) -> None:
+    both = [rollout("01", 0), rollout("01", 0, False, env_id="Example/Other-v0")]
+    report = Report(read_runs([written(tmp_path / "r.jsonl", both)]), dimensions(["task"]))
+    assert [value for value, _ in report.groups("task")] == [
+        "Example/Other-v0 01 Enter a new patient",
+        "FHIRAgent/Appointment-v0 01 Enter a new patient",
+    ]
+
+
+def test_order_of_records_does_not_matter(tmp_path: Path) -> None:
+    there = written(tmp_path / "there" / "r.jsonl", small())
+    back = written(tmp_path / "back" / "r.jsonl", small()[::-1])
+    assert markdown(Report(read_runs([there]))) == markdown(Report(read_runs([back])))
+
+
+def test_unknown_dimension() -> None:
+    assert dimensions(["task", "kind", "task"]) == ("task", "kind")
+    with pytest.raises(UnknownNameError, match="unknown dimension 'model'"):
+        dimensions(["model"])
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_runs([tmp_path / "none.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    # Wilson's formula evaluated by hand; the first two are in every textbook's table.
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (1, 1000, 0.0002, 0.0056), (0, 0, 0.0, 1.0)],
+)
+def test_wilson_interval(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_interval_holds_its_share(counts: tuple[int, int]) -> None:
+    successes, trials = counts
+    low, high = wilson(successes, trials)
+    assert 0 <= low <= successes / trials <= high <= 1
+    assert high - low < 1
+    mirrored = wilson(trials - successes, trials)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
+
+
+def test_settings_are_in_the_json(files: list[str]) -> None:
+    assert [run["settings"] for run in plain(Report(read_runs(files)))["runs"]] == [SMALL, LARGE]
