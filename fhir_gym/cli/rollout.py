@@ -108,11 +108,19 @@ def rollout(
     todo = 0
     try:
         with opened, progress(f"Agent {agent}") as update:
-            if resume:
-                choice["skip"] = rollouts.completed(out, like=lambda one: plan.includes(one, actor, opened))
-            todo = len(rollouts.plan(env_id, **choice).jobs)
+            done = (
+                rollouts.completed(out, like=lambda one: plan.includes(one, actor, opened)) if resume else frozenset()
+            )
+            todo = len(plan.without(done).jobs)
             running = rollouts.run(
-                env_id, actor, world=opened, workers=workers, concurrency=concurrency, budget=budget, **choice
+                env_id,
+                actor,
+                world=opened,
+                workers=workers,
+                concurrency=concurrency,
+                budget=budget,
+                skip=done,
+                **choice,
             )
             update(0, todo)
             watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))

@@ -84,8 +84,8 @@ def completed(
 ) -> frozenset[tuple[str, int, int]]:
     """Task, variation and repeat of every judged episode in a file; nothing if there is no file.
 
-    Given to `fhir_gym.run` as `skip`, it makes a second run go on where the first one stopped. Episodes that ended
-    without a verdict (a provider or server failed, Ctrl-C) are not among them, so they are done again.
+    With `run(..., resume=path)` a second run goes on where the first one stopped. Episodes that ended without a verdict
+    (a provider or server failed, Ctrl-C) are not among these, so they are done again.
 
     Args:
         path: The file.

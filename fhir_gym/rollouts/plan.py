@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -69,6 +69,11 @@ class Plan:
             and rollout.agent.name == agent.name
             and _plain(rollout.agent.settings) == _plain(agent.settings)
         )
+
+    def without(self, done: Container[tuple[str, int, int]]) -> Plan:
+        """The same without some tasks, variations and repeats."""
+        left = tuple(job for job in self.jobs if (job.task, job.variation, job.repeat) not in done)
+        return replace(self, jobs=left)
 
     def seed_of(self, job: Job) -> int:
         """The seed of an agent in one episode: the same however the episodes are spread over processes."""
@@ -134,7 +139,6 @@ def plan(
         raise FhirGymError(f"variation {outside[0]} is not in split {split!r} ({allowed[0]} to {allowed[-1]})")
     if repeats < 1:
         raise FhirGymError(f"repeats must be at least 1, not {repeats}")
-    jobs = (Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
-    left = tuple(job for job in jobs if (job.task, job.variation, job.repeat) not in skip)
+    jobs = tuple(Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
     rules = Rules.of(env_id, grading, reward, max_steps)
-    return Plan(env_id, left, rules, seed, fhir_server, phrasing, task_file, funcs_file)
+    return Plan(env_id, jobs, rules, seed, fhir_server, phrasing, task_file, funcs_file).without(skip)

@@ -17,6 +17,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts.attempt import run_job
 from fhir_gym.rollouts.budget import Budget, Meter
 from fhir_gym.rollouts.concurrent import run_concurrently
+from fhir_gym.rollouts.files import completed
 from fhir_gym.rollouts.plan import Job, Plan, plan
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.tasks import Grading, RewardRule
@@ -43,6 +44,7 @@ def run(
     max_steps: int | None = None,
     budget: Budget | None = None,
     skip: Container[tuple[str, int, int]] = (),
+    resume: str | Path | None = None,
     task_file: str | Path | None = None,
     funcs_file: str | Path | None = None,
 ) -> Iterator[Rollout]:
@@ -71,7 +73,8 @@ def run(
         reward: See `Episode`.
         max_steps: See `Episode`.
         budget: Caps; None for none.
-        skip: Task, variation and repeat of episodes to leave out; see `completed`.
+        skip: Task, variation and repeat of episodes to leave out.
+        resume: A file of rollouts: what is judged in it, made by these arguments, is left out. It need not exist.
         task_file: See `Episode`.
         funcs_file: See `Episode`.
 
@@ -110,6 +113,8 @@ def run(
         raise FhirGymError("a running FHIR server serves one episode at a time: use workers=0 with fhir_server")
     actor = make_agent(agent) if isinstance(agent, str) else agent
     opened, owned = open_world(world)
+    if resume is not None:
+        todo = todo.without(completed(resume, like=lambda one: todo.includes(one, actor, opened)))
     meter = Meter(budget)
     if isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
         at_once = concurrency if fhir_server is None else 1  # a running server serves one episode at a time

@@ -152,7 +152,6 @@ def test_resume_does_what_is_lacking_and_goes_by_what_made_a_record(hospital: Wo
     path, agent = tmp_path / "r.jsonl", Failing(InfraError("down"), 9)
     choice: dict[str, Any] = {"tasks": "01", "variations": "0-7"}
     write_rollouts(path, run(ENV_ID, agent, world=hospital, concurrency=4, **choice))
-    todo = plan(ENV_ID, **choice)
 
     def lacking(agent: Slow, **other: Any) -> int:
         known = plan(ENV_ID, **(choice | other))
@@ -173,8 +172,7 @@ def test_resume_does_what_is_lacking_and_goes_by_what_made_a_record(hospital: Wo
     stranger = Slow()
     stranger.name = "another"
     assert lacking(stranger) == 8
-    skip = completed(path, like=lambda one: todo.includes(one, agent, hospital))
-    write_rollouts(path, run(ENV_ID, Slow(), world=hospital, skip=skip, **choice))
+    assert write_rollouts(path, run(ENV_ID, Slow(), world=hospital, resume=path, **choice)) == left
     graded = [rollout for rollout in read_rollouts(path) if rollout.graded]
     assert lines(graded) == lines(list(run(ENV_ID, Slow(), world=hospital, **choice)))
 
@@ -183,7 +181,6 @@ _RUN = """
 import sys
 import fhir_gym
 from fhir_gym import worlds
-from fhir_gym.rollouts import completed, plan
 
 if __name__ == "__main__":
     world_path, target, base_url, timeout = sys.argv[1:]
@@ -192,9 +189,7 @@ if __name__ == "__main__":
         "chat", model="scripted", base_url=base_url, protocol="tools", timeout=float(timeout), backoff=0.01, retries=12
     )
     with worlds.load(world_path) as world:
-        todo = plan("FHIRAgent/Appointment-v0", **choice)
-        skip = completed(target, like=lambda one: todo.includes(one, agent, world))
-        running = fhir_gym.run("FHIRAgent/Appointment-v0", agent, world=world, concurrency=64, skip=skip, **choice)
+        running = fhir_gym.run("FHIRAgent/Appointment-v0", agent, world=world, concurrency=64, resume=target, **choice)
         fhir_gym.write_rollouts(target, running)
 """
 
