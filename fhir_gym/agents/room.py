@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fhir_gym.agents.protocol import OutOfContext
 from fhir_gym.agents.replies import Message, Usage
 
-__all__ = ["Room", "shorten"]
+__all__ = ["Room", "shorten", "tokens"]
 
 _CHARS_PER_TOKEN = 2.5
 """Fewer than tokenizers make of FHIR's JSON (about 3), so that an estimate errs on the safe side."""

@@ -131,11 +131,10 @@ def test_unknown_agents_and_settings_name_the_nearest() -> None:
         make_agent("scripted")
 
 
-def test_importing_the_package_is_quick_and_loads_no_server() -> None:
+def test_importing_the_package_loads_no_server() -> None:
     code = (
-        "import sys, time; start = time.perf_counter(); import fhir_gym; spent = time.perf_counter() - start\n"
+        "import sys; import fhir_gym\n"
         "assert 'fhir_gym.fhir' not in sys.modules and 'pydantic' not in sys.modules, 'loads too much'\n"
-        "assert spent < 0.5, spent\n"
         "assert callable(fhir_gym.make_agent) and fhir_gym.worlds and 'run' in dir(fhir_gym)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,7 +19,7 @@ from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.task import Fhir, Gold, Task
 from fhir_gym.types import Json, Resource
 
-__all__ = ["EarliestParams", "FindEarliest", "FindOpenings", "OpeningsParams", "Query"]
+__all__ = ["EarliestParams", "FindEarliest", "FindOpenings", "OpeningsParams", "Query", "SlotsParams"]
 
 Query = Mapping[str, str | list[str]]
 """Conditions of a search."""

@@ -32,7 +32,7 @@ from fhir_gym.tasks.people import (
 from fhir_gym.tasks.task import Fhir, Gold, Task
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "PatientFromSlot", "PatientFromSlotParams", "PatientFromSlotSwapped"]
+__all__ = ["TASKS", "PatientFromSlot", "PatientFromSlotParams", "PatientFromSlotSwapped", "Visit"]
 
 _MINUTES = 30
 _MORNING = range(7, 12)
