@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import read_rollouts
+from fhir_gym.testing import ChatServer, GoldOverChat
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_stops_at_its_budget_and_goes_on(cli: Any, hospital: World) -> None:
+    gold = GoldOverChat(hospital, [(ENV_ID, "01", number) for number in range(3)])
+    with ChatServer(gold) as server:
+        line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=scripted", "--set", f"base_url={server.base_url}"]
+        line += ["--protocol", "tools", "--tasks", "01", "--variations", "0-2", "--concurrency", "2", "--out", "r.jsonl"]
+        first = cli(*line, "--max-episodes", 2, "--price-in", 1, "--price-out", 2.5)
+        second = cli(*line, "--resume")
+        other = cli(*line, "--resume", "--set", "temperature=0")
+    assert (first.code, second.code, other.code) == (0, 0, 0)
+    assert "1 episodes are left; --resume goes on" in first.err
+    assert "tokens read, " in first.out and ", cost 0.00" in first.out
+    assert "1 episodes written to r.jsonl" in second.err and "cost" not in second.out
+    assert "3 episodes written to r.jsonl" in other.err  # other settings, other episodes
+    rollouts = list(read_rollouts("r.jsonl"))
+    assert len(rollouts) == 6 and all(rollout.success for rollout in rollouts)
+    assert {rollout.opening.protocol for rollout in rollouts if rollout.opening} == {"tools"}
+
+
+def test_episodes_without_verdict_are_told_and_done_again(cli: Any) -> None:
+    with ChatServer(["FINISH([])"], faults=["500"]) as server:
+        line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=scripted", "--set", f"base_url={server.base_url}"]
+        line += ["--set", "retries=0", "--tasks", "01", "--variations", "0-1", "--concurrency", "1", "--out", "r.jsonl"]
+        first, second = cli(*line), cli(*line, "--resume")
+    assert "1 episodes came to no verdict; --resume does them again" in first.err
+    assert "1 episodes written" in second.err
+    assert [rollout.graded for rollout in read_rollouts("r.jsonl")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ([], "agent chat needs a value for model"),
+        (["model=m"], "set OPENAI_API_KEY, or base_url"),
+        (["model=m", "base_url=localhost:1"], "no address like http://localhost:8000/v1"),
+        (
+            ["model=m", "base_url=http://127.0.0.1:9/v1"],
+            "nothing answers at http://127.0.0.1:9/v1: is the server running?",
+        ),
+        (["model=m", "modle=x"], "unknown setting of agent chat 'modle'; did you mean 'model'?"),
+    ],
+)
+def test_what_is_wrong_is_a_line(cli: Any, settings: list[str], message: str) -> None:
+    given = [word for setting in settings for word in ("--set", setting)]
+    outcome = cli("rollout", ENV_ID, "--agent", "chat", "--tasks", "01", "--variations", "0", *given)
+    assert outcome.code in (1, 2)
+    assert outcome.err.startswith("error: ") and message in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_missing_extra_is_a_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fhir_gym.agents.provider.find_spec", lambda name: None)
+    outcome = cli("rollout", ENV_ID, "--agent", "chat", "--set", "model=m")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert 'pip install "fhir-gym[llm]"' in outcome.err
