@@ -64,7 +64,7 @@ def run(
             the tasks that are not held out.
         phrasing: Which of each task's prompts is used; None for each variation's own.
         workers: Worker processes; 0 to run in this one. Agents that can only converse need none.
-        concurrency: Episodes done at once by an agent that converses, where there are no workers; with `fhir_server` one.
+        concurrency: Episodes an agent that converses does at once, without workers; with `fhir_server` it is one.
         world: A world, or the name or path of one; workers open it by its file.
         fhir_server: Base url of a running FHIR server that holds the world; None for the embedded one.
         repeats: How often each variation is done.

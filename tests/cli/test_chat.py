@@ -25,7 +25,18 @@ def test_a_run_stops_at_its_budget_and_goes_on(cli: Any, hospital: World) -> Non
     gold = GoldOverChat(hospital, [(ENV_ID, "01", number) for number in range(3)])
     with ChatServer(gold) as server:
         line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=scripted", "--set", f"base_url={server.base_url}"]
-        line += ["--protocol", "tools", "--tasks", "01", "--variations", "0-2", "--concurrency", "2", "--out", "r.jsonl"]
+        line += [
+            "--protocol",
+            "tools",
+            "--tasks",
+            "01",
+            "--variations",
+            "0-2",
+            "--concurrency",
+            "2",
+            "--out",
+            "r.jsonl",
+        ]
         first = cli(*line, "--max-episodes", 2, "--price-in", 1, "--price-out", 2.5)
         second = cli(*line, "--resume")
         other = cli(*line, "--resume", "--set", "temperature=0")
