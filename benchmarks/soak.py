@@ -12,19 +12,16 @@ import argparse
 import json
 import os
 import random
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from benchmarks._serving import serving
 from fhir_gym import worlds
 
 __all__ = ["main"]
@@ -173,33 +170,6 @@ class Client:
             {"request": {"method": "DELETE", "url": f"Patient/{'x' if number % 3 else self.patients[0]}"}},
         ]
         return {"resourceType": "Bundle", "type": "transaction", "entry": entries}
-
-
-@contextmanager
-def serving() -> Iterator[tuple[str, int]]:
-    """Base url and process id of `fhir-gym serve`."""
-    worlds.load("hospital-small").close()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "fhir_gym", "serve", "--world", "hospital-small", "--port", str(port)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
-        try:
-            base = f"http://127.0.0.1:{port}/fhir"
-            _wait_for(base)
-            yield base, server.pid
-        finally:
-            server.terminate()
-
-
-def _wait_for(base: str) -> None:
-    for _ in range(300):
-        try:
-            httpx.get(f"{base}/metadata")
-        except httpx.TransportError:
-            time.sleep(0.1)
-        else:
-            return
-    raise RuntimeError(f"nothing answers at {base}")
 
 
 def memory_mib(pid: int) -> float:
