@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from fhir_gym.actions import GRAMMAR
@@ -83,7 +84,8 @@ class Transformer:
         if dtype is not None and not isinstance(chosen, torch.dtype):
             raise FhirGymError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
         files = {} if gguf_file is None else {"gguf_file": gguf_file}
-        with _quiet(transformers), _one_line(f"model {model!r} cannot be loaded"):
+        where = "" if Path(model).is_dir() else " is no folder here and"
+        with _quiet(transformers), _one_line(f"model {model!r}{where} cannot be loaded"):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(model, **files)
             self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=chosen or "auto", **files)
         if not self.tokenizer.chat_template:

@@ -283,7 +283,7 @@ def test_wrong_settings_are_one_line(tiny: str, settings: dict[str, Any], said: 
 
 
 def test_unusable_models_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FhirGymError, match="cannot be loaded") as raised:
+    with pytest.raises(FhirGymError, match="is no folder here and cannot be loaded") as raised:
         local(str(tmp_path / "nothing"))
     assert "\n" not in str(raised.value)
     with pytest.raises(FhirGymError, match="has no chat template"):
