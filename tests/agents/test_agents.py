@@ -85,7 +85,7 @@ def test_one_text_is_a_script_of_one() -> None:
     assert make_agent("scripted", script="FINISH([1])").act("") == "FINISH([1])"
 
 
-@pytest.mark.parametrize("name", sorted(AGENTS))
+@pytest.mark.parametrize("name", sorted(set(AGENTS) - {"local"}))  # which needs a model: see test_local
 def test_every_agent_keeps_the_protocol_and_can_be_sent_to_a_worker(name: str) -> None:
     if name == "chat":
         pytest.importorskip("openai")

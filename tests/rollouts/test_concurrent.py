@@ -89,7 +89,7 @@ def test_it_works_where_a_loop_runs_already(hospital: World) -> None:
 )
 def test_a_budget_begins_nothing_new_and_ends_what_is_under_way(hospital: World, budget: Budget, most: int) -> None:
     rollouts = list(run(ENV_ID, Slow(), tasks="01", variations="0-20", concurrency=2, budget=budget, world=hospital))
-    assert 0 < len(rollouts) <= most
+    assert len(rollouts) <= most and (rollouts or budget.seconds)  # no time may be too short for any
     assert all(rollout.graded for rollout in rollouts)
 
 
