@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Report", "measure", "percentile"]
+__all__ = ["Report", "measure", "memory_mib", "percentile"]
 
 
 def percentile(sorted_values: list[float], share: float) -> float:
@@ -41,6 +43,12 @@ def measure(action: Callable[[int], object], n: int, *, prepare: Callable[[int],
     finally:
         gc.enable()
     return sorted(times)
+
+
+def memory_mib(pid: int) -> float:
+    """Resident memory of a process (Linux)."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from benchmarks._measure import memory_mib
 from benchmarks._serving import serving
 from fhir_gym import worlds
 
@@ -170,12 +169,6 @@ class Client:
             {"request": {"method": "DELETE", "url": f"Patient/{'x' if number % 3 else self.patients[0]}"}},
         ]
         return {"resourceType": "Bundle", "type": "transaction", "entry": entries}
-
-
-def memory_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 def main() -> None:
