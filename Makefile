@@ -20,7 +20,7 @@ DEV := $(VENV)/.installed-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow lint format types bench docs clean
+.PHONY: help demo test coverage test-slow test-exhaustive lint format types bench docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -38,6 +38,9 @@ coverage: $(DEV) ## the quick tests again, with the coverage floor (twice the ti
 
 test-slow: $(DEV) ## the tests that take longer
 	@$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
+
+test-exhaustive: $(DEV) ## the tests that take many minutes: hundreds of variations, the whole cohort
+	@$(BIN)/python -m pytest -m exhaustive $(PARALLEL) $(ARGS)
 
 lint: $(DEV) ## style, types and import order, as CI checks them
 	@$(BIN)/ruff check $(CODE)

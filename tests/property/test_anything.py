@@ -159,7 +159,7 @@ def test_almost_valid_writes(small_world: World, requests: list[tuple[str, str, 
     check(small_world, requests)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @settings(max_examples=3_000, derandomize=False, suppress_health_check=list(HealthCheck))
 @given(requests=st.lists(mutated(), min_size=1, max_size=3))
 def test_many_almost_valid_writes(small_world: World, requests: list[tuple[str, str, str, bytes]]) -> None:

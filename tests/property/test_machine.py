@@ -273,6 +273,6 @@ def test_a_session_agrees_with_the_model(small_world: World) -> None:
     run(small_world, max_examples=60, stateful_step_count=25)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_session_agrees_with_the_model_for_long(small_world: World) -> None:
     run(small_world, max_examples=400, stateful_step_count=60, derandomize=False)

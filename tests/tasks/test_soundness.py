@@ -75,7 +75,7 @@ def test_tasks_are_sound_in_a_small_world(env: str, key: str, tiny_world: World)
     assert report.tallies["gold"].passed == 3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_variations_are_sound(hospital: World) -> None:
     report = check(hospital, PACKS, variations=[*range(200), *range(1_000, 1_100)], workers=2)
     assert report.sound, "\n".join([*report.problems, *(problems(one) for one in report.tasks if not one.sound)])
@@ -263,7 +263,7 @@ def test_no_check_can_go_unnoticed(key: str, tiny_world: World, monkeypatch: pyt
     assert unnoticed(get_task(PACK, key), tiny_world, monkeypatch, range(1)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("env", "key"), TASKS)
 def test_no_check_of_any_task_can_go_unnoticed(
     env: str, key: str, hospital: World, monkeypatch: pytest.MonkeyPatch

@@ -215,7 +215,7 @@ DEGREES = {"critically low", "low", "borderline low", "normal", "borderline high
 
 
 @pytest.mark.parametrize(
-    ("size", "least"), [(cohort.MINI, 1), pytest.param(cohort.FULL, 8, marks=pytest.mark.slow)], ids=["mini", "full"]
+    ("size", "least"), [(cohort.MINI, 1), pytest.param(cohort.FULL, 8, marks=pytest.mark.exhaustive)], ids=["mini", "full"]
 )
 def test_scenarios_of_every_kind(size: cohort.Size, least: int) -> None:
     counts: dict[str, Counter[str]] = {base: Counter() for base in MINED}
@@ -279,7 +279,7 @@ def test_excursions_stay_between_level_and_target(level: int, target: int, peak:
     assert Excursion(target, peak, 0, 1_000).moved(level, peak) == target
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_whole_cohort(tmp_path: Path) -> None:
     path = worlds.build("cohort", tmp_path / "cohort.sqlite")
     assert path.stat().st_size < 1.5 * 2**30

@@ -130,7 +130,7 @@ def test_begins_a_type_again_when_the_server_forgot_the_search(hospital: World, 
     assert restarted.pages()[:2] == [f"/fhir?{last['next'].split('?')[1]}", f"/fhir/{last['type']}?_count=500"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_resources_survive_two_kills(tmp_path: Path) -> None:
     from benchmarks.large_world import large_world
 

@@ -55,7 +55,7 @@ def test_tasks_are_sound_on_a_tiny_world(key: str, tiny_world: World) -> None:
     assert not report.failures, problems(report)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("key", KEYS)
 def test_many_variations_are_sound(key: str) -> None:
     from fhir_gym import worlds
