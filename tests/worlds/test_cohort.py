@@ -215,7 +215,9 @@ DEGREES = {"critically low", "low", "borderline low", "normal", "borderline high
 
 
 @pytest.mark.parametrize(
-    ("size", "least"), [(cohort.MINI, 1), pytest.param(cohort.FULL, 8, marks=pytest.mark.exhaustive)], ids=["mini", "full"]
+    ("size", "least"),
+    [(cohort.MINI, 1), pytest.param(cohort.FULL, 8, marks=pytest.mark.exhaustive)],
+    ids=["mini", "full"],
 )
 def test_scenarios_of_every_kind(size: cohort.Size, least: int) -> None:
     counts: dict[str, Counter[str]] = {base: Counter() for base in MINED}
