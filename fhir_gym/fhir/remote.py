@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -22,6 +22,7 @@ from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.session import Change
 from fhir_gym.fhir.store import World
 from fhir_gym.fhir.touched import Target, created, is_write, targets
+from fhir_gym.fhir.urls import search_query
 from fhir_gym.types import Json, Resource
 
 __all__ = ["RemoteCheckpoint", "RemoteSession"]
@@ -204,12 +205,7 @@ class RemoteSession:
 
     def search(self, resource_type: str, **params: object) -> list[Resource]:
         """All matches of a search; parameters as for `Session.search`."""
-        pairs = [
-            (name[0] + name[1:].replace("_", "-"), str(value))
-            for name, values in params.items()
-            for value in (values if isinstance(values, (list, tuple)) else [values])
-        ]
-        return self._matches(f"/{resource_type}?{urlencode([*pairs, ('_count', _PAGE)])}")
+        return self._matches(f"/{resource_type}?{search_query(params, _PAGE)}")
 
     def _matches(self, url: str | None) -> list[Resource]:
         """The matches on a page and on all behind it."""

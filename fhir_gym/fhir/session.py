@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
@@ -22,7 +22,7 @@ from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import Row, Store, World, stored
 from fhir_gym.fhir.store.store import Mark
-from fhir_gym.fhir.urls import decode_query
+from fhir_gym.fhir.urls import decode_query, search_query
 from fhir_gym.types import Json, Resource
 
 __all__ = ["DEFAULT_BASE_URL", "Change", "Checkpoint", "Session"]
@@ -201,18 +201,12 @@ class Session:
 
         Args:
             resource_type: Type to search.
-            params: Search parameters; a list repeats one, and an underscore inside a name stands for a hyphen if it
-                does not lead it (``address_city="Boston"``).
+            params: Search parameters, as `search_query` takes them (``address_city="Boston"``; a list repeats one).
 
         Raises:
             FhirError: The server refuses the search.
         """
-        pairs = [
-            (name[0] + name[1:].replace("_", "-"), str(value))
-            for name, values in params.items()
-            for value in (values if isinstance(values, (list, tuple)) else [values])
-        ]
-        request = Request("GET", f"/{quote(resource_type)}", urlencode([*pairs, ("_count", self.limits.page_entries)]))
+        request = Request("GET", f"/{quote(resource_type)}", search_query(params, self.limits.page_entries))
         found: list[Resource] = []
         while True:
             response = self.handle(request)

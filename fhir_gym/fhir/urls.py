@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from urllib.parse import quote, unquote_to_bytes
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from fhir_gym.fhir.outcome import FhirError
 
-__all__ = ["Pairs", "decode", "decode_query", "encode", "encode_pairs"]
+__all__ = ["Pairs", "decode", "decode_query", "encode", "encode_pairs", "search_query"]
 
 Pairs = list[tuple[str, str]]
 """Decoded parameters in the order sent."""
@@ -53,3 +53,19 @@ def encode(text: str) -> str:
 def encode_pairs(pairs: Iterable[tuple[str, str]]) -> str:
     """A query string, parameters sorted by name (repeats keep their order), as in a self link."""
     return "&".join(f"{encode(name)}={encode(value)}" for name, value in sorted(pairs, key=lambda pair: pair[0]))
+
+
+def search_query(params: Mapping[str, object], count: int) -> str:
+    """The query string of a search asked for from Python.
+
+    Args:
+        params: Search parameters; a list repeats one, and an underscore inside a name stands for a hyphen if it does
+            not lead it (``address_city="Boston"``).
+        count: Matches a page.
+    """
+    pairs = [
+        (name[0] + name[1:].replace("_", "-"), str(value))
+        for name, values in params.items()
+        for value in (values if isinstance(values, (list, tuple)) else [values])
+    ]
+    return urlencode([*pairs, ("_count", count)])
