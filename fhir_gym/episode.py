@@ -119,7 +119,7 @@ class Episode:
         task: Key of the task in its pack.
         variation: Number of the variation.
         phrasing: Which of the task's prompts is used; the variation's own if None.
-        world: A world, or the name or path of one.
+        world: A world, or the name or path of one; None for the pack's own (`fhir_gym.tasks.default_world`).
         fhir_server: Base url of a running FHIR server that holds the world; None for the embedded one. Such a server
             serves one episode at a time.
         grading: What success rests on; see `fhir_gym.tasks.grade`.
@@ -150,7 +150,7 @@ class Episode:
         task: str,
         variation: int = 0,
         phrasing: int | None = None,
-        world: World | str | Path = "hospital-small",
+        world: World | str | Path | None = None,
         fhir_server: str | None = None,
         grading: Grading = "state",
         max_steps: int | None = None,
@@ -162,7 +162,7 @@ class Episode:
         self.task = tasks.find_task(tasks.task_set(env_id, task_file, funcs_file), task)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         require_grading(self.task, grading)
-        self.world, self._owns_world = open_world(world)
+        self.world, self._owns_world = open_world(world, env_id)
         self.variation: Variation = self.task.variation(variation, self.world, phrasing)
         self._session: Any = _session(self.world, fhir_server)  # both kinds share a protocol, but not its checkpoints
         try:
@@ -390,8 +390,8 @@ def _session(world: World, fhir_server: str | None) -> Session | RemoteSession:
     return RemoteSession(fhir_server, world)
 
 
-def open_world(world: World | str | Path) -> tuple[World, bool]:
-    """A world, and whether it was opened here and is thus the caller's to close."""
+def open_world(world: World | str | Path | None, env_id: str) -> tuple[World, bool]:
+    """A world, the pack's own if None, and whether it was opened here and is thus the caller's to close."""
     if isinstance(world, World):
         return world, False
-    return worlds.load(world), True
+    return worlds.load(tasks.default_world(env_id) if world is None else world), True

@@ -7,11 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["AGENT_SETTINGS", "EnvArgument", "JsonOption", "WorldOption", "agent_settings", "names"]
+__all__ = ["AGENT_SETTINGS", "EnvArgument", "JsonOption", "OwnWorldOption", "WorldOption", "agent_settings", "names"]
 
 EnvArgument = Annotated[str, typer.Argument(metavar="ENV_ID", help="Environment, e.g. FHIRAgent/Appointment-v0.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WorldOption = Annotated[str, typer.Option(help="Name of a world (see `worlds list`) or path of a world file.")]
+OwnWorldOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of a world (see `worlds list`) or path of a world file; the environment's own if not given."
+    ),
+]
 
 AGENT_SETTINGS = "NAME=VALUE"
 

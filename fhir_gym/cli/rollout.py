@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fhir_gym.cli._console import note, progress
-from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, WorldOption, agent_settings, names
+from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, OwnWorldOption, agent_settings, names
 from fhir_gym.cli._summary import Summary
 
 __all__ = ["rollout"]
@@ -46,7 +46,7 @@ def rollout(
     ] = None,
     price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens read.")] = None,
     price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens written.")] = None,
-    world: WorldOption = "hospital-small",
+    world: OwnWorldOption = None,
     fhir_server: Annotated[
         str | None,
         typer.Option(help="Base url of a running FHIR server that holds the world, in place of the embedded one."),
@@ -80,6 +80,7 @@ def rollout(
         raise typer.BadParameter(f"{out} exists; --resume goes on with it, --overwrite replaces it", param_hint="--out")
     from fhir_gym import rollouts, worlds
     from fhir_gym.agents import make_agent
+    from fhir_gym.tasks import default_world
 
     settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
     actor = make_agent(agent, **settings)
@@ -101,6 +102,7 @@ def rollout(
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
     if overwrite:
         out.unlink(missing_ok=True)
+    world = world or default_world(env_id)
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     prices = None if price_in is None and price_out is None else (price_in or 0.0, price_out or 0.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fhir_gym.cli._console import fields, print_json, print_text, progress, table
-from fhir_gym.cli._options import EnvArgument, JsonOption, WorldOption, names
+from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, WorldOption, names
 
 if TYPE_CHECKING:
     from fhir_gym.tasks.soundness import TaskReport
@@ -86,7 +86,7 @@ def show(
     env_id: EnvArgument,
     task: Annotated[str, typer.Argument(help="Key of the task, e.g. 02a.")],
     variation: Annotated[int, typer.Option(min=0, help="Number of the variation; 0-999 train, 1000-1999 test.")] = 0,
-    world: WorldOption = "hospital-small",
+    world: OwnWorldOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one variation of a task: the prompt, what is prepared, the reference solution and its verdict.
@@ -94,8 +94,10 @@ def show(
     Example: fhir-gym tasks show FHIRAgent/Appointment-v0 02a --variation 3
     """
     from fhir_gym import Episode, get_task, worlds
+    from fhir_gym.tasks import default_world
 
     found = get_task(env_id, task)
+    world = world or default_world(env_id)
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     with opened, Episode(env_id, task=task, variation=variation, world=opened) as episode:

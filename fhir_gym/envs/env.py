@@ -70,7 +70,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `split`: `"train"` (variations 0 to 999), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of the tasks
       held out in FHIR-AgentEval's fourth experiment), or None for all
     - `phrasing`: which of each task's prompts is used; None for each variation's own
-    - `world`: name or path of a world, or a `World`
+    - `world`: name or path of a world, or a `World`; None for the pack's own
     - `fhir_server`: base url of a running FHIR server that holds the world; None for the embedded one
     - `max_steps`: actions until truncation; None for the pack's limit
     - `reward`: `"sparse"` or `"dense"`
@@ -93,7 +93,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         tasks: str | Sequence[str] | None = None,
         split: str | None = None,
         phrasing: int | None = None,
-        world: World | str | Path = "hospital-small",
+        world: World | str | Path | None = None,
         fhir_server: str | None = None,
         max_steps: int | None = None,
         reward: RewardRule = "sparse",
@@ -119,7 +119,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         for key in self.tasks:
             require_grading(self._task_set[key], grading)
-        self.world, self._owns_world = open_world(world)
+        self.world, self._owns_world = open_world(world, env_id)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
         self._fhir_server = fhir_server

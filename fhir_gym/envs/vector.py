@@ -56,7 +56,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         tasks: str | Sequence[str] | None = None,
         split: str | None = None,
         phrasing: int | None = None,
-        world: World | str | Path = "hospital-small",
+        world: World | str | Path | None = None,
         fhir_server: str | None = None,
         max_steps: int | None = None,
         reward: RewardRule = "sparse",
@@ -69,7 +69,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         check_arguments(unknown)
         if fhir_server is not None and num_envs > 1:
             raise FhirGymError(f"one FHIR server serves one environment at a time, not {num_envs}")
-        self._world, self._owns_world = open_world(world)
+        self._world, self._owns_world = open_world(world, env_id)
 
         def create() -> FHIREnv | TimeLimit[str, str]:
             env = FHIREnv(

@@ -35,7 +35,7 @@ def run(
     phrasing: int | None = None,
     workers: int = 0,
     concurrency: int = 8,
-    world: World | str | Path = "hospital-small",
+    world: World | str | Path | None = None,
     fhir_server: str | None = None,
     repeats: int = 1,
     seed: int = 0,
@@ -65,7 +65,7 @@ def run(
         phrasing: Which of each task's prompts is used; None for each variation's own.
         workers: Worker processes; 0 to run in this one. Agents that can only converse need none.
         concurrency: Episodes an agent that converses does at once, without workers; with `fhir_server` it is one.
-        world: A world, or the name or path of one; workers open it by its file.
+        world: A world, or the name or path of one, None for the pack's own; workers open it by its file.
         fhir_server: Base url of a running FHIR server that holds the world; None for the embedded one.
         repeats: How often each variation is done.
         seed: What every episode's seed is made from.
@@ -112,7 +112,7 @@ def run(
     if workers and fhir_server is not None:
         raise FhirGymError("a running FHIR server serves one episode at a time: use workers=0 with fhir_server")
     actor = make_agent(agent) if isinstance(agent, str) else agent
-    opened, owned = open_world(world)
+    opened, owned = open_world(world, env_id)
     if resume is not None:
         todo = todo.without(completed(resume, like=lambda one: todo.includes(one, actor, opened)))
     meter = Meter(budget)

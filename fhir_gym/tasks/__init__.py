@@ -13,7 +13,16 @@ from fhir_gym.tasks.experiments import EXPERIMENTS, Experiment, get_experiment
 from fhir_gym.tasks.grading import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process
-from fhir_gym.tasks.registry import find_task, get_task, packs, register, register_reader, task_keys, task_set
+from fhir_gym.tasks.registry import (
+    default_world,
+    find_task,
+    get_task,
+    packs,
+    register,
+    register_reader,
+    task_keys,
+    task_set,
+)
 from fhir_gym.tasks.splits import HELD_OUT, SPLITS, Split, split_keys, split_numbers, split_of
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import REWARD_RULES, RewardRule, Verdict
@@ -46,6 +55,7 @@ __all__ = [
     "View",
     "appointment",
     "choose_tasks",
+    "default_world",
     "find_task",
     "genetic_testing",
     "get_experiment",

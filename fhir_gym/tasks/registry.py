@@ -13,7 +13,9 @@ from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.task import Task
 
 __all__ = [
+    "DEFAULT_WORLD",
     "Reader",
+    "default_world",
     "find_task",
     "get_task",
     "packs",
@@ -29,8 +31,12 @@ _TASK_MODULE = re.compile(r"t[0-9]")
 Reader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
 """Makes tasks of a benchmark's own files: the task file and, where there is one, its list of functions."""
 
+DEFAULT_WORLD = "hospital-small"
+"""The world of packs that name no other."""
+
 _PACKS: dict[str, dict[str, Task[Any]]] = {}
 _READERS: dict[str, Reader] = {}
+_WORLDS: dict[str, str] = {}
 
 
 def register(pack_id: str, task: Task[Any]) -> None:
@@ -52,7 +58,7 @@ def register(pack_id: str, task: Task[Any]) -> None:
     pack[task.key] = task
 
 
-def register_modules(pack_id: str, package: str, path: Iterable[str]) -> None:
+def register_modules(pack_id: str, package: str, path: Iterable[str], *, world: str = DEFAULT_WORLD) -> None:
     """Register the tasks of every module in a package whose name is ``t`` and a number (``t02_search_patient``).
 
     Each module names its task classes in ``TASKS``; the pack's order is that of their keys. So a task is added by
@@ -62,11 +68,23 @@ def register_modules(pack_id: str, package: str, path: Iterable[str]) -> None:
         pack_id: Env id of the pack.
         package: Name of the package (its ``__name__``).
         path: Where its modules are (its ``__path__``).
+        world: Name of the world it is done in where nobody names one.
     """
+    _WORLDS[pack_id] = world
     names = sorted(module.name for module in pkgutil.iter_modules(path) if _TASK_MODULE.match(module.name))
     classes: list[type[Task[Any]]] = [one for name in names for one in import_module(f"{package}.{name}").TASKS]
     for one in sorted(classes, key=lambda one: one.key):
         register(pack_id, one())
+
+
+def default_world(env_id: str) -> str:
+    """Name of the world a pack is done in where nobody names one.
+
+    Raises:
+        UnknownNameError: There is no such pack.
+    """
+    _pack(env_id)
+    return _WORLDS.get(env_id, DEFAULT_WORLD)
 
 
 def packs() -> tuple[str, ...]:
