@@ -28,6 +28,10 @@ from fhir_gym.types import Json, Resource
 __all__ = ["DEFAULT_BASE_URL", "Change", "Checkpoint", "Session"]
 
 DEFAULT_BASE_URL = "http://localhost:8080/fhir"
+_BATCH = 500
+"""Resources that `Session.load` stores at once."""
+
+_Batch = dict[tuple[str, str], tuple[Row, Resource]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Session:
         self.pretty = pretty
         manifest = world.manifest
         try:
-            self.store = Store(world.path, first_rid=manifest.total + 1)
+            self.store = Store(world.connections, first_rid=manifest.total + 1)
         except sqlite3.Error as error:
             raise WorldError(f"the world {world.path} cannot be opened: {error}") from error
         self._sequence = Sequence(manifest.next_id, now or manifest.now, seed=manifest.content_hash)
@@ -136,30 +140,38 @@ class Session:
         Raises:
             FhirError: A resource is unusable.
         """
+        batch: _Batch = {}
         updated, text = round(self.now.timestamp() * 1000), instant(self.now)
         with self._file_errors(), self.store.savepoint():
             for given in resources:
-                if self.validation == "strict":
-                    from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
-
-                    validate_strict(given)
-                resource = parsing.normalise(given)
-                kind, id = resource["resourceType"], resource.get("id")
-                if not isinstance(id, str) or not id:
-                    raise FhirError(400, f"a {kind} without an id cannot be loaded")
-                old = self.store.find(kind, id)
-                version = old.version + 1 if old else 1
-                meta = {"versionId": str(version), "lastUpdated": text}
-                rest = {k: v for k, v in resource.get("meta", {}).items() if k not in meta}
-                kept = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
-                kept |= {k: v for k, v in resource.items() if k not in kept}
-                body = parsing.dumps(kept)
-                self.store.put(kind, id, body, kept, method="PUT", version=version, updated=updated)
-                if old is None:
-                    self._sequence.new_id()
-                if id.isascii() and id.isdigit() and len(id) <= 15:
-                    self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
+                self._add(given, batch, updated, text)
+            self.store.put_all(batch.values())
         self._sequence.next_id = max(self._sequence.next_id, next_id or 0)
+
+    def _add(self, given: Resource, batch: _Batch, updated: int, text: str) -> None:
+        """Add the next version of a resource to a batch, which is stored first if it is full or holds another one."""
+        if self.validation == "strict":
+            from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
+
+            validate_strict(given)
+        resource = parsing.normalise(given)
+        kind, id = resource["resourceType"], resource.get("id")
+        if not isinstance(id, str) or not id:
+            raise FhirError(400, f"a {kind} without an id cannot be loaded")
+        if (kind, id) in batch or len(batch) == _BATCH:
+            self.store.put_all(batch.values())
+            batch.clear()
+        old = self.store.find(kind, id)
+        if old is None:
+            self._sequence.new_id()
+        if id.isascii() and id.isdigit() and len(id) <= 15:
+            self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
+        rid, version = (old.rid, old.version + 1) if old else (self.store.take_rid(), 1)
+        meta = {"versionId": str(version), "lastUpdated": text}
+        rest = {k: v for k, v in resource.get("meta", {}).items() if k not in meta}
+        kept = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
+        kept |= {k: v for k, v in resource.items() if k not in kept}
+        batch[kind, id] = Row(rid, kind, id, version, updated, 0, "PUT", parsing.dumps(kept)), kept
 
     def checkpoint(self) -> Checkpoint:
         """Remember this state; `rollback` returns to it any number of times."""

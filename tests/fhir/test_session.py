@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Limits, Request, Response, Session, World, WorldBuilder
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Resource
 
 NOW = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
@@ -271,6 +274,84 @@ def test_load_takes_any_order_and_digits(session: Session) -> None:
     assert [a["id"] for a in session.search("Appointment", patient="later")] == ["77777"]
     created = ask(session, "POST", "/Patient", {"resourceType": "Patient"}).json()
     assert int(created["id"]) > 77777
+
+
+def test_load_stores_one_resource_twice_as_two_versions(session: Session) -> None:
+    before = session.store.seq()
+    many = [{"resourceType": "Patient", "id": f"p{n}"} for n in range(1_100)]  # more than are stored at once
+    session.load([{"resourceType": "Patient", "id": "S1", "active": True}, *many, {**many[3], "active": False}])
+    assert ask(session, "GET", "/Patient/S1").json()["meta"]["versionId"] == "2"
+    assert ask(session, "GET", "/Patient/p3").json()["active"] is False
+    versions = ask(session, "GET", "/Patient/p3/_history").json()["entry"]
+    assert [entry["resource"]["meta"]["versionId"] for entry in versions] == ["2", "1"]
+    assert session.store.seq() == before + 1_102
+    assert session.get("/Patient?_summary=count")["total"] == 1_102
+
+
+def test_a_load_that_fails_stores_nothing(session: Session) -> None:
+    with pytest.raises(FhirError, match="without an id"):
+        session.load([{"resourceType": "Patient", "id": "good"}, {"resourceType": "Patient"}])
+    assert session.changes() == []
+    assert session.search("Patient", _id="good") == []
+
+
+# connections go from one session to the next
+
+
+def test_the_next_session_on_a_connection_starts_anew(world: World) -> None:
+    with world.session() as session:
+        used = session.store.db
+        fresh = converse(session)
+        session.checkpoint()
+        session.load([{"resourceType": "Patient", "id": "left-over"}])
+    with world.session() as session:
+        assert session.store.db is used
+        assert session.changes() == []
+        assert session.read("Patient", "left-over") is None
+        assert converse(session) == fresh
+
+
+def test_a_closed_session_does_not_reach_the_next_one(world: World) -> None:
+    closed = world.session()
+    closed.close()
+    with world.session() as session:
+        with pytest.raises(WorldError):
+            closed.load([{"resourceType": "Patient", "id": "late"}])
+        with pytest.raises(WorldError):
+            ask(closed, "GET", "/Patient/S1")
+        closed.close()
+        assert session.read("Patient", "late") is None
+        with world.session() as other:
+            assert other.store.db is not session.store.db
+
+
+def test_a_stopped_search_leaves_a_sound_connection(world: World) -> None:
+    with world.session(limits=Limits(sql_steps=1)) as session:
+        used = session.store.db
+        ask(session, "POST", "/Patient", {"resourceType": "Patient"})
+        ask(session, "GET", "/Patient?_has:Observation:patient:_has:Observation:patient:code=x")
+    with world.session() as session:
+        assert session.store.db is used
+        assert session.changes() == []
+        assert len(session.search("Observation")) == 28
+
+
+def test_few_connections_are_kept_and_none_of_a_closed_world(world: World) -> None:
+    connections = World.open(world.path).connections
+    taken = [connections.take() for _ in range(20)]
+    for db in taken:
+        connections.give_back(db)
+    again = [connections.take() for _ in range(20)]
+    assert 0 < len({id(db) for db in again} & {id(db) for db in taken}) < 20
+    broken, *sound = again
+    broken.close()
+    connections.give_back(broken)
+    assert connections.take() is not broken
+    connections.close()
+    for db in sound:
+        connections.give_back(db)
+        with pytest.raises(sqlite3.ProgrammingError):
+            db.execute("SELECT 1")
 
 
 # nothing raises

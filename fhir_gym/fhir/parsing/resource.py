@@ -21,6 +21,7 @@ from fhir_gym.types import Resource
 
 __all__ = ["Parser"]
 
+_SCALARS = (str, int, float)
 _PRIMITIVE, _COMPLEX, _EXTENSION, _RESOURCE = range(4)
 _RESOURCE_TYPES = frozenset(definitions.RESOURCE_TYPES)
 # Deepest nesting of objects; each takes up to four frames of Python's stack, which ends at 1,000.
@@ -33,7 +34,7 @@ _EXTENSION_PATH = "Extension"
 class _Field:
     """What the parser has to know of an element, looked up once."""
 
-    __slots__ = ("alternate", "check", "choice", "content", "kind", "many", "name", "order")
+    __slots__ = ("alternate", "check", "choice", "content", "kind", "many", "name", "order", "plain")
 
     def __init__(self, order: int, element: definitions.Element) -> None:
         self.order = order
@@ -43,6 +44,7 @@ class _Field:
         self.choice = element.choice
         self.content = element.content
         self.kind = _kind(element)
+        self.plain = self.kind == _PRIMITIVE and not element.many
         self.check = check_for(element)
 
 
@@ -138,6 +140,11 @@ class Parser:
                 if field.choice in choices:
                     continue
                 choices.add(field.choice)
+            if field.plain and isinstance(value, _SCALARS) and field.alternate not in source and not self.strict:
+                stored = field.check(name, value)
+                if stored is not None:
+                    entries.append((field.order, name, stored, None))
+                continue  # the same as below, for the many elements that are one value and no more
             self._element(field, value, source, entries)
         if lone is not None:
             self._lone_alternates(lone, fields, source, entries)

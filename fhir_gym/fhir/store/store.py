@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from fhir_gym.fhir import index
-from fhir_gym.fhir.store.schema import OVERLAY, Row, overlay_script
+from fhir_gym.fhir.store.connections import Connections
+from fhir_gym.fhir.store.schema import OVERLAY, Row
 from fhir_gym.types import Resource
 
-__all__ = ["Mark", "Store", "connect"]
+__all__ = ["Mark", "Store"]
 
 _COLUMNS = "rid, type, id, version, updated, deleted, method, body"
-_MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
 _PROGRESS_STEPS = 10_000
 _CHUNK = 500  # rows fetched by one statement; below SQLite's limit on bound values
 
@@ -31,7 +29,8 @@ _INSERT_RESOURCE = "INSERT OR REPLACE INTO overlay.resource VALUES (?,?,?,?,?,?,
 _INSERT_VERSION = f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"
 _INSERT_INDEX = {table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES}
 _DELETE_INDEX = {table: f"DELETE FROM overlay.{table} WHERE rid = ?" for table in index.TABLES}
-_OVERLAY_SCRIPT = overlay_script()
+_CLOSED = sqlite3.connect(":memory:")
+_CLOSED.close()
 
 
 class Mark(NamedTuple):
@@ -48,14 +47,13 @@ class Store:
     Not for use by two threads at once.
 
     Args:
-        path: World file.
+        connections: Where its connection comes from, and goes when it is closed.
         first_rid: Lowest rid free for resources the session creates.
     """
 
-    def __init__(self, path: Path, *, first_rid: int) -> None:
-        self.db = connect(path)
-        self.db.execute("ATTACH ':memory:' AS overlay")
-        self.db.executescript(_OVERLAY_SCRIPT)
+    def __init__(self, connections: Connections, *, first_rid: int) -> None:
+        self._connections = connections
+        self.db = connections.take()
         self._next_rid = first_rid
         self._types: Counter[str] = Counter()
         self._serial = 0
@@ -162,14 +160,25 @@ class Store:
             The resource's rid: the old one for a resource that was there before, even if deleted.
         """
         old = self.find(resource_type, id)
-        rid = old.rid if old else self._take_rid()
-        self._unindex(rid, resource_type)
-        row = Row(rid, resource_type, id, version, updated, 0, method, body)
-        self._log(row)
-        for table, rows in index.index_rows(resource, rid).items():
+        rid = old.rid if old else self.take_rid()
+        self.put_all([(Row(rid, resource_type, id, version, updated, 0, method, body), resource)])
+        return rid
+
+    def put_all(self, versions: Collection[tuple[Row, Resource]]) -> None:
+        """Store new versions of different resources, each with the resource parsed, and their index rows.
+
+        A resource that was there before, even if deleted, keeps its rid; a new one has one from `take_rid`.
+        """
+        for row, _ in versions:
+            self._unindex(row.rid, row.type)
+        self._log([row for row, _ in versions])
+        found: dict[str, list[tuple[Any, ...]]] = {table: [] for table in index.TABLES}
+        for row, resource in versions:
+            for table, rows in index.index_rows(resource, row.rid).items():
+                found[table] += rows
+        for table, rows in found.items():
             if rows:
                 self._do_many(_INSERT_INDEX[table], rows)
-        return rid
 
     def amend(self, row: Row, body: bytes, resource: Resource) -> None:
         """Replace the JSON of the current version without making a new one (`$meta-add` and its siblings)."""
@@ -178,9 +187,10 @@ class Store:
     def delete(self, row: Row, *, version: int, updated: int) -> None:
         """Put a tombstone over a resource."""
         self._unindex(row.rid, row.type)
-        self._log(row._replace(version=version, updated=updated, deleted=1, method="DELETE", body=b""))
+        self._log([row._replace(version=version, updated=updated, deleted=1, method="DELETE", body=b"")])
 
-    def _take_rid(self) -> int:
+    def take_rid(self) -> int:
+        """The rid of the next new resource."""
         rid = self._next_rid
         self._next_rid += 1
         return rid
@@ -193,10 +203,10 @@ class Store:
             for statement in _DELETE_INDEX.values():
                 self._do(statement, (rid,))
 
-    def _log(self, row: Row) -> None:
-        self._do(_INSERT_RESOURCE, row)
-        self._do(_INSERT_VERSION, row)
-        self._types[row.type] += 1
+    def _log(self, rows: Sequence[Row]) -> None:
+        self._do_many(_INSERT_RESOURCE, rows)
+        self._do_many(_INSERT_VERSION, rows)
+        self._types.update(row.type for row in rows)
 
     def _do(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Run a statement that is never interrupted: SQLite would undo every savepoint, not this one statement."""
@@ -206,7 +216,7 @@ class Store:
         finally:
             self._shielded = False
 
-    def _do_many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+    def _do_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         self._shielded = True
         try:
             self.db.executemany(statement, rows)
@@ -292,8 +302,11 @@ class Store:
         return self._steps_left < 0 and not self._shielded
 
     def close(self) -> None:
-        """Close the connection; the overlay is gone."""
-        self.db.close()
+        """Give the connection back; the overlay is gone. May be called twice."""
+        db, self.db = self.db, _CLOSED
+        if db is not _CLOSED:
+            db.set_progress_handler(None, 0)
+            self._connections.give_back(db)
 
     def _select(self, query: str, values: Sequence[Any]) -> list[Row]:
         return [Row(*row) for row in self.db.execute(query, values)]
@@ -307,18 +320,3 @@ def _history_filter(resource_type: str | None, since: int | None) -> tuple[str, 
     asked = [(test, value) for test, value in tests if value is not None]
     where = "WHERE " + " AND ".join(test for test, _ in asked) if asked else ""
     return where, tuple(value for _, value in asked if value is not None)
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open a world file read-only; it may be used from any one thread at a time."""
-    db = sqlite3.connect(
-        f"file:{quote(str(path))}?mode=ro&immutable=1",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-    )
-    db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
-    db.execute("PRAGMA cache_size=-256")
-    db.execute("PRAGMA temp_store=MEMORY")
-    return db

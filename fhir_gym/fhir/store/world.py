@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from fhir_gym.errors import WorldError
+from fhir_gym.fhir.store.connections import Connections, connect
 from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT
-from fhir_gym.fhir.store.store import connect
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
@@ -36,11 +36,15 @@ class World:
     Args:
         path: The file.
         manifest: What it says of itself.
+
+    Attributes:
+        connections: What its sessions reach the file through.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self.connections = Connections(path)
         self._local = threading.local()
         self._readers: list[Session] = []
 
@@ -109,7 +113,8 @@ class World:
                 raise WorldError(f"the world {self.path} is damaged: its resources are not those it was built from")
 
     def close(self) -> None:
-        """Close this world's own readers; sessions have their own connections."""
+        """Close this world's own readers and idle connections; open sessions keep theirs."""
+        self.connections.close()
         while self._readers:
             self._readers.pop().close()
         self._local = threading.local()

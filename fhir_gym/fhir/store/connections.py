@@ -1,0 +1,89 @@
+"""Connections to a world file with an overlay above it, kept from one session to the next."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+from weakref import finalize
+
+from fhir_gym.fhir.store.schema import overlay_script
+
+__all__ = ["Connections", "connect"]
+
+_MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
+_OVERLAY_SCRIPT = overlay_script()
+_IDLE = 8
+"""Idle connections kept: a trainer closes one episode where it opens the next, in a few threads at most."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a world file read-only; it may be used from any one thread at a time."""
+    db = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro&immutable=1",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
+    db.execute("PRAGMA cache_size=-256")
+    db.execute("PRAGMA temp_store=MEMORY")
+    return db
+
+
+class Connections:
+    """Connections to one world file, each with an empty overlay.
+
+    Making the overlay's tables and preparing statements takes longer than most episodes' start states, so what a
+    session gives back goes to the next one.
+
+    Args:
+        path: World file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._most = _IDLE
+        finalize(self, _close_all, self._idle)
+
+    def take(self) -> sqlite3.Connection:
+        """A connection for one session; its overlay is empty."""
+        try:
+            return self._idle.pop()  # in one step, since sessions of several threads share a world
+        except IndexError:
+            return self._new()
+
+    def give_back(self, db: sqlite3.Connection) -> None:
+        """Take a connection back from a session, which must not use it any more; its writes are undone."""
+        try:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        except sqlite3.Error:
+            db.close()  # whatever is wrong with it, the next session is to have a sound one
+            return
+        if len(self._idle) < self._most:
+            self._idle.append(db)
+        else:
+            db.close()
+
+    def close(self) -> None:
+        """Close the idle connections, and from now on each one that is given back."""
+        self._most = 0
+        _close_all(self._idle)
+
+    def _new(self) -> sqlite3.Connection:
+        db = connect(self.path)
+        try:
+            db.execute("ATTACH ':memory:' AS overlay")
+            db.executescript(_OVERLAY_SCRIPT)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+
+def _close_all(idle: list[sqlite3.Connection]) -> None:
+    while idle:
+        idle.pop().close()
