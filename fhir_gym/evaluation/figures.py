@@ -64,6 +64,7 @@ class Facts:
         error: What failed, where it was not the agent.
         checks: Names of the checks, and whether each passed.
         seconds: Wall-clock seconds in agent and server; None if not recorded.
+        label: The error its failure is put down to; None for a success, and where nobody made a diagnosis.
     """
 
     agent: str
@@ -92,6 +93,7 @@ class Facts:
     error: str | None
     checks: tuple[tuple[str, bool], ...]
     seconds: tuple[float, float] | None
+    label: str | None
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
@@ -130,6 +132,7 @@ class Facts:
             error=rollout.error,
             checks=tuple((check.name, check.passed) for check in verdict.checks) if verdict else (),
             seconds=(timings.agent, timings.server) if timings else None,
+            label=verdict.diagnosis.error if verdict and verdict.diagnosis else None,
         )
 
 

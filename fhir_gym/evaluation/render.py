@@ -37,6 +37,7 @@ def sections(report: Report) -> list[Section]:
         _counts(report, "How episodes ended", "reason", [report.stops(run) for run in range(len(report.runs))]),
         _counts(report, "The model's answers", "answer", [report.replies(n) for n in range(len(report.runs))]),
         _counts(report, "Invalid actions", "why", [report.invalid(run) for run in range(len(report.runs))]),
+        _counts(report, "Errors by label", "error", [report.labels(run) for run in range(len(report.runs))]),
         _failed(report),
         _counts(report, "Not the agent's fault", "error", [report.infra_errors(n) for n in range(len(report.runs))]),
     ]
@@ -69,6 +70,7 @@ def plain(report: Report) -> dict[str, Any]:
                 "stop_reasons": dict(report.stops(place)),
                 "replies": dict(report.replies(place)),
                 "invalid": dict(report.invalid(place)),
+                "labels": dict(report.labels(place)),
                 "failed_checks": [
                     {"name": name, "failed": failed, "of": of} for name, failed, of in report.failed_checks(place)
                 ],

@@ -140,6 +140,10 @@ class Report:
                 failed[name] += not passed
         return [(name, count, made[name]) for name, count in _ranked(failed)]
 
+    def labels(self, run: int) -> list[tuple[str, int]]:
+        """The errors that failures are put down to, where a diagnosis was made; most frequent first."""
+        return _ranked(Counter(facts.label for facts in self.runs[run].facts if facts.label is not None))
+
     def infra_errors(self, run: int) -> list[tuple[str, int]]:
         """What failed where it was not the agent, most frequent first."""
         facts = (facts for facts in self.runs[run].facts if facts.stop == "infra_error")

@@ -6,6 +6,7 @@ Importing this package registers the packs that ship with it. How to add a task:
 from fhir_gym.tasks import appointment, genetic_testing, medagentbench
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.choosing import choose_tasks
+from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue, Heard
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
 from fhir_gym.tasks.evidence import Evidence
@@ -35,6 +36,7 @@ __all__ = [
     "SPLITS",
     "BeforeView",
     "Check",
+    "Diagnosis",
     "Dialogue",
     "EndState",
     "Evidence",

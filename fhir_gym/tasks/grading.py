@@ -74,20 +74,21 @@ def grade(
         end: How the episode ended.
         grading: ``state``: evidence is reported, and counts only where the answer is that there is nothing;
             ``evidence``: it always counts; ``official``: the verdict of the benchmark the task comes from.
-        findings: What is known of the episode already, for those who judge many.
+        findings: What is known of the episode already, for those who judge many; then there is no diagnosis.
 
     Raises:
         UnknownNameError: There is no such grading, or the task does not have it.
         TaskError: The task names two checks alike.
     """
     require_grading(task, grading)
+    diagnosing = findings is None
     if findings is None:
         evidence = find_evidence(task, variation, end)
         findings = Findings(evidence, find_process(task, end), idle_checks(task, variation, end, grading))
     judged = _judged(task, variation, end, findings.evidence)
     checks = judged[grading]
     exists = [check.passed for check in checks if check.level == "exists"]
-    return Verdict(
+    verdict = Verdict(
         success=all(check.passed for check in checks),
         light=all(exists) if exists else None,
         checks=checks,
@@ -98,6 +99,7 @@ def grade(
         explanation=explain(checks, findings.evidence),
         gradings={one: all(check.passed for check in found) for one, found in judged.items()},
     )
+    return verdict.diagnosed(task.diagnose(variation.params, end, verdict)) if diagnosing else verdict
 
 
 def idle_checks(task: Task[Any], variation: Variation, end: EndState, grading: Grading) -> tuple[str, ...]:

@@ -18,11 +18,13 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import AnswerForm
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import moment_in_words
+from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.splits import Half, split_of
+from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json, Resource
 
 __all__ = ["Fhir", "Gold", "Task", "Touch", "Variation"]
@@ -163,6 +165,10 @@ class Task(ABC, Generic[P]):
 
     def dialogue(self, grading: str) -> Dialogue | None:
         """How an episode talks with the agent under a grading; None for the usual grammar. One for each start."""
+        return None
+
+    def diagnose(self, p: P, end: EndState, verdict: Verdict) -> Diagnosis | None:
+        """How the episode went step by step, and what its failure is put down to; None if the task makes none."""
         return None
 
     def touches(self, p: P) -> tuple[Touch, ...]:

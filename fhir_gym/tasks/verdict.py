@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.evidence import Evidence
 from fhir_gym.tasks.process import Process
 from fhir_gym.types import Json
@@ -33,6 +34,7 @@ class Verdict(BaseModel):
         idle: Names of the checks that an agent answering ``FINISH([])`` at once would have passed.
         explanation: The verdict in words.
         gradings: Whether the episode succeeds under each grading the task has.
+        diagnosis: What went wrong on the way; None for tasks that make none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +48,7 @@ class Verdict(BaseModel):
     idle: tuple[str, ...]
     explanation: str
     gradings: dict[str, bool] = {}
+    diagnosis: Diagnosis | None = None
 
     def reward(self, rule: RewardRule = "sparse") -> float:
         """The reward of the episode's last step.
@@ -65,6 +68,17 @@ class Verdict(BaseModel):
         gained = sum(check.passed for check in self.checks if check.name not in idle)
         broken = sum(not check.passed for check in self.checks if check.name in idle)
         return max(0.0, (gained - broken) / max(1, len(self.checks) - len(idle)))
+
+    def diagnosed(self, diagnosis: Diagnosis | None) -> Self:
+        """The same verdict with a diagnosis, which the explanation tells too."""
+        if diagnosis is None:
+            return self
+        culprit = diagnosis.culprit
+        text = self.explanation
+        if culprit is not None:
+            found = f"expected {_short(culprit.expected)}, found {_short(culprit.actual)}"
+            text += f"\nError: {diagnosis.error}, in the step {culprit.name!r}: {found}."
+        return self.model_copy(update={"diagnosis": diagnosis, "explanation": text})
 
     @property
     def failed(self) -> tuple[Check, ...]:

@@ -7,7 +7,8 @@ from typing import Any
 from fhir_gym.agents import ModelReply, Usage
 from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.rollouts.record import AgentRecord, TaskRecord, Timings, WorldRecord
-from fhir_gym.tasks import Check, Verdict
+from fhir_gym.tasks import Check, Diagnosis, Verdict
+from fhir_gym.tasks.diagnosis import ErrorLabel
 from fhir_gym.tasks.evidence import Evidence
 from fhir_gym.tasks.process import Process
 
@@ -45,6 +46,7 @@ def rollout(
     env_id: str = "FHIRAgent/Appointment-v0",
     seed: int = 7,
     grading: str = "state",
+    label: ErrorLabel | None = None,
 ) -> Rollout:
     """A record; `success` None for an episode that was not judged."""
     title, category, kind, difficulty = TASKS[task]
@@ -60,6 +62,7 @@ def rollout(
             answer=[],
             idle=(),
             explanation="-",
+            diagnosis=label and Diagnosis(steps=(Check(name="s", passed=False),), error=label, step="s"),
         )
     done = (*turns, Turn(action="FINISH([])", observation="")) if success is not None else turns
     usages = [one.reply.usage for one in turns if one.reply is not None and one.reply.usage is not None]

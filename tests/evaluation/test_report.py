@@ -189,3 +189,13 @@ def test_wilson_interval_holds_its_share(counts: tuple[int, int]) -> None:
 
 def test_settings_are_in_the_json(files: list[str]) -> None:
     assert [run["settings"] for run in plain(Report(read_runs(files)))["runs"]] == [SMALL, LARGE]
+
+
+def test_errors_are_counted_by_their_labels_where_there_are_any(tmp_path: Path) -> None:
+    told = [rollout("01", n, False, label="arithmetic" if n else "window boundary") for n in range(3)]
+    report = Report(read_runs([written(tmp_path / "a.jsonl", [*told, rollout("01", 3, True)])]))
+    (section,) = [one for one in sections(report) if one.title == "Errors by label"]
+    assert section.rows == (("arithmetic", "2"), ("window boundary", "1"))
+    assert plain(report)["runs"][0]["labels"] == {"arithmetic": 2, "window boundary": 1}
+    without = Report(read_runs([written(tmp_path / "b.jsonl", [rollout("01", 0, False)])]))
+    assert "Errors by label" not in [one.title for one in sections(without)]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from fhir_gym.tasks import Check, Diagnosis, EndState, Verdict, grade
+from fhir_gym.tasks.diagnosis import ERRORS
+from fhir_gym.tasks.evidence import Evidence
+from fhir_gym.tasks.grading import Findings
+from fhir_gym.tasks.process import Process
+
+from .fakes import Greeting, GreetingParams, end_state, fake_world
+
+WRONG = Check(name="sum", passed=False, expected=4, actual=5)
+
+
+class Diagnosed(Greeting):
+    """Says what it was told of the episode."""
+
+    key = "diagnosed"
+
+    def diagnose(self, p: GreetingParams, end: EndState, verdict: Verdict) -> Diagnosis | None:
+        if verdict.success:
+            return Diagnosis(steps=())
+        return Diagnosis(steps=(Check(name="look", passed=True), WRONG), error="arithmetic", step="sum")
+
+
+def test_a_verdict_carries_the_diagnosis_and_tells_it() -> None:
+    task = Diagnosed()
+    verdict = grade(task, task.variation(0, fake_world()), end_state(["1"]))
+    assert not verdict.success and verdict.diagnosis is not None
+    assert verdict.diagnosis.culprit == WRONG
+    assert "Error: arithmetic, in the step 'sum': expected 4, found 5." in verdict.explanation
+    assert Verdict.model_validate_json(json.dumps(verdict.model_dump())) == verdict
+
+
+def test_a_diagnosis_changes_neither_success_nor_checks() -> None:
+    plain, task = Greeting(), Diagnosed()
+    verdict = grade(plain, plain.variation(0, fake_world()), end_state(["1"]))
+    diagnosed = grade(task, task.variation(0, fake_world()), end_state(["1"]))
+    assert verdict.diagnosis is None
+    ignored = {"diagnosis", "explanation", "evidence", "checks"}
+    assert verdict.model_dump(exclude=ignored) == diagnosed.model_dump(exclude=ignored)
+    assert [check.passed for check in verdict.checks] == [check.passed for check in diagnosed.checks]
+
+
+def test_those_who_judge_many_make_no_diagnosis() -> None:
+    task = Diagnosed()
+    findings = Findings(Evidence(sufficient=True, note="-"), Process(requests={}, errors={}, calls=()), ())
+    assert grade(task, task.variation(0, fake_world()), end_state([]), findings=findings).diagnosis is None
+
+
+def test_a_verdict_of_before_diagnoses_is_read() -> None:
+    task = Greeting()
+    data = grade(task, task.variation(0, fake_world()), end_state([])).model_dump()
+    del data["diagnosis"]
+    assert Verdict.model_validate(data).diagnosis is None
+
+
+def test_an_error_names_a_step_that_failed() -> None:
+    assert len(set(ERRORS)) == 10
+    with pytest.raises(ValidationError, match="belongs to a step"):
+        Diagnosis(steps=(WRONG,), error="arithmetic")
+    with pytest.raises(ValidationError, match="no step 'look' failed"):
+        Diagnosis(steps=(Check(name="look", passed=True), WRONG), error="arithmetic", step="look")
