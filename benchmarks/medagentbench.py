@@ -1,0 +1,169 @@
+"""How fast MedAgentBench runs: `python -m benchmarks.medagentbench [--world cohort] [--task-file FILE --data WORLD]`.
+
+Each line is one figure. Times are of `gymnasium.Env` calls, prompt and answer texts included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+import fhir_gym
+from benchmarks._measure import Report, measure, percentile
+from benchmarks.official_agreement import open_data
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Fhir, task_set
+
+__all__ = ["main"]
+
+_ENV_ID = "FHIRAgent/MedAgentBench-v0"
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How often things are measured: variations of each task, searches, variations in the run of gold, processes."""
+
+    resets: int = 200
+    searches: int = 1_000
+    gold: int = 30
+    workers: int = 8
+
+
+def resets(world: World, report: Report, sizes: _Sizes) -> None:
+    """Resets of each task: to variations never seen before, and to one that is prepared."""
+    env = gym.make(_ENV_ID, world=world, disable_env_checker=True)
+    for task in task_set(_ENV_ID):
+
+        def start(variation: int, task: str = task) -> None:
+            env.reset(options={"task": task, "variation": variation})
+
+        unseen = iter(range(2_000))
+        times = measure(lambda _: start(next(unseen)), sizes.resets)
+        busy = measure(lambda _: start(next(unseen)), sizes.resets, clock=time.process_time_ns)
+        report.times(f"reset to a new variation: task {task}", times, cpu_p50_us=round(percentile(busy, 0.5), 1))
+    times = measure(lambda _: start(3), sizes.resets, prepare=lambda _: env.step("GET /Patient?_count=1"))
+    report.times("reset to a prepared start", times)
+    env.close()
+
+
+def searches(world: World, report: Report, sizes: _Sizes) -> None:
+    """Steps that search: those of the reference solutions, and the same for patients the world itself holds."""
+    env = gym.make(_ENV_ID, world=world, max_steps=10 * sizes.searches, disable_env_checker=True)
+    for key, task in task_set(_ENV_ID).items():
+        times = []
+        for variation in range(sizes.searches // 10):
+            env.reset(options={"task": key, "variation": variation})
+            search = next(task.gold(task.variation(variation, world).params, Fhir()))
+            start = time.perf_counter_ns()
+            env.step(search.text())
+            times.append((time.perf_counter_ns() - start) / 1_000)
+        report.times(f"step: the search of task {key}", sorted(times))
+    patients = world.ids("Patient")
+    for name, query in (
+        ("latest of a test", "code=GLU&_sort=-date&_count=1"),
+        ("a page of a test", "code=GLU"),
+        ("a day of a test", "code=MG&date=ge2023-11-12T10:15:00Z&_sort=-date&_count=200"),
+    ):
+
+        def ask(call: int, query: str = query) -> None:
+            env.step(f"GET /Observation?patient={patients[call % len(patients)]}&{query}")
+
+        env.reset(options={"task": "07", "variation": 0})
+        report.times(f"step: {name}, a patient of the world", measure(ask, sizes.searches))
+    env.close()
+
+
+def gold(world: World, report: Report, name: str, **choice: Any) -> None:
+    """A complete run of the reference solutions, from the tasks' numbers to the records."""
+    start, cpu = time.perf_counter(), time.process_time()
+    rollouts = list(fhir_gym.run(_ENV_ID, "gold", world=world, **choice))
+    report.line(
+        name,
+        n=len(rollouts),
+        successes=sum(rollout.success is True for rollout in rollouts),
+        seconds=round(time.perf_counter() - start, 2),
+        cpu_seconds=round(time.process_time() - cpu, 2),
+    )
+
+
+def workers(world: World, report: Report, count: int, variations: int) -> None:
+    """Memory of processes that share the world's file, while all of them hold what they played with."""
+    context = get_context("spawn")
+    barrier, found = context.Barrier(count), context.SimpleQueue()
+    processes = [
+        context.Process(target=_work, args=(world, range(n, variations, count), barrier, found))
+        for n in range(count)
+    ]
+    for process in processes:
+        process.start()
+    each = [found.get() for _ in processes]
+    for process in processes:
+        process.join()
+    report.line(
+        f"memory of each of {count} workers",
+        file_mib=round(world.path.stat().st_size / 2**20),
+        **{f"{name}_mib": _middle(one[name] for one in each) for name in ("rss", "pss", "uss")},
+    )
+
+
+def _work(world: World, variations: range, barrier: Barrier, found: Any) -> None:
+    for rollout in fhir_gym.run(_ENV_ID, "gold", world=world, variations=variations):
+        if not rollout.success:
+            raise RuntimeError(f"task {rollout.task}, variation {rollout.variation} failed")
+    barrier.wait()
+    memory = _memory()
+    barrier.wait()  # shared pages are shared only as long as the others are there
+    found.put(memory)
+
+
+def _memory() -> dict[str, float]:
+    """Memory of this process in MiB (Linux): resident, its share of it, and what nobody else has."""
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    return {"rss": sizes["Rss"], "pss": sizes["Pss"], "uss": sizes["Private_Clean"] + sizes["Private_Dirty"]}
+
+
+def _middle(values: Iterator[float]) -> float:
+    return round(percentile(sorted(values), 0.5), 1)
+
+
+def run(world: World, sizes: _Sizes) -> None:
+    """Everything on one world."""
+    report = Report(world.name, world.manifest.total)
+    resets(world, report, sizes)
+    searches(world, report, sizes)
+    gold(world, report, "gold on ten tasks of ours", variations=range(sizes.gold))
+    if Path("/proc/self/smaps_rollup").exists():
+        workers(world, report, sizes.workers, sizes.gold)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print all figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.medagentbench", description=__doc__)
+    parser.add_argument("--world", default="cohort", help="where our own tasks are measured")
+    parser.add_argument("--task-file", help="the benchmark's task file, to run its tasks too")
+    parser.add_argument("--data", help="their patients: a world, or a folder of NDJSON files to make one of")
+    parser.add_argument("--quick", action="store_true", help="few calls: does it run?")
+    options = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        world = stack.enter_context(open_data(options.world, stack))
+        run(world, _Sizes(5, 20, 1, 2) if options.quick else _Sizes())
+        if options.task_file:
+            data = stack.enter_context(open_data(options.data or options.world, stack))
+            report = Report(data.name, data.manifest.total)
+            for grading in ("official", "state"):
+                name = f"gold on the official tasks, {grading}"
+                gold(data, report, name, task_file=options.task_file, grading=grading)
+
+
+if __name__ == "__main__":
+    main()
