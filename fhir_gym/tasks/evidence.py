@@ -22,7 +22,7 @@ from fhir_gym.types import Json, Resource
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
 
-__all__ = ["Evidence", "retrieved", "would_have_seen"]
+__all__ = ["Evidence", "retrieved", "shown", "would_have_seen"]
 
 _MAX_PAGES = 200
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
@@ -62,7 +62,12 @@ class Evidence(BaseModel):
 
 def retrieved(logged: Iterable[LoggedRequest]) -> set[str]:
     """References (``Patient/1``) of all resources that the agent's reads and searches returned."""
-    return {found for one in logged for found in _shown(one.request, one.response)}
+    return set(shown(logged))
+
+
+def shown(logged: Iterable[LoggedRequest]) -> dict[str, Resource]:
+    """All resources that the agent's reads and searches returned, by reference, as they were returned last."""
+    return {found: resource for one in logged for found, resource in _shown(one.request, one.response).items()}
 
 
 def would_have_seen(
