@@ -143,6 +143,10 @@ class Task(ABC, Generic[P]):
     def sample(self, rng: random.Random, world: World) -> P:
         """Draw one variation's values."""
 
+    def draw(self, k: int, rng: random.Random, world: World) -> P:
+        """The values of variation `k`; another way than `sample` where variations go through what a world offers."""
+        return self.sample(rng, world)
+
     @abstractmethod
     def setup(self, p: P, world: World) -> list[Resource]:
         """What the episode starts with: prerequisites, and a decoy for every lazy way."""
@@ -217,7 +221,7 @@ class Task(ABC, Generic[P]):
         if k < 0:
             raise TaskError(f"variations are numbered from 0, not {k}")
         rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
-        params = self.sample(rng, world)
+        params = self.draw(k, rng, world)
         own_phrasing = rng.randrange(len(self.prompts))
         used = own_phrasing if phrasing is None else phrasing
         if not 0 <= used < len(self.prompts):

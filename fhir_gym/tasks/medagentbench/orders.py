@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from fhir_gym.actions import Action, Post
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import plain
@@ -18,9 +20,11 @@ __all__ = [
     "LOINC",
     "NDC",
     "ORAL",
+    "SUBCUTANEOUS",
     "amount_check",
     "blood_pressure_checks",
     "duration_check",
+    "forbidden",
     "medication_checks",
     "medication_order",
     "note_check",
@@ -31,11 +35,17 @@ __all__ = [
 NDC, LOINC = "http://hl7.org/fhir/sid/ndc", "http://loinc.org"
 INTRAVENOUS = ("47625008", ("iv", "intravenous", "intravenously", "intravenous route", "intravenous use"))
 ORAL = ("26643006", ("oral", "orally", "po", "by mouth", "oral route", "oral use"))
+SUBCUTANEOUS = (
+    "34206005",
+    ("subcutaneous", "subcutaneously", "sc", "sq", "subq", "subcut", "subcutaneous route", "subcutaneous use"),
+)
 """A route: its SNOMED CT code, and how it is said in words."""
 
 _UNITS = {
     "g": {"g", "gram", "grams", "gm"},
     "h": {"h", "hr", "hrs", "hour", "hours"},
+    "mg": {"mg", "milligram", "milligrams"},
+    "units": {"unit", "units", "u", "iu", "[iu]", "[usp'u]", "international units"},
     "mEq": {"meq", "milliequivalent", "milliequivalents"},
     "mmHg": {"mmhg", "mm[hg]", "mm hg"},
     "g/h": {"g/h", "g/hr", "g/hour"},
@@ -49,14 +59,16 @@ _PRESSURE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*(?:mm\s?hg|mm\[hg\])\s*", re.IGN
 _SYSTOLIC, _DIASTOLIC, _PANEL = "8480-6", "8462-4", "85354-9"
 
 
-def medication_order(mrn: str, now: str, code: str, route: str, dose: Resource, rate: Resource | None) -> Resource:
+def medication_order(
+    mrn: str, now: str, code: str, route: str, dose: Resource, rate: Resource | None, system: str = NDC
+) -> Resource:
     """A MedicationRequest with nothing but what is asked for."""
     amount = {"doseQuantity": dose} | ({"rateQuantity": rate} if rate else {})
     return {
         "resourceType": "MedicationRequest",
         "status": "active",
         "intent": "order",
-        "medicationCodeableConcept": {"coding": [{"system": NDC, "code": code}]},
+        "medicationCodeableConcept": {"coding": [{"system": system, "code": code}]},
         "subject": reference("Patient", mrn),
         "authoredOn": now,
         "dosageInstruction": [{"route": {"text": route}, "doseAndRate": [amount]}],
@@ -78,12 +90,18 @@ def service_order(mrn: str, now: str, system: str, code: str, **more: Json) -> R
 
 
 def medication_checks(
-    end: EndState, order: Resource, mrn: str, now: str, code: str, route: tuple[str, tuple[str, ...]]
+    end: EndState,
+    order: Resource,
+    mrn: str,
+    now: str,
+    code: str,
+    route: tuple[str, tuple[str, ...]],
+    system: str = NDC,
 ) -> Iterator[Check]:
     """What all drug orders have to say; the amount is `amount_check`."""
     yield from _order_checks("medication", end, order, mrn, now)
     drug = order.get("medicationCodeableConcept")
-    yield equal("medication code", codes_of(drug, NDC), [code])
+    yield equal("medication code", codes_of(drug, system), [code])
     said = _dosage(order).get("route")
     yield Check(name="medication route", passed=_is_route(said, route), expected=route[1][0], actual=said)
 
@@ -114,6 +132,17 @@ def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str)
     yield equal(f"{kind} intent", order.get("intent"), "order")
     written = order.get("authoredOn")
     yield Check(name=f"{kind} authoredOn", passed=same_minute(written, now), expected=now, actual=written)
+    forbids = order.get("doNotPerform", False)
+    yield Check(name=f"{kind} not forbidden", passed=forbids is False, expected=False, actual=forbids)
+
+
+def forbidden(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+    """Near misses: each order of a solution made one not to do what it says."""
+    for n, action in enumerate(gold):
+        if action.kind == "POST":
+            body = {**json.loads(action.body or ""), "doNotPerform": True}
+            name = f"a {body['resourceType']} not to be carried out"
+            yield name, [*gold[:n], Post(action.url, body), *gold[n + 1 :]]
 
 
 def amount_check(order: Resource, value: float, unit: str, *, tolerance: float = _EXACT) -> Check:

@@ -91,16 +91,20 @@ def _is_text(item: Json) -> bool:
     return isinstance(item, str) and bool(item.strip())
 
 
-_KINDS: Mapping[str, Callable[[Json], bool]] = {"number": _is_number, "text": _is_text}
+def _is_flag(item: Json) -> bool:
+    return isinstance(item, bool)
+
+
+_KINDS: Mapping[str, Callable[[Json], bool]] = {"number": _is_number, "text": _is_text, "flag": _is_flag}
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of numbers and texts.
+    """A list of numbers, texts and flags (true or false).
 
     Attributes:
         words: The form in words.
-        shapes: The kinds of the items, ``number`` or ``text``; any of these shapes will do.
+        shapes: The kinds of the items, ``number``, ``text`` or ``flag``; any of these shapes will do.
     """
 
     words: str
