@@ -57,6 +57,7 @@ bench: $(DEV) ## figures as JSON lines; the first run builds a large world
 	@$(BIN)/python -m benchmarks.env $(ARGS)
 	@$(BIN)/python -m benchmarks.http
 	@$(BIN)/python -m benchmarks.soak --requests 2000
+	@$(BIN)/python -m benchmarks.chat $(filter --quick,$(ARGS))
 
 docs: $(DEV) ## run the code in README and docs, check that every command and task is there
 	@$(BIN)/python -m pytest tests/test_docs.py -m "slow or not slow" $(ARGS)

@@ -1,4 +1,4 @@
-"""What a step of a chat rollout costs beside the model: runner, parsing and records, client, servers.
+"""What a step of a chat rollout costs beside the model: `python -m benchmarks.chat [--quick]`.
 
 One conversation at a time, the reference solutions over chat, against the scripted server, which runs in a process of
 its own so that its time is not ours. Prints milliseconds a step, one JSON line a protocol:
@@ -92,7 +92,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--variations", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one variation, one round: does it run?")
     given = parser.parse_args()
+    if given.quick:
+        given.variations = given.rounds = 1
     protocols: tuple[Protocol, ...] = ("text", "tools")
     with worlds.load("hospital-small") as world, _timed_posts() as posts:
         pipe, other = multiprocessing.get_context("spawn").Pipe()

@@ -31,10 +31,11 @@ class ChatAgent:
         protocol: ``text``: the model writes actions; ``tools``: it calls functions.
         system: System prompt in place of the usual one; an empty one for none.
         temperature: Sampling temperature; None for the provider's own.
+        top_p: Sample among the likeliest tokens that make up this share; None for the provider's own.
         max_tokens: Most tokens of a reply; None for the provider's own.
         seed: With each episode's own seed it gives the seed sent along; None to send none.
-        extra_body: Further members of a request's body (``{"top_k": 20}``, ``{"max_completion_tokens": 500}``); they
-            are recorded, so no secrets.
+        extra_body: Further members of a request's body (``{"top_k": 20}``, ``{"stop": ["END"]}``); they are recorded,
+            so no secrets.
         api_key: The endpoint's key; None for ``OPENAI_API_KEY``. Never recorded.
         timeout: Seconds until a request counts as failed.
         retries: How often a request that failed (429, 5xx, timeout, lost connection) is sent again.
@@ -63,6 +64,7 @@ class ChatAgent:
         protocol: Protocol = "text",
         system: str | None = None,
         temperature: float | None = None,
+        top_p: float | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
         extra_body: Mapping[str, Json] | None = None,
@@ -79,7 +81,7 @@ class ChatAgent:
             raise FhirGymError(f"model must be a name, not {model!r}")
         if extra_body is not None and not isinstance(extra_body, Mapping):
             raise FhirGymError('extra_body must be an object such as {"top_k": 20}')
-        sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}))
+        sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}), top_p)
         self._provider = Provider(sampling, base_url, api_key, timeout, retries, backoff)
         self._protocol: Protocol = protocol
         self._system, self._seed = system, seed
@@ -89,6 +91,7 @@ class ChatAgent:
             "protocol": protocol,
             "system": system,
             "temperature": temperature,
+            "top_p": top_p,
             "max_tokens": max_tokens,
             "seed": seed,
             "extra_body": dict(extra_body) if extra_body else None,

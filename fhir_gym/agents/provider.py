@@ -38,25 +38,27 @@ class Sampling:
         temperature: None for the provider's own.
         max_tokens: Most tokens of a reply; None for the provider's own.
         extra_body: Further members of the request's body.
+        top_p: None for the provider's own.
     """
 
     model: str
     temperature: float | None = None
     max_tokens: int | None = None
     extra_body: Mapping[str, Json] = field(default_factory=dict)
+    top_p: float | None = None
 
     def request(self, messages: Sequence[Message], opening: Opening) -> dict[str, Any]:
         """The body of a request."""
-        request: dict[str, Any] = {"model": self.model, "messages": list(messages)}
-        if self.temperature is not None:
-            request["temperature"] = self.temperature
-        if self.max_tokens is not None:
-            request["max_tokens"] = self.max_tokens
-        if opening.seed is not None:
-            request["seed"] = opening.seed
-        if opening.protocol == "tools":
-            request["tools"] = GRAMMAR.tools()
-        return request | dict(self.extra_body)
+        given: dict[str, Any] = {
+            "model": self.model,
+            "messages": list(messages),
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "seed": opening.seed,
+            "tools": GRAMMAR.tools() if opening.protocol == "tools" else None,
+        }
+        return {name: value for name, value in given.items() if value is not None} | dict(self.extra_body)
 
 
 class _PassingError(Exception):

@@ -38,7 +38,8 @@ def roll(server: ChatServer, world: World, **settings: Any) -> Rollout:
 
 def test_text_rollout_records_what_was_sent_and_said(hospital: World) -> None:
     with ChatServer(["GET /Patient?_count=1", "hello", Say("FINISH([])", reasoning="enough")]) as server:
-        rollout = roll(server, hospital, temperature=0.5, max_tokens=99, seed=5, extra_body={"top_k": 3})
+        more = {"top_k": 3, "stop": ["END"], "presence_penalty": 0.5}
+        rollout = roll(server, hospital, temperature=0.5, top_p=0.9, max_tokens=99, seed=5, extra_body=more)
     assert [turn.status for turn in rollout.turns] == [200, 0, 0]
     assert rollout.turns[1].error is not None and "it must start with" in rollout.turns[1].error
     assert rollout.messages[:-1] == server.requests[-1]["messages"]
@@ -52,15 +53,17 @@ def test_text_rollout_records_what_was_sent_and_said(hospital: World) -> None:
     )
     assert rollout.opening is not None and rollout.opening.seed == (5 + rollout.seed) % 2**31
     sent = server.requests[0]
-    assert (sent["temperature"], sent["max_tokens"], sent["top_k"]) == (0.5, 99, 3)
+    assert (sent["temperature"], sent["top_p"], sent["max_tokens"]) == (0.5, 0.9, 99)
+    assert more.items() <= sent.items()
     assert sent["seed"] == rollout.opening.seed and "tools" not in sent
     assert rollout.agent.settings == {
         "model": "scripted",
         "protocol": "text",
         "temperature": 0.5,
+        "top_p": 0.9,
         "max_tokens": 99,
         "seed": 5,
-        "extra_body": {"top_k": 3},
+        "extra_body": more,
     }
     assert Rollout.model_validate_json(rollout.line()) == rollout
 
