@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -26,6 +27,7 @@ from fhir_gym.tasks import Fhir, task_set
 __all__ = ["main"]
 
 _ENV_ID = "FHIRAgent/MedAgentBench-v0"
+_CREATE = 'POST /Basic\n{"resourceType": "Basic", "code": {"text": "to be undone"}}'
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,20 @@ class _Sizes:
 def resets(world: World, report: Report, sizes: _Sizes) -> None:
     """Resets of each task: to variations never seen before, and to one that is prepared."""
     env = gym.make(_ENV_ID, world=world, disable_env_checker=True)
-    for task in task_set(_ENV_ID):
+    unseen = count()
 
-        def start(variation: int, task: str = task) -> None:
-            env.reset(options={"task": task, "variation": variation})
+    def start(task: str, variation: int) -> None:
+        env.reset(options={"task": task, "variation": variation})
 
-        unseen = iter(range(2_000))
-        times = measure(lambda _: start(next(unseen)), sizes.resets)
-        busy = measure(lambda _: start(next(unseen)), sizes.resets, clock=time.process_time_ns)
-        report.times(f"reset to a new variation: task {task}", times, cpu_p50_us=round(percentile(busy, 0.5), 1))
-    times = measure(lambda _: start(3), sizes.resets, prepare=lambda _: env.step("GET /Patient?_count=1"))
+    for key in task_set(_ENV_ID):
+
+        def meet(_: int, key: str = key) -> None:
+            start(key, next(unseen))
+
+        times = measure(meet, sizes.resets)
+        busy = measure(meet, sizes.resets, clock=time.process_time_ns)
+        report.times(f"reset to a new variation: task {key}", times, cpu_p50_us=round(percentile(busy, 0.5), 1))
+    times = measure(lambda _: start("10", 3), sizes.resets, prepare=lambda _: env.step(_CREATE))
     report.times("reset to a prepared start", times)
     env.close()
 
@@ -95,13 +101,12 @@ def gold(world: World, report: Report, name: str, **choice: Any) -> None:
     )
 
 
-def workers(world: World, report: Report, count: int, variations: int) -> None:
+def workers(world: World, report: Report, number: int, variations: int) -> None:
     """Memory of processes that share the world's file, while all of them hold what they played with."""
     context = get_context("spawn")
-    barrier, found = context.Barrier(count), context.SimpleQueue()
+    barrier, found = context.Barrier(number), context.SimpleQueue()
     processes = [
-        context.Process(target=_work, args=(world, range(n, variations, count), barrier, found))
-        for n in range(count)
+        context.Process(target=_work, args=(world, range(n, variations, number), barrier, found)) for n in range(number)
     ]
     for process in processes:
         process.start()
@@ -109,7 +114,7 @@ def workers(world: World, report: Report, count: int, variations: int) -> None:
     for process in processes:
         process.join()
     report.line(
-        f"memory of each of {count} workers",
+        f"memory of each of {number} workers",
         file_mib=round(world.path.stat().st_size / 2**20),
         **{f"{name}_mib": _middle(one[name] for one in each) for name in ("rss", "pss", "uss")},
     )
@@ -118,7 +123,7 @@ def workers(world: World, report: Report, count: int, variations: int) -> None:
 def _work(world: World, variations: range, barrier: Barrier, found: Any) -> None:
     for rollout in fhir_gym.run(_ENV_ID, "gold", world=world, variations=variations):
         if not rollout.success:
-            raise RuntimeError(f"task {rollout.task}, variation {rollout.variation} failed")
+            raise RuntimeError(f"task {rollout.task.key}, variation {rollout.task.variation} failed")
     barrier.wait()
     memory = _memory()
     barrier.wait()  # shared pages are shared only as long as the others are there

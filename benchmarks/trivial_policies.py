@@ -4,7 +4,8 @@
     python -m benchmarks.trivial_policies --world cohort-mini --variations 20              our own
 
 Plays policies that never look anything up on MedAgentBench tasks and prints one JSON line for each: successes among
-queries and among actions, under each grading.
+queries and among actions, under each grading. `as_reference` counts those successes whose writes are the reference
+solution's own: such an agent has done the work, and all of it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ _NOW = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|\+00:00)")
 _PRESSURE = re.compile(r"\d+/\d+ mmHg")
 _QUOTED = re.compile(r'"([^"]{40,})"')
 _DOSE = re.compile(r"(\d+) (mEq|g)\b")
+_MORNING = re.compile(r"\b8 ?am\b")
 _BASE = "http://localhost:8080/fhir"
 
 
@@ -77,13 +80,14 @@ def _orders(prompt: str) -> Iterator[Resource]:
         code = pattern.search(prompt)
         if code:
             note = _QUOTED.search(prompt)
+            due = {"occurrenceDateTime": "2023-11-14T08:00:00+00:00"} if _MORNING.search(prompt) else {}
             yield {
                 "resourceType": "ServiceRequest",
                 **common,
                 "code": {"coding": [{"system": system, "code": code[1]}]},
                 "authoredOn": now,
                 "priority": "stat",
-                "occurrenceDateTime": "2023-11-14T08:00:00+00:00",
+                **due,
             } | ({"note": {"text": note[1]}} if note else {})
     if pressure:
         category = {
@@ -125,9 +129,11 @@ def measure(world: World, policies: Mapping[str, Policy], **choice: Any) -> Iter
         choice: ``task_file``, or ``variations`` of each task of ours.
     """
     scores: dict[str, dict[str, Any]] = {name: {} for name in policies}
-    for name, kind, key, gradings in _played(world, policies, **choice):
-        for grading, success in gradings.items():
-            tally(scores[name].setdefault(grading, {}), kind, key, success)
+    for one in _played(world, policies, **choice):
+        for grading, success in one.gradings.items():
+            score = scores[one.policy].setdefault(grading, {"as_reference": 0})
+            tally(score, one.kind, one.key, success)
+            score["as_reference"] += success and one.as_reference
     for name, by_grading in scores.items():
         yield {"policy": name, **by_grading}
 
@@ -140,19 +146,47 @@ def tally(score: dict[str, Any], kind: str, key: str, success: bool) -> None:
         counted[1] += 1
 
 
+@dataclass(frozen=True)
+class _Played:
+    """One episode of a policy.
+
+    Attributes:
+        policy: Its name.
+        kind: ``query`` or ``action``.
+        key: The task, or its class in a task file.
+        gradings: Success under each grading.
+        as_reference: Whether something was written, and the same as the reference solution writes.
+    """
+
+    policy: str
+    kind: str
+    key: str
+    gradings: Mapping[str, bool]
+    as_reference: bool
+
+
 def _played(
     world: World, policies: Mapping[str, Policy], *, task_file: str | Path | None = None, variations: int = 1
-) -> Iterator[tuple[str, str, str, Mapping[str, bool]]]:
-    for key, task in task_set(PACK, task_file).items():
-        for number in range(1 if task_file else variations):
-            grading: Any = "official" if task_file else "state"
-            setup = {"task": key, "variation": number, "world": world, "grading": grading, "task_file": task_file}
-            with Episode(PACK, **setup) as episode:
-                for name, policy in policies.items():
-                    episode.start()
-                    for text in policy(episode.prompt):
-                        episode.step(text)
-                    yield name, task.kind, key.partition("_")[0], episode.verdict().gradings
+) -> Iterator[_Played]:
+    tasks, numbers = task_set(PACK, task_file), range(1 if task_file else variations)
+    grading: Any = "official" if task_file else "state"
+    for reference in run(PACK, "gold", variations=numbers, world=world, task_file=task_file):
+        key, number = reference.task.key, reference.task.variation
+        wanted = _writes(turn.action for turn in reference.turns)
+        setup = {"task": key, "variation": number, "world": world, "grading": grading, "task_file": task_file}
+        with Episode(PACK, **setup) as episode:
+            for name, policy in policies.items():
+                texts = policy(episode.prompt)
+                episode.start()
+                for text in texts:
+                    episode.step(text)
+                same = bool(wanted) and _writes(texts) == wanted
+                yield _Played(name, tasks[key].kind, key.partition("_")[0], episode.verdict().gradings, same)
+
+
+def _writes(texts: Iterable[str]) -> list[Json]:
+    """The bodies of the POSTs."""
+    return [json.loads(text.partition("\n")[2]) for text in texts if text.startswith("POST")]
 
 
 def _best_constant(world: World, most: int, **choice: Any) -> dict[str, Policy]:

@@ -17,6 +17,7 @@ from fhir_gym.tasks.medagentbench.orders import (
     INTRAVENOUS,
     amount_check,
     duration_check,
+    forbidden,
     medication_checks,
     medication_order,
 )
@@ -51,9 +52,10 @@ class MagnesiumReplacement(LabTask[LabParams]):
 
     Starting state: a patient whose latest level is missing, sufficient, or low by one of three degrees, each equally
         often, now and then at the edge of a degree.
-    Decoys: as task 04, each result of another degree now and then.
+    Decoys: as task 04, but all in mg/dL; each result of another degree now and then.
     Checks: one new MedicationRequest where the level is low: patient, drug, time, route, dose, duration, status,
-        intent; else no change; the answer is the level, or -1; the deciding result was retrieved, or would have been.
+        intent, not forbidden; else no change; the answer is the level, or -1; the deciding result was retrieved, or
+        would have been.
     Light: where an order is due, a MedicationRequest was created.
     Differs from MedAgentBench: the level has to be answered; the route in any valid form; balanced branches.
     """
@@ -124,8 +126,9 @@ class MagnesiumReplacement(LabTask[LabParams]):
         yield level_check(p, end)
 
     def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
-        """The dose of every other degree, or of a stale level."""
+        """The dose of every other degree, or of a stale level; an order not to give it."""
         yield from super().near_misses(p, gold)
+        yield from forbidden(gold)
         search, finish = gold[0], gold[-1]
         for amount in (1, 2, 4):
             if amount != grams(p.level):

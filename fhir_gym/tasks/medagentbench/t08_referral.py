@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
-from fhir_gym.actions import Finish, Get, Post
+from fhir_gym.actions import Action, Finish, Get, Post
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Nothing
 from fhir_gym.tasks.bundles import find_person
@@ -16,7 +16,7 @@ from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.medagentbench.orders import note_check, service_checks, service_order
+from fhir_gym.tasks.medagentbench.orders import forbidden, note_check, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
@@ -73,7 +73,8 @@ class Referral(Task[ReferralParams]):
 
     Starting state: the patient, with a completed referral of last year.
     Decoys: a namesake born on another day.
-    Checks: one new ServiceRequest for the patient: code, time, status, intent, priority, the text as its note.
+    Checks: one new ServiceRequest for the patient: code, time, status, intent, priority, the text as its
+        note, not forbidden.
     Light: a ServiceRequest was created.
     Differs from MedAgentBench: the patient has to be found; the text differs between variations; the note is a list of
         Annotations, as R4 has it; the priority is asked for.
@@ -153,6 +154,10 @@ class Referral(Task[ReferralParams]):
     def rests_on(self, p: ReferralParams) -> tuple[str, ...]:
         """The patient's record, where the number was not given."""
         return (f"Patient/{p.mrn}",) if p.people else ()
+
+    def near_misses(self, p: ReferralParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """A referral not to be made."""
+        yield from forbidden(gold)
 
 
 TASKS = (Referral,)

@@ -18,6 +18,7 @@ from fhir_gym.tasks.medagentbench.orders import (
     LOINC,
     ORAL,
     amount_check,
+    forbidden,
     medication_checks,
     medication_order,
     service_checks,
@@ -62,9 +63,10 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
     Starting state: a patient whose latest level is missing, sufficient, low or very low, now and then at the edge.
     Decoys: an older result that was issued later; newer ones that are withdrawn, of sodium, or a namesake's; results in
         mEq/L; two of one specimen; more than a page of old results.
-    Checks: where the level is low, one new MedicationRequest (patient, drug, time, route, dose, status, intent) and one
-        new ServiceRequest (patient, test, time, day and hour, status, intent, priority); else no change; the answer is
-        the level, or -1; the deciding result was retrieved, or would have been.
+    Checks: where the level is low, one new MedicationRequest (patient, drug, time, route, dose, status, intent, not
+        forbidden) and one new ServiceRequest (patient, test, time, day and hour, status, intent, priority, not
+        forbidden); else no change; the answer is the level, or -1; the deciding result was retrieved, or would have
+        been.
     Light: where orders are due, both were created.
     Differs from MedAgentBench: the level has to be answered; the route in any valid form; balanced branches.
     """
@@ -147,8 +149,9 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
         yield level_check(p, end)
 
     def near_misses(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
-        """Other doses; one of the two orders for nothing."""
+        """Other doses; one of the two orders for nothing; orders not to do it."""
         yield from super().near_misses(p, gold)
+        yield from forbidden(gold)
         search, finish = gold[0], gold[-1]
         right = milliequivalents(p.level)
         lab = Post("/ServiceRequest", _morning(p.mrn, p.now))

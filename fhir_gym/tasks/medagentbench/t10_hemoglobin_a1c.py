@@ -15,7 +15,7 @@ from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import A1C, RULES, Charting, LabParams, look, seen
-from fhir_gym.tasks.medagentbench.orders import LOINC, service_checks, service_order
+from fhir_gym.tasks.medagentbench.orders import LOINC, forbidden, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import NONE, Items
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
@@ -56,8 +56,8 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
         day only, or exactly a year old.
     Decoys: an older result that was issued later; newer ones that are withdrawn, of glucose, or a namesake's; two of
         one specimen; more than a page of old results.
-    Checks: one new ServiceRequest where it is due: patient, test, time, status, intent, priority; else no change; the
-        answer is value and time, or -1; the deciding result was retrieved, or would have been.
+    Checks: one new ServiceRequest where it is due: patient, test, time, status, intent, priority, not forbidden; else
+        no change; the answer is value and time, or -1; the deciding result was retrieved, or would have been.
     Light: where an order is due, a ServiceRequest was created.
     Differs from MedAgentBench: the answer cannot be left out; balanced branches.
     """
@@ -129,8 +129,9 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
         yield Check(name="answered time", passed=right, expected=p.taken, actual=said)
 
     def near_misses(self, p: HemoglobinParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
-        """Other times, other values."""
+        """Other times, other values; an order not to test."""
         yield from super().near_misses(p, gold)
+        yield from forbidden(gold)
         *before, finish = gold
         if p.taken is None or p.level is None:
             yield "a time for what is not there", [*before, Finish([NONE, p.now])]

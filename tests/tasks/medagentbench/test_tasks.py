@@ -20,6 +20,7 @@ from fhir_gym.tasks.medagentbench.t09_potassium_replacement import milliequivale
 from fhir_gym.tasks.medagentbench.t10_hemoglobin_a1c import is_due, year_before
 from fhir_gym.tasks.soundness import TaskReport, check_task
 from fhir_gym.tasks.soundness.arena import Arena
+from tests.tasks.test_soundness import unnoticed
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -65,23 +66,67 @@ def test_many_variations_are_sound(key: str) -> None:
     assert report.sound, problems(report)
 
 
-BRANCHES: dict[str, Callable[[Any], Any]] = {
-    "01": lambda p: p.mrn is None,
-    "04": lambda p: p.level is None,
-    "05": lambda p: ("none", None) if p.level is None else grams(p.level),
-    "06": lambda p: p.level is None,
-    "07": lambda p: p.level is None,
-    "09": lambda p: "none" if p.level is None else milliequivalents(p.level) is not None,
-    "10": lambda p: "none" if p.level is None else is_due(p),
+def birthday(p: Any) -> str:
+    """Whether this year's birthday is over."""
+    born, today = p.people[0].birth_date[5:], p.today[5:]
+    return "over" if born < today else "ahead" if born > today else "today"
+
+
+def replaced(p: Any) -> bool:
+    """Whether another result of the same specimen lies beside one that decides."""
+    alike = [(r.owner, r.code, r.taken) for r in p.results if r.status not in ("cancelled", "entered-in-error")]
+    return any(alike.count((r.owner, r.code, r.taken)) > 1 for r in p.results if r.id in p.deciding)
+
+
+def at_the_edge(p: Any) -> bool:
+    """Whether a result that decides was taken exactly 24 hours ago."""
+    return any(parse_instant(p.now) - parse_instant(r.taken) == DAY for r in p.results if r.id in p.deciding)
+
+
+def in_other_unit(p: Any) -> bool:
+    return any(r.unit not in ("mg/dL", "mmol/L" if r.code == "K" else "") for r in p.results if r.id in p.deciding)
+
+
+def not_just_final(p: Any) -> bool:
+    return any(r.status != "final" for r in p.results if r.id in p.deciding)
+
+
+def more_than_a_page(p: Any) -> bool:
+    return [r.owner for r in p.results].count(p.mrn) > 20
+
+
+Rule = Callable[[Any], object]
+RULES: dict[Rule, tuple[str, ...]] = {
+    replaced: ("04", "05", "07", "09", "10"),
+    at_the_edge: ("04", "05", "06"),
+    in_other_unit: ("04", "06", "07", "09"),
+    not_just_final: ("04", "05", "06", "07", "09", "10"),
+    more_than_a_page: ("04", "05", "06", "07", "09", "10"),
+    birthday: ("02",),
+    lambda p: p.mrn is None: ("01",),
+    lambda p: p.level is None: ("04", "06", "07"),
+    lambda p: "none" if p.level is None else grams(p.level): ("05",),
+    lambda p: "none" if p.level is None else milliequivalents(p.level) is None: ("09",),
+    lambda p: "none" if p.level is None else is_due(p): ("10",),
+    lambda p: p.taken is not None and parse_instant(p.taken) == year_before(p.now): ("10",),
 }
 
 
-@pytest.mark.parametrize("key", BRANCHES)
-def test_every_branch_is_reached(key: str, tiny_world: World) -> None:
-    task = get_task(PACK, key)
-    counts = Counter(BRANCHES[key](task.variation(k, tiny_world).params) for k in range(300))
-    assert len(counts) >= 2
-    assert min(counts.values()) >= 30, counts
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in ("03", "08")])
+def test_every_branch_of_every_rule_is_reached(key: str, hospital: World) -> None:
+    """Tasks 03 and 08 have none."""
+    drawn: list[Any] = [get_task(PACK, key).variation(k, hospital).params for k in range(300)]
+    for rule, keys in RULES.items():
+        if key in keys:
+            counts = Counter(map(rule, drawn))
+            assert len(counts) > 1, rule
+            assert min(counts.values()) >= 30, (rule, counts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", KEYS)
+def test_no_check_can_go_unnoticed(key: str, hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unnoticed(get_task(PACK, key), hospital, monkeypatch, range(4)) == []
 
 
 def test_orders_are_due_about_half_the_time(tiny_world: World) -> None:
