@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from types import MappingProxyType
+from typing import Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.action_reasoning.cases import Category
@@ -22,6 +23,7 @@ __all__ = [
     "RANGES",
     "Lab",
     "Range",
+    "Side",
     "as_written",
     "find_range",
     "markdown",
@@ -41,6 +43,10 @@ CATEGORIES: tuple[Category, ...] = (
     "critically_high",
 )
 """From the lowest to the highest."""
+
+
+Side = Literal["low", "inside", "high"]
+"""Where a value lies, as far as an order depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +132,19 @@ class Range:
 
     def category(self, value: float) -> Category:
         """Where a value lies; borderline values are inside the range."""
-        at, low, high, band = map(as_written, (value, self.low, self.high, self.borderline))
-        if at < low:
+        at, band, side = as_written(value), as_written(self.borderline), self.side(value)
+        if side == "low":
             return "critically_low" if at <= as_written(self.critically_low) else "low"
-        if at > high:
+        if side == "high":
             return "critically_high" if at >= as_written(self.critically_high) else "high"
-        if at <= low + band:
+        if at <= as_written(self.low) + band:
             return "borderline_low"
-        return "borderline_high" if at >= high - band else "normal"
+        return "borderline_high" if at >= as_written(self.high) - band else "normal"
+
+    def side(self, value: float) -> Side:
+        """On which side of the range a value lies."""
+        at = as_written(value)
+        return "low" if at < as_written(self.low) else "high" if at > as_written(self.high) else "inside"
 
     def shifted(self, share: float) -> Range:
         """The row with both limits moved by a share of each, rounded; the critical limits move along."""

@@ -20,7 +20,7 @@ from fhir_gym.tasks.action_reasoning.ranges import LABS, Lab
 from fhir_gym.tasks.clock import parse_instant
 from fhir_gym.types import Json, Resource
 
-__all__ = ["Chart", "Person", "Reading", "Series", "chart"]
+__all__ = ["Chart", "Person", "Reading", "Series", "between", "chart", "settle"]
 
 _VOID = ("cancelled", "entered-in-error")
 _BATCH = 8
@@ -218,7 +218,7 @@ class Chart:
             (void if withdrawn else valid).append(reading)
             if not _is_in(resource["valueQuantity"], lab):
                 foreign.add(reading.id)
-        counting, superseded, ambiguous = _settle(valid)
+        counting, superseded, ambiguous = settle(valid)
         return Series(
             patient,
             lab.name,
@@ -254,7 +254,7 @@ class Chart:
         return self._moments[text]
 
 
-def _settle(readings: list[Reading]) -> tuple[list[Reading], list[Reading], list[str]]:
+def settle(readings: list[Reading]) -> tuple[list[Reading], list[Reading], list[str]]:
     """Which of the readings counts at each instant, those it replaced, and ids of those nobody can tell apart.
 
     Of several readings the one issued last counts, of those issued together the one created first; a sort keeps the
