@@ -1,0 +1,179 @@
+"""What a text says: the facts in it that a reworded text has to keep, and none of which it may add."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from types import MappingProxyType
+
+__all__ = ["changes", "has", "hours_said", "instants", "senses"]
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)?")
+_QUANTITY = re.compile(
+    r"(?P<number>(?<![\w.,/-])[+-]?\d+(?:\.\d+)?)(?!-\d)(?:[-\s]?(?P<unit>%|°C|[A-Za-zµ]+(?:/[A-Za-z]+)?))?(?![\w])"
+)
+_TOKEN = re.compile(r"\w+(?:[-./:|]\w+)*")
+_BEGINNING = re.compile(r"(?:^|[.!?:;]\s+|\n\s*|[\"'(\[]\s*)$")
+_SIGN = re.compile(r"%|°C")
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
+_SPAN = re.compile(
+    r"\b(?:(?:over|within|in|during|for|across|from)\s+)?(?:the\s+|its\s+)?"
+    r"(?:(?:last|past|previous|preceding|prior|most recent|recent)\s+)?"
+    r"(?=\d+(?:\.\d+)?[\s-]*(?:h|hours?|hrs?|days?|minutes?)\b)"
+)
+_RANGE = re.compile(r"\b(?:normal|reference)\s+(?=ranges?\b|limits?\b|intervals?\b|values?\b)")
+
+
+def _words_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_UNITS = MappingProxyType(
+    {"h": "hour", "hr": "hour", "hrs": "hour", "hours": "hour", "days": "day", "minutes": "minute", "min": "minute"}
+    | {"years": "year", "decimals": "decimal", "doses": "dose", "digits": "digit", "tablets": "tablet"}
+)
+"""Other ways to write the same unit."""
+
+_SYMBOLS = frozenset({"%", "°C", "g", "mg", "mL", "L", "s", "U"})
+
+_SPOKEN = _words_of(
+    "zero one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty sixty "
+    "seventy eighty ninety hundred thousand half twice thrice double triple once quarter third"
+)
+"""Numbers in words: a rewording that adds one may have added a fact."""
+
+_SENSES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "below": _words_of("low lower below under beneath deficient deficiency insufficient less hypo reduced"),
+        "above": _words_of("high higher above over exceeds exceed exceeding elevated excessive greater more"),
+        "outside": _words_of("outside abnormal beyond"),
+        "inside": _words_of("inside within normal"),
+        "latest": _words_of("latest newest recent last"),
+        "earliest": _words_of("earliest oldest first initial"),
+        "mean": _words_of("average averages averaged averaging mean"),
+        "sum": _words_of("sum total median maximum minimum peak lowest highest largest smallest count"),
+        "not": _words_of("not no none never without unless except neither nor don't doesn't isn't cannot"),
+        "male": _words_of("male man men gentleman he him his mr"),
+        "female": _words_of("female woman women lady she her hers mrs ms"),
+        "old": _words_of("elderly senior geriatric aged older"),
+        "young": _words_of("young child pediatric paediatric infant adolescent teenage younger"),
+        "vein": _words_of("iv intravenous intravenously infusion infused"),
+        "mouth": _words_of("oral orally po tablet tablets capsule"),
+    }
+)
+"""Words by what they decide; two of one sense may stand for each other."""
+
+_SUBJECTS = _words_of(
+    "calcium chloride creatinine prothrombin protein glucose potassium magnesium sodium hemoglobin haemoglobin "
+    "hematocrit haematocrit lactate phosphate insulin iron bicarbonate"
+)
+"""Substances: none may be swapped for another."""
+
+
+def has(text: str, token: str) -> bool:
+    """Whether a text holds a code, a name or a unit as a word of its own."""
+    left = r"(?<![\w/])" if token[:1].isalnum() else ""
+    right = r"(?![\w/])" if token[-1:].isalnum() else ""
+    return re.search(left + re.escape(token) + right, text) is not None
+
+
+def hours_said(text: str) -> list[Decimal]:
+    """The numbers of hours in a text."""
+    return [Decimal(one.split()[0]) for one in _quantities(text) if one.endswith(" hour")]
+
+
+def senses(text: str) -> set[str]:
+    """What of the words that decide something are in a text: ``below``, ``latest``, ``mean``, ``female`` and so on."""
+    words = _words(text).keys()
+    return {sense for sense, known in _SENSES.items() if words & known}
+
+
+def instants(text: str) -> list[datetime]:
+    """The moments of a text that are given to the minute; without a time zone they are UTC."""
+    found = []
+    for match in _INSTANT.finditer(text):
+        if "T" in match[0]:
+            moment = datetime.fromisoformat(match[0])
+            found.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC))
+    return found
+
+
+def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iterable[str] = ()) -> list[str]:
+    """What a rewording lost, changed or made up; nothing if all facts are kept.
+
+    Numbers go with their units; codes, record numbers, names and moments letter by letter; words that decide what is
+    asked (low or high, latest or first, average, not, male or female) by their sense.
+
+    Args:
+        before: The text.
+        after: Its rewording.
+        names: Names of people who may be mixed up.
+        phrases: Terms that stay as they are where they are used.
+    """
+    found = _difference("quantity", _quantities(before), _quantities(after))
+    found += _difference("moment", _INSTANT.findall(before), _INSTANT.findall(after))
+    found += _difference("code", _codes(before), _codes(after))
+    old_tokens, new_tokens = set(_tokens(before)), set(_tokens(after))
+    known = {part for name in names for part in _tokens(name)}
+    found += [f"lost the name {one!r}" for one in sorted((_proper(before) | known & old_tokens) - new_tokens)]
+    found += [f"made up the name {one!r}" for one in sorted((_proper(after) | known & new_tokens) - old_tokens)]
+    lower = after.lower()
+    found += [f"lost {one!r}" for one in phrases if one.lower() in before.lower() and one.lower() not in lower]
+    old, new = _words(before), _words(after)
+    for sense, words in _SENSES.items():
+        if (old.keys() & words != set()) != (new.keys() & words != set()):
+            found.append(f"{'lost' if old.keys() & words else 'made up'} the sense {sense!r}")
+    if sum(old[word] for word in _SENSES["not"]) != sum(new[word] for word in _SENSES["not"]):
+        found.append("negates more or less than before")
+    found += _difference("substance", old.keys() & _SUBJECTS, new.keys() & _SUBJECTS)
+    return found + _difference("number in words", old.keys() & _SPOKEN, new.keys() & _SPOKEN)
+
+
+def _difference(kind: str, before: Iterable[str], after: Iterable[str]) -> list[str]:
+    old, new = set(before), set(after)
+    lost = [f"lost the {kind} {one!r}" for one in sorted(old - new)]
+    return lost + [f"made up the {kind} {one!r}" for one in sorted(new - old)]
+
+
+def _quantities(text: str) -> Iterator[str]:
+    """Numbers with their units, each written one way."""
+    for match in _QUANTITY.finditer(_INSTANT.sub(" ", text)):
+        unit = match["unit"] or ""
+        unit = _UNITS.get(unit.lower(), unit)
+        known = unit in _SYMBOLS or "/" in unit or unit in _UNITS.values()
+        yield f"{Decimal(match['number']).normalize():f}{' ' + unit if known else ''}"
+
+
+def _codes(text: str) -> Iterator[str]:
+    """Tokens that are no words: all capitals, with digits that are no quantity, and units."""
+    plain = _QUANTITY.sub(" ", _INSTANT.sub(" ", text))
+    for token in _tokens(plain):
+        capitals = sum(letter.isupper() for letter in token)
+        lone = capitals == len(token) and token not in ("A", "I", "IV")
+        if lone or "/" in token or any(letter.isdigit() for letter in token):
+            yield token
+    yield from _SIGN.findall(text)
+
+
+def _proper(text: str) -> set[str]:
+    """Capitalised words within a sentence."""
+    return {
+        match[0]
+        for match in _TOKEN.finditer(text)
+        if match[0][0].isupper()
+        and match[0].isalpha()
+        and match[0] not in ("I", "IV")
+        and not _BEGINNING.search(text[: match.start()])
+    }
+
+
+def _tokens(text: str) -> list[str]:
+    return [match[0] for match in _TOKEN.finditer(text)]
+
+
+def _words(text: str) -> Counter[str]:
+    """Words that may decide something: those that only lead to a window or a range are left out."""
+    return Counter(_WORD.findall(_RANGE.sub("", _SPAN.sub("", text.lower()))))
