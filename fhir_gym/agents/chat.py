@@ -77,10 +77,8 @@ class ChatAgent:
     ) -> None:
         if protocol not in get_args(Protocol):
             raise UnknownNameError("protocol", protocol, get_args(Protocol))
-        if not isinstance(model, str) or not model:
-            raise FhirGymError(f"model must be a name, not {model!r}")
-        if extra_body is not None and not isinstance(extra_body, Mapping):
-            raise FhirGymError('extra_body must be an object such as {"top_k": 20}')
+        if not model:
+            raise FhirGymError("model must be a name, not an empty text")
         sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}), top_p)
         self._provider = Provider(sampling, base_url, api_key, timeout, retries, backoff)
         self._protocol: Protocol = protocol

@@ -19,7 +19,7 @@ class ScriptedAgent:
         name: Name in records.
     """
 
-    def __init__(self, script: Sequence[str] | Callable[[str, int], str], *, name: str = "scripted") -> None:
+    def __init__(self, script: str | Sequence[str] | Callable[[str, int], str], *, name: str = "scripted") -> None:
         self.name = name
         if callable(script):
             self._script: tuple[str, ...] | Callable[[str, int], str] = script

@@ -131,6 +131,34 @@ def test_unknown_agents_and_settings_name_the_nearest() -> None:
         make_agent("scripted")
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("random", {"finish": "often"}, "finish of agent random should be a valid number"),
+        ("random", {"finish": True}, "finish of agent random should be a valid number"),
+        ("scripted", {"script": 5}, "script of agent scripted should be a valid string"),
+        ("chat", {"model": 7}, "model of agent chat should be a valid string"),
+        ("chat", {"model": "m", "temperature": "hot"}, "temperature of agent chat should be a valid number"),
+        ("chat", {"model": "m", "retries": 1.5}, "retries of agent chat should be a valid integer"),
+        ("chat", {"model": "m", "extra_body": [1]}, "extra_body of agent chat should be a valid dictionary"),
+    ],
+)
+def test_settings_of_another_type_are_refused(name: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(FhirGymError) as raised:
+        make_agent(name, **settings)
+    assert str(raised.value) == said
+
+
+def test_a_secret_of_another_type_is_not_shown() -> None:
+    with pytest.raises(FhirGymError) as raised:
+        make_agent("chat", model="m", api_key=123456789)
+    assert "1234" not in str(raised.value)
+
+
+def test_whole_numbers_are_numbers() -> None:
+    assert make_agent("random", finish=1).settings == {"finish": 1}
+
+
 def test_importing_the_package_loads_no_server() -> None:
     code = (
         "import sys; import fhir_gym\n"

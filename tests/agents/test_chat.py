@@ -209,8 +209,8 @@ def test_what_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         make_agent("chat", model="m", base_url="localhost:8000")
     with pytest.raises(UnknownNameError, match="did you mean 'tools'"):
         make_agent("chat", model="m", base_url="http://localhost/v1", protocol="tool")
-    with pytest.raises(FhirGymError, match="extra_body"):
-        make_agent("chat", model="m", base_url="http://localhost/v1", extra_body="top_k")
+    with pytest.raises(FhirGymError, match="model must be a name"):
+        make_agent("chat", model="", base_url="http://localhost/v1")
     with pytest.raises(FhirGymError, match="timeout must be positive"):
         make_agent("chat", model="m", base_url="http://localhost/v1", timeout=0)
     monkeypatch.setattr("fhir_gym.agents.provider.find_spec", lambda name: None)
