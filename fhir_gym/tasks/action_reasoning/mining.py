@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import cached_property
@@ -21,9 +21,11 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.action_reasoning.cases import Category, Family, Scenario
 from fhir_gym.tasks.action_reasoning.ranges import CATEGORIES, DEMOGRAPHIC, LABS, find_range
 from fhir_gym.tasks.action_reasoning.series import Chart, Reading, Series, chart
-from fhir_gym.tasks.action_reasoning.traps import Question, mean, wrong_ranges, wrong_ways
+from fhir_gym.tasks.action_reasoning.traps import TRAPS, Misread, Question, mean, wrong_ranges, wrong_ways
+from fhir_gym.tasks.clock import instant
+from fhir_gym.types import Json
 
-__all__ = ["DAY_HOURS", "FAMILY", "OFFERED", "Find", "Mined", "finds", "mined"]
+__all__ = ["DAY_HOURS", "FAMILY", "OFFERED", "Find", "Mined", "Offer", "Survey", "finds", "mined", "survey"]
 
 DAY_HOURS = 24.0
 """Window of edge and aggregation questions."""
@@ -140,6 +142,121 @@ def mined(world: World, scenario: Scenario, lab: str) -> Mined:
 _known: WeakKeyDictionary[Chart, dict[tuple[str, str], Mined]] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a world offers of one scenario and test, in numbers.
+
+    Attributes:
+        scenario: The scenario.
+        lab: Name of the test.
+        finds: How many finds there are.
+        present: How many of them are about the world's `now`.
+        patients: How many patients they are about.
+        absent: In how many no result counts.
+        categories: How many values lie where; conditional tasks only.
+        traps: How many catch which lazy way.
+        dropped: How many more there would have been, by the reason why they are none.
+    """
+
+    scenario: Scenario
+    lab: str
+    finds: int
+    present: int
+    patients: int
+    absent: int
+    categories: Mapping[Category, int]
+    traps: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a world offers.
+
+    Attributes:
+        world: Its name.
+        now: Its present.
+        offers: One for each scenario and test.
+    """
+
+    world: str
+    now: datetime
+    offers: tuple[Offer, ...]
+
+    columns = ("scenario", "lab", "finds", "of now", "patients", "no result", "dropped", "why")
+    """Heads of the table of scenarios."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table of scenarios: how many finds of each, and how many had to be left."""
+        return [
+            (
+                one.scenario,
+                one.lab,
+                *map(str, (one.finds, one.present, one.patients, one.absent, sum(one.dropped.values()))),
+                "; ".join(f"{reason}: {count}" for reason, count in one.dropped.items()),
+            )
+            for one in self.offers
+        ]
+
+    category_columns = ("lab", *(category.replace("_", " ") for category in CATEGORIES))
+    """Heads of the table of categories."""
+
+    def category_rows(self) -> list[tuple[str, ...]]:
+        """The table of categories: where the values of conditional finds lie."""
+        return [
+            (one.lab, *(str(one.categories[category]) for category in CATEGORIES))
+            for one in self.offers
+            if FAMILY[one.scenario] == "conditional"
+        ]
+
+    trap_columns = ("scenario", "finds", *TRAPS)
+    """Heads of the table of lazy ways."""
+
+    def trap_rows(self) -> list[tuple[str, ...]]:
+        """The table of lazy ways: how many finds of each scenario catch each."""
+        rows: list[tuple[str, ...]] = []
+        for scenario in OFFERED:
+            offers = [one for one in self.offers if one.scenario == scenario]
+            caught = (sum(one.traps[name] for one in offers) for name in TRAPS)
+            rows.append((scenario, str(sum(one.finds for one in offers)), *map(str, caught)))
+        return rows
+
+    def to_json(self) -> dict[str, Json]:
+        """The whole survey as plain data."""
+        offers = [
+            {name: dict(value) if isinstance(value, Mapping) else value for name, value in _fields(one)}
+            for one in self.offers
+        ]
+        return {"world": self.world, "now": instant(self.now), "offers": offers}
+
+
+def survey(world: World) -> Survey:
+    """What a world offers of every scenario and test; reads all results of the tests."""
+    offers = (_offer(world, scenario, lab) for scenario, labs in OFFERED.items() for lab in labs)
+    return Survey(world.name, world.now, tuple(offers))
+
+
+def _offer(world: World, scenario: Scenario, lab: str) -> Offer:
+    found = mined(world, scenario, lab)
+    categories = Counter(one.category for one in found.finds)
+    traps = Counter(trap for one in found.finds for trap in one.traps)
+    return Offer(
+        scenario,
+        lab,
+        finds=len(found.finds),
+        present=sum(one.as_of == world.now for one in found.finds),
+        patients=len({one.patient for one in found.finds}),
+        absent=sum(not one.ids for one in found.finds),
+        categories={name: categories[name] for name in CATEGORIES} if FAMILY[scenario] == "conditional" else {},
+        traps={name: traps[name] for name in TRAPS},
+        dropped=found.dropped,
+    )
+
+
+def _fields(offer: Offer) -> Iterator[tuple[str, object]]:
+    return ((field.name, getattr(offer, field.name)) for field in fields(offer))
+
+
 class _Miner:
     """Looks for one scenario in one test.
 
@@ -154,6 +271,7 @@ class _Miner:
         self.scenario, self.lab = scenario, lab
         self.hours = DAY_HOURS if scenario in ("edge", "window") else None
         self.series = of_world.series(lab)
+        self.misread: dict[str, Misread] = {}
         self.dropped: Counter[str] = Counter()
 
     def mine(self) -> Mined:
@@ -181,9 +299,13 @@ class _Miner:
 
     def _of_past(self, series: Series, present: Find | None) -> Iterator[Find]:
         """Finds of moments before `now`: of each kind the first few, of moments that lie far apart."""
+        seen: set[datetime] = set()
         for moments in self._kinds(series, present):
-            candidates = (self._find(series, moments[n]) for n in _spread(len(moments)))
-            yield from islice((one for one in candidates if one is not None), _OF_THE_PAST[self.scenario])
+            fresh = [one for one in moments if one not in seen]
+            candidates = (self._find(series, fresh[number]) for number in _spread(len(fresh)))
+            chosen = list(islice((one for one in candidates if one is not None), _OF_THE_PAST[self.scenario]))
+            seen |= {one.as_of for one in chosen}
+            yield from chosen
 
     def _kinds(self, series: Series, present: Find | None) -> Iterator[list[datetime]]:
         """Moments before `now` at which a question could be asked, by their kind."""
@@ -194,18 +316,22 @@ class _Miner:
                     yield self._soon_after(series, range(_FEW))
             case "cluster":
                 yield self._soon_after(series, [n for n in range(len(counted)) if _is_clustered(counted, n)])
+                yield self._soon_after(series, [n for n in _disputed(series) if _is_clustered(counted, n)])
             case "edge":
                 yield self._at_edge(series, _INSIDE)
                 yield self._at_edge(series, _OUTSIDE)
             case "window":
-                yield [one for one in self._soon_after(series) if len(series.window(one, DAY_HOURS)) >= _FEW]
+                for numbers in (range(len(counted)), _disputed(series)):
+                    moments = self._soon_after(series, numbers)
+                    yield [one for one in moments if len(series.window(one, DAY_HOURS)) >= _FEW]
             case _:
                 yield from self._rare(series, present)
+                yield self._soon_after(series, _disputed(series))
 
-    def _soon_after(self, series: Series, numbers: Iterable[int] | None = None) -> list[datetime]:
+    def _soon_after(self, series: Series, numbers: Iterable[int]) -> list[datetime]:
         """Moments soon after results, by their number in the record, and before the next one and `now`."""
         counted, moments = series.counted, []
-        for number in range(len(counted)) if numbers is None else numbers:
+        for number in numbers:
             taken = counted[number].taken
             gap = self._until(series, number) - taken
             ahead = min(timedelta(minutes=5 + number * 13 % 50), timedelta(seconds=gap // timedelta(seconds=2)))
@@ -249,7 +375,8 @@ class _Miner:
     def _find(self, series: Series, as_of: datetime) -> Find | None:
         """The find of a moment; None, and a reason counted, if no task may rest on it."""
         family = FAMILY[self.scenario]
-        question = Question(family, series, self.now, as_of, self.hours)
+        misread = self.misread.setdefault(series.patient, Misread(series))
+        question = Question(family, series, misread, self.now, as_of, self.hours)
         used, value = question.used(), question.answer()
         traps, category = wrong_ways(question), None
         reason = self._reason(question)
@@ -286,6 +413,18 @@ class _Miner:
 def _is_clustered(readings: tuple[Reading, ...], number: int) -> bool:
     """Whether the result of a number was taken within two hours of the one before it."""
     return number > 0 and readings[number].taken - readings[number - 1].taken <= _CLUSTER
+
+
+def _disputed(series: Series) -> list[int]:
+    """Numbers of the results of whose instant there is another value, withdrawn or replaced."""
+    other: dict[datetime, set[float]] = {}
+    for one in (*series.void, *series.superseded):
+        other.setdefault(one.taken, set()).add(one.value)
+    return [
+        number
+        for number, one in enumerate(series.counted)
+        if one.id not in series.ambiguous and other.get(one.taken, set()) - {one.value}
+    ]
 
 
 def _is_half(exact: Fraction, digits: int) -> bool:

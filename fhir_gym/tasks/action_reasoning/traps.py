@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 
 from fhir_gym.tasks.action_reasoning.cases import Family
 from fhir_gym.tasks.action_reasoning.ranges import LABS, Range, as_written, find_range, others
 from fhir_gym.tasks.action_reasoning.series import Reading, Series, between, settle
 
-__all__ = ["PAGE", "TRAPS", "Question", "given", "mean", "mean_digits", "wrong_ranges", "wrong_ways"]
+__all__ = ["PAGE", "TRAPS", "Misread", "Question", "given", "mean", "mean_digits", "wrong_ranges", "wrong_ways"]
 
 PAGE = 20
 """Results on the first page of a search that asks for no number of them."""
@@ -41,12 +43,44 @@ def mean_digits(lab: str) -> int:
 
 def mean(readings: tuple[Reading, ...]) -> Fraction:
     """The mean of results by their written digits."""
-    return sum((Fraction(as_written(one.value)) for one in readings), Fraction()) / len(readings)
+    return Fraction(sum((as_written(one.value) for one in readings), Decimal())) / len(readings)
 
 
 def given(exact: Fraction, digits: int) -> float:
     """A mean as it is answered: rounded half up."""
     return float(Fraction((exact * 10**digits + Fraction(1, 2)).__floor__(), 10**digits))
+
+
+class Misread:
+    """What would count in a series for those who read it wrongly; each is worked out once.
+
+    Args:
+        series: The results.
+    """
+
+    def __init__(self, series: Series) -> None:
+        self.series = series
+
+    @cached_property
+    def first_page(self) -> tuple[Reading, ...]:
+        """What would count if the first page were all there is."""
+        first = frozenset(self.series.listed[:PAGE])
+        return self._counting(one for one in self._valid if one.id in first)
+
+    @cached_property
+    def with_void(self) -> tuple[Reading, ...]:
+        """What would count if withdrawn results did."""
+        return self._counting((*self._valid, *self.series.void))
+
+    @property
+    def _valid(self) -> tuple[Reading, ...]:
+        return (*self.series.counted, *self.series.superseded, *self.series.others)
+
+    def _counting(self, readings: Iterable[Reading]) -> tuple[Reading, ...]:
+        position = {id: number for number, id in enumerate(self.series.listed)}
+        counting, _, _ = settle(sorted(readings, key=lambda one: position[one.id]))
+        foreign = self.series.foreign
+        return tuple(one for one in counting if one.id not in foreign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +90,7 @@ class Question:
     Attributes:
         family: Kind of task.
         series: The results.
+        misread: The same, read wrongly.
         now: The world's present.
         as_of: The moment the question looks back from.
         hours: How far back results count; None for any time.
@@ -63,6 +98,7 @@ class Question:
 
     family: Family
     series: Series
+    misread: Misread
     now: datetime
     as_of: datetime
     hours: float | None = None
@@ -97,11 +133,13 @@ class Question:
             yield "whole record", self._answer_of(known)
             yield "whole record", self._answer_of(series.counted)
         if len(series.listed) > PAGE:
-            yield "first page", self._answer_of(self._used_of(_listed_first(series), self.as_of))
+            yield "first page", self._answer_of(self._used_of(self.misread.first_page, self.as_of))
         if self.as_of < self.now:
             yield "later results", self._answer_of(self._used_of(series.counted, self.now))
         if series.void:
-            yield "void result", self._answer_of(self._used_of(_with_void(series), self.as_of))
+            yield "void result", self._answer_of(self._used_of(self.misread.with_void, self.as_of))
+            if self.family == "aggregation":
+                yield "void result", self._answer_of((*used, *self._used_of(series.void, self.as_of)))
         replaced = [one for one in series.superseded if used and used[0].taken <= one.taken <= used[-1].taken]
         if replaced:
             if self.family == "aggregation":
@@ -133,22 +171,3 @@ def wrong_ranges(row: Range, age: int | None, value: float) -> frozenset[str]:
     if any(one.side(value) != row.side(value) for one in older_or_younger):
         wrong.add("other age")
     return frozenset(wrong)
-
-
-def _valid(series: Series) -> list[Reading]:
-    """Results that were not withdrawn, in creation order."""
-    position = {id: n for n, id in enumerate(series.listed)}
-    return sorted((*series.counted, *series.superseded, *series.others), key=lambda one: position[one.id])
-
-
-def _listed_first(series: Series) -> tuple[Reading, ...]:
-    """What would count if the first page were all there is."""
-    first = frozenset(series.listed[:PAGE])
-    counting, _, _ = settle([one for one in _valid(series) if one.id in first])
-    return tuple(one for one in counting if one.id not in series.foreign)
-
-
-def _with_void(series: Series) -> tuple[Reading, ...]:
-    """What would count if withdrawn results did."""
-    counting, _, _ = settle([*_valid(series), *series.void])
-    return tuple(one for one in counting if one.id not in series.foreign)
