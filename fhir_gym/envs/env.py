@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,8 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Grading, RewardRule, choose_tasks, find_task, require_grading, task_set
 
-__all__ = ["ARGUMENTS", "FHIREnv", "check_arguments"]
+__all__ = ["FHIREnv", "check_arguments"]
 
-ARGUMENTS = (
-    *("tasks", "split", "phrasing", "world", "fhir_server", "max_steps", "reward", "grading", "render_mode"),
-    *("task_file", "funcs_file"),
-)
 _OPTIONS = ("task", "variation", "phrasing")
 _MAX_OBSERVATION_LENGTH = 100_000_000
 """Above what a session answers at most (64 MiB)."""
@@ -30,10 +27,13 @@ _KEPT = 16
 """Prepared start states kept: training repeats few pairs of task and variation, and each holds a small database."""
 
 
-def check_arguments(unknown: Mapping[str, object]) -> None:
+def check_arguments(given: Mapping[str, object]) -> None:
     """Refuse arguments an env does not have, naming the nearest one it has."""
-    for name in unknown:
-        raise UnknownNameError("env argument", name, ARGUMENTS)
+    parameters = signature(FHIREnv).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("env argument", name, known)
 
 
 class FHIREnv(gymnasium.Env[str, str]):

@@ -6,7 +6,12 @@ from gymnasium.envs.registration import register, registry
 
 __all__ = ["SHIPPED", "register_envs"]
 
-SHIPPED = ("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0", "FHIRAgent/MedAgentBench-v0")
+SHIPPED = (
+    "FHIRAgent/ActionReasoning-v0",
+    "FHIRAgent/Appointment-v0",
+    "FHIRAgent/GeneticTesting-v0",
+    "FHIRAgent/MedAgentBench-v0",
+)
 """Packs that come with this package, named here so that `import fhir_gym` need not load tasks and server."""
 
 

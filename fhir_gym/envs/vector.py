@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -12,7 +12,6 @@ from fhir_gym.envs.env import FHIREnv, check_arguments
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Grading, RewardRule
 
 __all__ = ["FHIRVectorEnv"]
 
@@ -29,18 +28,9 @@ class FHIRVectorEnv(SyncVectorEnv):
         max_episode_steps: Gymnasium's own step limit on top of `max_steps`; None for none.
         autoreset_mode: When an environment whose episode is over starts the next one: ``"NextStep"`` (the step after
             the last one resets and ignores its action), ``"SameStep"``, or ``"Disabled"``.
-        tasks: As for `FHIREnv`, like all that follow.
-        split: See `FHIREnv`.
-        phrasing: See `FHIREnv`.
-        world: See `FHIREnv`.
-        fhir_server: Refused with more than one environment: their episodes would meet there.
-        max_steps: See `FHIREnv`.
-        reward: See `FHIREnv`.
-        grading: See `FHIREnv`.
-        render_mode: See `FHIREnv`.
-        task_file: See `FHIREnv`.
-        funcs_file: See `FHIREnv`.
-        unknown: Refused.
+        world: A world, or the name or path of one; None for the pack's own.
+        fhir_server: As for `FHIREnv`; refused with more than one environment: their episodes would meet there.
+        arguments: Those of `FHIREnv`.
     """
 
     # Gymnasium closes what is collected, also where __init__ did not get far.
@@ -53,39 +43,17 @@ class FHIRVectorEnv(SyncVectorEnv):
         num_envs: int = 1,
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-        tasks: str | Sequence[str] | None = None,
-        split: str | None = None,
-        phrasing: int | None = None,
         world: World | str | Path | None = None,
         fhir_server: str | None = None,
-        max_steps: int | None = None,
-        reward: RewardRule = "sparse",
-        grading: Grading = "state",
-        render_mode: str | None = None,
-        task_file: str | Path | None = None,
-        funcs_file: str | Path | None = None,
-        **unknown: object,
+        **arguments: Any,
     ) -> None:
-        check_arguments(unknown)
+        check_arguments(arguments)
         if fhir_server is not None and num_envs > 1:
             raise FhirGymError(f"one FHIR server serves one environment at a time, not {num_envs}")
         self._world, self._owns_world = open_world(world, env_id)
 
         def create() -> FHIREnv | TimeLimit[str, str]:
-            env = FHIREnv(
-                env_id,
-                tasks=tasks,
-                split=split,
-                phrasing=phrasing,
-                world=self._world,
-                fhir_server=fhir_server,
-                max_steps=max_steps,
-                reward=reward,
-                grading=grading,
-                render_mode=render_mode,
-                task_file=task_file,
-                funcs_file=funcs_file,
-            )
+            env = FHIREnv(env_id, world=self._world, fhir_server=fhir_server, **arguments)
             return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
 
         super().__init__([create] * num_envs, autoreset_mode=autoreset_mode)
