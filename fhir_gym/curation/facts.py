@@ -38,6 +38,7 @@ _RULES = {
 """How the texts state a rule, by what it decides."""
 
 _AGE = re.compile(r"\b(\d{1,3})[- ]years?[- ]old\b|\bage(?:d)? (\d{1,3})\b", re.IGNORECASE)
+_ADULT = 18
 _OLD = 60
 """Who is called elderly is at least this old."""
 
@@ -104,6 +105,8 @@ def untruths(case: Case, plan: Plan, found: Examination, extract: Extract) -> It
     for sex in ("male", "female"):
         if sex in said and found.person.gender != sex:
             yield f"the patient is {found.person.gender}, the instruction says {sex}"
+    if age is not None and age < _ADULT and re.search(r"\b(?:wo)?man\b", case.instruction):
+        yield f"the patient is {age} years old, the instruction speaks of a grown-up"
     if "old" in said and (age is None or age < _OLD):
         yield f"the patient is {age} years old, the instruction says elderly"
     text = f"{case.instruction}\n{case.context}"

@@ -24,6 +24,11 @@ _SPAN = re.compile(
     r"(?:(?:last|past|previous|preceding|prior|most recent|recent)\s+)?"
     r"(?=\d+(?:\.\d+)?[\s-]*(?:h|hours?|hrs?|days?|minutes?)\b)"
 )
+_FINE = (
+    (re.compile(r"\b(?:at or above|not below|no lower than|not lower than) (?:the|its) lower limit\b"), "not low"),
+    (re.compile(r"\b(?:at or below|not above|no higher than|not higher than) (?:the|its) upper limit\b"), "not high"),
+)
+"""What a limit is named for and the word beside it mean the contrary."""
 _RANGE = re.compile(r"\b(?:normal|reference)\s+(?=ranges?\b|limits?\b|intervals?\b|values?\b)")
 
 
@@ -176,4 +181,7 @@ def _tokens(text: str) -> list[str]:
 
 def _words(text: str) -> Counter[str]:
     """Words that may decide something: those that only lead to a window or a range are left out."""
-    return Counter(_WORD.findall(_RANGE.sub("", _SPAN.sub("", text.lower()))))
+    text = text.lower()
+    for pattern, meaning in _FINE:
+        text = pattern.sub(meaning, text)
+    return Counter(_WORD.findall(_RANGE.sub("", _SPAN.sub("", text))))
