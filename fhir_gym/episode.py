@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["FINISHED", "Episode", "Rules", "Step", "format_response", "open_world", "read_response"]
 
 _DEFAULT_MAX_STEPS = 15
-_MAX_STEPS = {"FHIRAgent/MedAgentBench-v0": 8}
+_MAX_STEPS = {"FHIRAgent/ActionReasoning-v0": 8, "FHIRAgent/MedAgentBench-v0": 8}
 """Packs whose benchmark has another limit."""
 
 FINISHED = "The episode is over."

@@ -17,6 +17,7 @@ from fhir_gym.tasks import Task, get_task, packs, task_keys
 from fhir_gym.tasks.sections import sections, summary
 
 PAGES = {
+    "action_reasoning": "FHIRAgent/ActionReasoning-v0",
     "appointment": "FHIRAgent/Appointment-v0",
     "genetic_testing": "FHIRAgent/GeneticTesting-v0",
     "medagentbench": "FHIRAgent/MedAgentBench-v0",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fhir_gym.cli._console import fields, print_json, print_text, progress, table
-from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, WorldOption, names
+from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, names
 
 if TYPE_CHECKING:
     from fhir_gym.tasks.soundness import TaskReport
@@ -135,7 +136,7 @@ def check(
     variations: Annotated[
         str, typer.Option(help="How many variations of each task, or which: 0-199,1000-1099.")
     ] = "10",
-    world: WorldOption = "hospital-small",
+    world: OwnWorldOption = None,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -153,17 +154,18 @@ def check(
     tried = range(int(variations)) if variations.isdecimal() else numbers(variations)
     if not tried:
         raise typer.BadParameter("at least one variation is needed", param_hint="--variations")
-    with progress(f"Building {world}") as update:
-        opened = worlds.load(world, progress=update)
-    with opened, progress("Checking") as update:
-        report = soundness.check(
-            opened,
-            env_ids or None,
-            tasks=names(tasks),
-            variations=tried,
-            workers=workers,
-            progress=lambda _, done, total: update(done, total),
-        )
+    reports = []
+    for name, chosen in soundness.by_world(env_ids or None, tasks=names(tasks), world=world).items():
+        with progress(f"Building {name}") as update:
+            opened = worlds.load(name, progress=update)
+        with opened, progress(f"Checking on {name}") as update:
+
+            def tell(_: str, done: int, total: int, update: Callable[..., None] = update) -> None:
+                update(done, total)
+
+            found = soundness.check_tasks(opened, chosen, variations=tried, workers=workers, progress=tell)
+        reports.append(found)
+    report = soundness.merged(reports)
     if as_json:
         print_json(report.to_json())
     else:

@@ -3,7 +3,7 @@
 Importing this package registers the packs that ship with it. How to add a task: docs/writing_tasks.md.
 """
 
-from fhir_gym.tasks import appointment, genetic_testing, medagentbench
+from fhir_gym.tasks import action_reasoning, appointment, genetic_testing, medagentbench
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.choosing import choose_tasks
 from fhir_gym.tasks.diagnosis import Diagnosis
@@ -55,6 +55,7 @@ __all__ = [
     "Variation",
     "Verdict",
     "View",
+    "action_reasoning",
     "appointment",
     "choose_tasks",
     "default_world",

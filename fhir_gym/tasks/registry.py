@@ -88,8 +88,8 @@ def default_world(env_id: str) -> str:
 
 
 def packs() -> tuple[str, ...]:
-    """The env ids, in the order of registration."""
-    return tuple(_PACKS)
+    """The env ids, sorted."""
+    return tuple(sorted(_PACKS))
 
 
 def task_keys(env_id: str) -> tuple[str, ...]:

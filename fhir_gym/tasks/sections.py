@@ -13,7 +13,7 @@ __all__ = ["SECTIONS", "expected_sections", "sections", "summary"]
 
 SECTIONS = ("Starting state", "Decoys", "Checks", "Light")
 """The sections of a task's docstring; after them comes how it differs from its model."""
-_MODELS = {"FHIRAgent/MedAgentBench-v0": "MedAgentBench"}
+_MODELS = {"FHIRAgent/ActionReasoning-v0": "ART", "FHIRAgent/MedAgentBench-v0": "MedAgentBench"}
 
 _HEAD = re.compile(r"([A-Z][A-Za-z- ]+): (.*)")
 

@@ -151,4 +151,3 @@ ORDERS: Mapping[str, Order] = {
     "HCT outside": _BLOOD_COUNT,
 }
 """What is ordered, by laboratory test and by the side of the range on which the order is due."""
-

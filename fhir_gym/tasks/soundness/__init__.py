@@ -1,6 +1,17 @@
 """Soundness of tasks: the harness behind ``fhir-gym tasks check``."""
 
-from fhir_gym.tasks.soundness.harness import Progress, check, check_task
-from fhir_gym.tasks.soundness.report import Failure, SoundnessReport, Tally, TaskReport
+from fhir_gym.tasks.soundness.harness import Progress, by_world, check, check_task, check_tasks
+from fhir_gym.tasks.soundness.report import Failure, SoundnessReport, Tally, TaskReport, merged
 
-__all__ = ["Failure", "Progress", "SoundnessReport", "Tally", "TaskReport", "check", "check_task"]
+__all__ = [
+    "Failure",
+    "Progress",
+    "SoundnessReport",
+    "Tally",
+    "TaskReport",
+    "by_world",
+    "check",
+    "check_task",
+    "check_tasks",
+    "merged",
+]

@@ -13,7 +13,7 @@ from typing import Any
 from fhir_gym.actions import Finish
 from fhir_gym.errors import InfraError, UnknownNameError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.registry import get_task, packs, task_keys
+from fhir_gym.tasks.registry import default_world, get_task, packs, task_keys
 from fhir_gym.tasks.soundness.answers import bears_ids
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
 from fhir_gym.tasks.soundness.constants import always_create, constant_answers, other_variation
@@ -25,7 +25,7 @@ from fhir_gym.tasks.soundness.recording import Recording
 from fhir_gym.tasks.soundness.report import SoundnessReport, TaskReport
 from fhir_gym.tasks.task import Task
 
-__all__ = ["Progress", "check", "check_task"]
+__all__ = ["Progress", "by_world", "check", "check_task", "check_tasks"]
 
 _CHUNK = 20
 """Variations a worker process does at a time."""
@@ -56,9 +56,39 @@ def check(
     Raises:
         UnknownNameError: There is no such pack or task.
     """
+    chosen = _chosen(list(env_ids or packs()), None if tasks is None else list(tasks))
+    return check_tasks(world, chosen, variations=variations, workers=workers, progress=progress)
+
+
+def by_world(
+    env_ids: Iterable[str] | None = None, *, tasks: Iterable[str] | None = None, world: str | None = None
+) -> Mapping[str, Sequence[Task[Any]]]:
+    """Tasks by the name of the world they are tried on: that of their pack, where none is given.
+
+    Args:
+        env_ids: Packs; all of them if None.
+        tasks: Keys of tasks; all of each pack if None.
+        world: A world for all.
+
+    Raises:
+        UnknownNameError: There is no such pack or task.
+    """
+    found: dict[str, list[Task[Any]]] = {}
+    for task in _chosen(list(env_ids or packs()), None if tasks is None else list(tasks)):
+        found.setdefault(world or default_world(task.pack), []).append(task)
+    return found
+
+
+def check_tasks(
+    world: World,
+    chosen: Sequence[Task[Any]],
+    *,
+    variations: int | Sequence[int] = 10,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> SoundnessReport:
+    """Try tasks of packs on a world; see `check`."""
     numbers = tuple(range(variations) if isinstance(variations, int) else variations)
-    wanted = None if tasks is None else list(tasks)
-    chosen = _chosen(list(env_ids or packs()), wanted)
     total, done = len(chosen) * len(numbers), 0
     reports = {(task.pack, task.key): TaskReport(task.pack, task.key, task.kind) for task in chosen}
     for part in _here(world, chosen, numbers) if workers == 0 else _elsewhere(world, chosen, numbers, workers):
@@ -140,8 +170,12 @@ def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> Task
 
 
 def _residents(task: Task[Any], world: World, variations: Sequence[int]) -> dict[str, str]:
-    """A resource that the world itself holds, by type, for the types the task deals with."""
+    """A resource that the world itself holds, by type, for the types the task deals with.
+
+    A task that prepares nothing is about patients of the world.
+    """
     kinds = {one["resourceType"] for number in variations[:1] for one in task.variation(number, world).setup}
+    kinds = kinds or {*task.required_resources, "Patient"}
     return {kind: ids[0] for kind in sorted(kinds) if (ids := world.ids(kind))}
 
 

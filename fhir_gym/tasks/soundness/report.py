@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -12,7 +12,7 @@ from fhir_gym.tasks.agenteval import CALLS
 from fhir_gym.tasks.soundness.groups import ABOUT, Group
 from fhir_gym.tasks.splits import HELD_OUT
 
-__all__ = ["Failure", "SoundnessReport", "Tally", "TaskReport"]
+__all__ = ["Failure", "SoundnessReport", "Tally", "TaskReport", "merged"]
 
 _LARGEST_SHARE = 0.01
 """What the best constant answer may win of a whole env."""
@@ -251,6 +251,15 @@ class SoundnessReport:
             "groups": {group: {"must": must, "does": about} for group, (must, about) in ABOUT.items()},
             "tasks": [_plain(one) for one in self.tasks],
         }
+
+
+def merged(reports: Sequence[SoundnessReport]) -> SoundnessReport:
+    """The reports of several worlds as one."""
+    return SoundnessReport(
+        ", ".join(one.world for one in reports),
+        tuple(task for one in reports for task in one.tasks),
+        tuple(env for one in reports for env in one.whole),
+    )
 
 
 def _sum(tallies: Iterable[Tally]) -> Tally:
