@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from pathlib import Path
 from fhir_gym.agents.protocol import OutOfContext
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.replies import Completion, Message, Opening
+from fhir_gym.curation.files import write_whole
 from fhir_gym.curation.wording import changes
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.tasks.action_reasoning.cases import Case
@@ -233,7 +232,7 @@ class Rephraser:
         completion = await self._provider.complete(messages, Opening(protocol="text", messages=()))
         self._asked += 1
         answer = _said(completion)
-        _keep(path, {"request": request, "answer": answer})
+        write_whole(path, json.dumps({"request": request, "answer": answer}, ensure_ascii=False))
         return answer
 
 
@@ -271,12 +270,3 @@ def _cached(path: Path) -> str | None:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return answer if isinstance(answer, str) else None
-
-
-def _keep(path: Path, content: Mapping[str, Json]) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(content, file, ensure_ascii=False)
-    Path(name).replace(path)
