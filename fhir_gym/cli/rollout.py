@@ -74,16 +74,11 @@ def rollout(
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --set model=qwen3 --set base_url=http://localhost:8000/v1
     """
-    if resume and overwrite:
-        raise typer.BadParameter("--resume and --overwrite exclude each other")
-    if out.exists() and out.stat().st_size and not (resume or overwrite):
-        raise typer.BadParameter(f"{out} exists; --resume goes on with it, --overwrite replaces it", param_hint="--out")
+    _check_file(out, resume=resume, overwrite=overwrite)
     from fhir_gym import rollouts, worlds
     from fhir_gym.agents import make_agent
     from fhir_gym.tasks import default_world
 
-    settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
-    actor = make_agent(agent, **settings)
     choice: dict[str, Any] = {
         "tasks": names(tasks),
         "variations": variations,
@@ -100,6 +95,8 @@ def rollout(
     }
     plan = rollouts.plan(env_id, **choice)
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
+    settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
+    actor = make_agent(agent, **settings)  # after what is cheap to refuse: it may load a model
     if overwrite:
         out.unlink(missing_ok=True)
     world = world or default_world(env_id)
@@ -131,6 +128,17 @@ def rollout(
         note(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on")
         raise typer.Exit(130) from None
     summary.print()
+    _tell_how_it_ended(summary, todo, out)
+
+
+def _check_file(out: Path, *, resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other")
+    if out.exists() and out.stat().st_size and not (resume or overwrite):
+        raise typer.BadParameter(f"{out} exists; --resume goes on with it, --overwrite replaces it", param_hint="--out")
+
+
+def _tell_how_it_ended(summary: Summary, todo: int, out: Path) -> None:
     note(f"{summary.seen} episodes written to {out}")
     if summary.seen < todo:
         note(f"the budget is used up: {todo - summary.seen} episodes are left; --resume goes on")

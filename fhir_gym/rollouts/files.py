@@ -104,7 +104,9 @@ def _rollout(line: bytes, where: str) -> Rollout:
         data = json.loads(line)
     except ValueError as error:
         raise RecordError(f"{where}: not JSON: {error}") from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise RecordError(f"{where}: no rollout: it has no schema_version")
+    version = data["schema_version"]
     if version not in _READABLE:
         raise RecordError(f"{where}: a rollout of schema version {version!r}, this fhir_gym reads {SCHEMA_VERSION}")
     try:

@@ -73,7 +73,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path, cli: Cli) -> None:
         (tmp_path / "none.jsonl", "cannot be read: No such file"),
         (tmp_path, "cannot be read: Is a directory"),
         (no_json, "a.jsonl:1: not JSON"),
-        (other, "b.jsonl:1: a rollout of schema version None"),
+        (other, "b.jsonl:1: no rollout: it has no schema_version"),
         (empty, "c.jsonl: holds no rollouts"),
     ):
         done = cli("report", path)

@@ -74,7 +74,7 @@ def test_a_partial_line_longer_than_what_is_looked_at_at_once(tmp_path: Path, go
     ("line", "message"),
     [
         ("not json", "r.jsonl:2: not JSON"),
-        ("[]", "r.jsonl:2: a rollout of schema version None, this fhir_gym reads 2"),
+        ("[]", "r.jsonl:2: no rollout: it has no schema_version"),
         ('{"schema_version": 99}', "schema version 99"),
         ('{"schema_version": 1}', "r.jsonl:2: no rollout: package_version: Field required"),
     ],
