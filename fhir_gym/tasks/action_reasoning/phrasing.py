@@ -168,7 +168,9 @@ def _idle(plan: Plan, person: Person, age: int | None, rng: random.Random) -> It
 
 
 def _about(person: Person, age: int | None) -> str:
-    who = {"female": "woman", "male": "man"}.get(person.sex, "patient")
+    grown_up = age is None or age >= 18
+    names = {"female": ("girl", "woman"), "male": ("boy", "man")}.get(person.sex, ("patient", "patient"))
+    who = names[grown_up]
     return who if age is None else f"{age}-year-old {who}"
 
 
