@@ -56,6 +56,8 @@ OFFERED: Mapping[Scenario, tuple[str, ...]] = MappingProxyType(
 
 _FEW = 3
 """Most results of a sparse record, least of a window that is averaged."""
+_EMPTY = 6
+"""For so many patients with results, one without any is offered as a sparse record."""
 _CLUSTER = timedelta(hours=2)
 _EDGE = (timedelta(hours=23), timedelta(hours=25))
 _INSIDE = (23 * 60, 23 * 60 + 25, 23 * 60 + 52, 24 * 60)
@@ -278,7 +280,7 @@ class _Miner:
         """All finds."""
         present = {one.patient: self._of_present(one) for one in self.series.values()}
         past = [find for one in self.series.values() for find in self._of_past(one, present[one.patient])]
-        found = [find for find in present.values() if find is not None]
+        found = [find for find in (*present.values(), *self._of_nobody()) if find is not None]
         return Mined((*found, *past), MappingProxyType(dict(sorted(self.dropped.items()))))
 
     def _of_present(self, series: Series) -> Find | None:
@@ -296,6 +298,13 @@ class _Miner:
             case _:
                 wanted = bool(known)
         return self._find(series, self.now) if wanted else None
+
+    def _of_nobody(self) -> Iterator[Find | None]:
+        """Sparse finds of patients that have no result at all: a few, however many there are."""
+        if self.scenario == "sparse":
+            without = [patient for patient in self.chart.patients if patient not in self.series]
+            for number in islice(_spread(len(without)), -(-len(self.series) // _EMPTY)):
+                yield self._find(Series(without[number], self.lab), self.now)
 
     def _of_past(self, series: Series, present: Find | None) -> Iterator[Find]:
         """Finds of moments before `now`: of each kind the first few, of moments that lie far apart."""

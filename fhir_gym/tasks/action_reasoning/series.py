@@ -310,6 +310,6 @@ def chart(world: World) -> Chart:
         found = _charts.pop(key, None) or Chart(world)
         found.world = world  # the one at hand is open; the one it was first read from may be gone
         _charts[key] = found
-        if len(_charts) > _CHARTS:
+        while len(_charts) > _CHARTS:
             del _charts[next(iter(_charts))]
         return found
