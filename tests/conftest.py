@@ -6,7 +6,7 @@ import hashlib
 import ipaddress
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,25 @@ def hospital() -> Iterator[World]:
 
     with worlds.load("hospital-small") as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def own_world() -> Iterator[Callable[[str], World]]:
+    """Gives the world a pack is done in where nobody names one; each is built once and kept between runs."""
+    from fhir_gym import worlds
+    from fhir_gym.tasks import default_world
+
+    opened: dict[str, World] = {}
+
+    def of(env_id: str) -> World:
+        name = default_world(env_id)
+        if name not in opened:
+            opened[name] = worlds.load(name)
+        return opened[name]
+
+    yield of
+    for world in opened.values():
+        world.close()
 
 
 @pytest.fixture(scope="session")

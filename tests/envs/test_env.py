@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -46,13 +46,14 @@ def test_check_env_finds_nothing(env_id: str, render_mode: str | None) -> None:
 
 
 @pytest.mark.parametrize("env_id", SHIPPED)
-def test_two_envs_in_lock_step_agree(env_id: str, hospital: World) -> None:
-    first, second = gym.make(env_id, world=hospital), gym.make(env_id, world=hospital)
+def test_two_envs_in_lock_step_agree(env_id: str, own_world: Callable[[str], World]) -> None:
+    world = own_world(env_id)
+    first, second = gym.make(env_id, world=world), gym.make(env_id, world=world)
     agent = make_agent("random")
     for seed in range(6):
         one, other = first.reset(seed=seed), second.reset(seed=seed)
         assert data_equivalence(one, other, exact=True)
-        agent.reset(one[0], Context(env_id, one[1]["task"], one[1]["variation"], hospital, seed, 15, ""))
+        agent.reset(one[0], Context(env_id, one[1]["task"], one[1]["variation"], world, seed, 15, ""))
         observation, done = one[0], False
         while not done:
             action = agent.act(observation)

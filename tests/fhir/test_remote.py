@@ -400,12 +400,6 @@ def test_what_is_a_write() -> None:
 # episodes
 
 
-@pytest.fixture(scope="module")
-def hospital_server(hospital: World) -> Iterator[str]:
-    with served(create_app(hospital)) as url:
-        yield url
-
-
 def judged(rollout: Rollout) -> Any:
     """How an episode ended, but for ids and times that the server made."""
     verdict = rollout.verdict
@@ -417,11 +411,11 @@ def judged(rollout: Rollout) -> Any:
 
 @pytest.mark.parametrize("agent", ["gold", "idle"])
 @pytest.mark.parametrize("env_id", packs())
-def test_verdicts_are_those_of_the_embedded_server(
-    hospital: World, hospital_server: str, env_id: str, agent: str
-) -> None:
-    embedded = list(run(env_id, agent, variations=0, world=hospital))
-    elsewhere = list(run(env_id, agent, variations=0, world=hospital, fhir_server=hospital_server))
+def test_verdicts_are_those_of_the_embedded_server(own_world: Callable[[str], World], env_id: str, agent: str) -> None:
+    world = own_world(env_id)
+    embedded = list(run(env_id, agent, variations=0, world=world))
+    with served(create_app(world)) as url:
+        elsewhere = list(run(env_id, agent, variations=0, world=world, fhir_server=url))
     assert [judged(rollout) for rollout in elsewhere] == [judged(rollout) for rollout in embedded]
     assert {rollout.success for rollout in embedded} == {agent == "gold"}
     assert len(embedded) == len(task_keys(env_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from fhir_gym.rollouts.dataset import Format, load
 from fhir_gym.tasks import packs, task_keys
 from fhir_gym.testing import ChatServer, GoldOverChat
 
+OwnWorld = Callable[[str], World]
 
-def solved(world: World, protocol: Any, numbers: range) -> Iterator[Rollout]:
-    jobs = [(env_id, key, number) for env_id in packs() for key in task_keys(env_id) for number in numbers]
-    with ChatServer(GoldOverChat(world, jobs)) as server:
-        agent = ChatAgent("scripted", base_url=server.base_url, protocol=protocol)
-        for env_id in packs():
+
+def solved(own_world: OwnWorld, protocol: Any, numbers: range) -> Iterator[Rollout]:
+    for env_id in packs():
+        world = own_world(env_id)
+        jobs = [(env_id, key, number) for key in task_keys(env_id) for number in numbers]
+        with ChatServer(GoldOverChat(world, jobs)) as server:
+            agent = ChatAgent("scripted", base_url=server.base_url, protocol=protocol)
             yield from run(env_id, agent, variations=numbers, concurrency=16, world=world)
 
 
@@ -62,14 +65,16 @@ def check_row(row: dict[str, Any], format: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["text", "tools"])
-def test_gold_over_chat_solves_every_task(hospital: World, tmp_path: Path, protocol: str) -> None:
-    check(list(solved(hospital, protocol, range(1))), protocol, tmp_path)
+def test_gold_over_chat_solves_every_task(own_world: OwnWorld, tmp_path: Path, protocol: str) -> None:
+    check(list(solved(own_world, protocol, range(1))), protocol, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["text", "tools"])
-def test_gold_over_chat_solves_five_variations_of_every_task(hospital: World, tmp_path: Path, protocol: str) -> None:
-    check(list(solved(hospital, protocol, range(5))), protocol, tmp_path)
+def test_gold_over_chat_solves_five_variations_of_every_task(
+    own_world: OwnWorld, tmp_path: Path, protocol: str
+) -> None:
+    check(list(solved(own_world, protocol, range(5))), protocol, tmp_path)
 
 
 def test_what_was_not_announced_is_not_solved(hospital: World) -> None:

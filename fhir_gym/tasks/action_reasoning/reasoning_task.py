@@ -37,7 +37,16 @@ from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json, Resource
 
-__all__ = ["ConditionalTask", "QueryTask", "ReasoningTask", "full_years", "is_rounded"]
+__all__ = [
+    "ConditionalTask",
+    "QueryTask",
+    "ReasoningTask",
+    "full_years",
+    "is_rounded",
+    "look",
+    "readings",
+    "value_check",
+]
 
 _SLACK = 1e-9
 """What binary fractions may be off."""
