@@ -212,7 +212,7 @@ def _general() -> Iterator[Range]:
             4.0,
             10.0,
             0.3,
-            f"Wallach's Interpretation of Diagnostic Tests, 9th ed. 2011; critical: {_OURS}",
+            f"Wallach's Interpretation of Diagnostic Tests, 10th ed.; critical: {_OURS}",
         ),
         ("GLU", 70, 99, 50, 400, 5, f"{_ABIM} (fasting); {_METHODIST}"),
         ("K", 3.5, 5.5, 2.8, 6.2, 0.2, f"ART, table 1; {_KOST}"),
