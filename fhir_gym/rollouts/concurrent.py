@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 
 from fhir_gym.agents import ConcurrentAgent
@@ -64,7 +65,8 @@ class _Crew:
         """End the episodes under way as interrupted."""
         self._cancelled = True
         if self._started.is_set() and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._work.cancel)
+            with suppress(RuntimeError):  # the loop has just been closed: nothing is left to cancel
+                self._loop.call_soon_threadsafe(self._work.cancel)
 
     def stop(self) -> None:
         """Cancel what is left and wait for the thread."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from fhir_gym.agents import Completion, Context, Conversation, Message, Opening,
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, Rollout, completed, plan, read_rollouts, run, write_rollouts
+from fhir_gym.rollouts.budget import Meter
+from fhir_gym.rollouts.concurrent import _Crew
 from fhir_gym.types import Json
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -233,3 +236,19 @@ def test_64_at_once_with_faults_killed_and_resumed_come_to_the_same(
     union = [rollout for rollout in read_rollouts(stormy) if rollout.graded]
     assert lines(union) == lines(undisturbed)
     assert sum(rollout.timings.retries for rollout in union if rollout.timings) > 20
+
+
+def test_a_loop_that_has_just_been_closed_needs_no_cancelling(hospital: World) -> None:
+    """The thread lives on for a moment after its loop; who stops the run then must not fail."""
+    crew = _Crew(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, Meter(), 1)
+    ended = threading.Event()
+    crew._thread = threading.Thread(target=ended.wait, args=(20,))
+    crew._thread.start()
+    crew._loop = asyncio.new_event_loop()
+    crew._work = crew._loop.create_task(crew._agent.aclose())
+    crew._loop.run_until_complete(crew._work)
+    crew._loop.close()
+    crew._started.set()
+    threading.Timer(0.05, ended.set).start()
+    crew.stop()
+    assert not crew._thread.is_alive()
