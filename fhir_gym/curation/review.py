@@ -50,8 +50,8 @@ COLUMNS = (
 )
 """Columns of a sheet; the first six are read back."""
 
-_FORMULA = tuple("=+-@\t\r")
-"""Begins a formula in spreadsheets; such a field gets an apostrophe before it."""
+_TAMED = tuple("=+-@\t\r'")
+"""Begins a formula in spreadsheets: such a field gets an apostrophe before it, as one that begins with one."""
 _AROUND = 6
 """Most results shown beside those that decide."""
 
@@ -285,12 +285,12 @@ def _plain(value: Decimal) -> str:
 
 
 def _harmless(value: str) -> str:
-    return f"'{value}" if value.startswith(_FORMULA) else value
+    return f"'{value}" if value.startswith(_TAMED) else value
 
 
 def _unharmed(value: str) -> str:
     """A field as it was before `_harmless`, also where a spreadsheet has taken the apostrophe for its own."""
-    return value[1:] if value.startswith("'") and value[1:].startswith(_FORMULA) else value
+    return value[1:] if value.startswith("'") and value[1:].startswith(_TAMED) else value
 
 
 def _rows_of_csv(text: str, path: Path) -> list[dict[str, str]]:

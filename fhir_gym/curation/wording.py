@@ -42,10 +42,12 @@ _UNITS = MappingProxyType(
 )
 """Other ways to write the same unit."""
 
-_SYMBOLS = frozenset({"%", "°C", "g", "mg", "mL", "L", "s", "U"})
+_SYMBOLS = frozenset(
+    ["%", "°C", "g", "kg", "mg", "mcg", "µg", "mL", "L", "mmol", "mEq", "s", "U", "IU", "unit", "units"]
+)
 
 _SPOKEN = _words_of(
-    "zero one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty sixty "
+    "zero two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty sixty "
     "seventy eighty ninety hundred thousand half twice thrice double triple once quarter third"
 )
 """Numbers in words: a rewording that adds one may have added a fact."""
