@@ -166,7 +166,7 @@ class Episode:
         self.variation: Variation = self.task.variation(variation, self.world, phrasing)
         self._session: Any = _session(self.world, fhir_server)  # both kinds share a protocol, but not its checkpoints
         try:
-            self._session.load(self.variation.setup, next_id=self.variation.next_id)
+            self._session.load(self.variation.setup, next_id=self.variation.next_id, normal=True)
         except FhirError as error:
             self._session.close()
             wrong = InfraError if fhir_server else TaskError

@@ -135,12 +135,13 @@ class RemoteSession:
             return []  # the server refuses the criteria, of the write too
         return [_Written(target.type, match["id"], match) for match in matches]
 
-    def load(self, resources: Iterable[Resource], *, next_id: int | None = None) -> None:
+    def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
         """PUT resources at their ids, in transactions, so that their references may come in any order.
 
         Args:
             resources: Each with `resourceType` and `id`.
             next_id: Not used: a server elsewhere counts its own ids.
+            normal: Not used: a server elsewhere reads for itself.
 
         Raises:
             FhirError: The server refuses them (HAPI takes no ids made of digits only).

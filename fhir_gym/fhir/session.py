@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context, Sequence, Validation, instant
+from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.headers import JSON
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
@@ -28,6 +29,7 @@ from fhir_gym.types import Json, Resource
 __all__ = ["DEFAULT_BASE_URL", "Change", "Checkpoint", "Session"]
 
 DEFAULT_BASE_URL = "http://localhost:8080/fhir"
+_TYPES = frozenset(RESOURCE_TYPES)
 _BATCH = 500
 """Resources that `Session.load` stores at once."""
 
@@ -130,12 +132,13 @@ class Session:
 
     # for those who set up and grade
 
-    def load(self, resources: Iterable[Resource], *, next_id: int | None = None) -> None:
+    def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
         """Store resources at their own ids, digits or not, without checks of references.
 
         Args:
             resources: Each with `resourceType` and `id`.
             next_id: The id that the next new resource takes if the client gives none; unless a higher one is due.
+            normal: They are known to be in normal form (`parsing.is_normal`), which saves a third of the time.
 
         Raises:
             FhirError: A resource is unusable.
@@ -144,18 +147,19 @@ class Session:
         updated, text = round(self.now.timestamp() * 1000), instant(self.now)
         with self._file_errors(), self.store.savepoint():
             for given in resources:
-                self._add(given, batch, updated, text)
+                if self.validation == "strict":
+                    from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
+
+                    validate_strict(given)
+                self._add(given if normal else parsing.normalise(given), batch, updated, text)
             self.store.put_all(batch.values())
         self._sequence.next_id = max(self._sequence.next_id, next_id or 0)
 
-    def _add(self, given: Resource, batch: _Batch, updated: int, text: str) -> None:
+    def _add(self, resource: Resource, batch: _Batch, updated: int, text: str) -> None:
         """Add the next version of a resource to a batch, which is stored first if it is full or holds another one."""
-        if self.validation == "strict":
-            from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
-
-            validate_strict(given)
-        resource = parsing.normalise(given)
-        kind, id = resource["resourceType"], resource.get("id")
+        kind, id = resource.get("resourceType"), resource.get("id")
+        if kind not in _TYPES:
+            raise FhirError(400, f"{kind!r} is no resource type of FHIR R4")
         if not isinstance(id, str) or not id:
             raise FhirError(400, f"a {kind} without an id cannot be loaded")
         if (kind, id) in batch or len(batch) == _BATCH:

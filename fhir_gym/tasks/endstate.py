@@ -58,7 +58,7 @@ class BeforeView:
     def search(self, resource_type: str, **params: Any) -> list[Resource]:
         """All matches."""
         with self._world.session() as scratch:
-            scratch.load(self._setup)
+            scratch.load(self._setup, normal=True)
             return scratch.search(resource_type, **params)
 
 

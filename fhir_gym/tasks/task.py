@@ -149,7 +149,11 @@ class Task(ABC, Generic[P]):
 
     @abstractmethod
     def setup(self, p: P, world: World) -> list[Resource]:
-        """What the episode starts with: prerequisites, and a decoy for every lazy way."""
+        """What the episode starts with: prerequisites, and a decoy for every lazy way.
+
+        It is stored as it is, so it must be as a server stores it: elements in the order of their definition, none that
+        FHIR does not know (`fhir-gym tasks check` says if not).
+        """
 
     @abstractmethod
     def words(self, p: P, world: World) -> Mapping[str, str]:

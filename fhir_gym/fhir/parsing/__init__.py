@@ -14,6 +14,7 @@ __all__ = [
     "MAX_DEPTH",
     "Number",
     "dumps",
+    "is_normal",
     "loads",
     "normalise",
     "parse_resource",
@@ -59,3 +60,12 @@ def normalise(resource: Json, *, strict: bool = False) -> Resource:
         return Parser(strict=strict).resource(resource if isinstance(resource, dict) else {}, None)
     except ParseError as error:
         raise FhirError(400, str(error)) from None
+
+
+def is_normal(resource: Resource) -> bool:
+    """Whether `normalise` changes nothing but the places of ``resourceType`` and ``id``, which the store gives them."""
+    head = {name: resource[name] for name in ("resourceType", "id") if name in resource}
+    try:
+        return dumps(normalise(resource)) == dumps({**head, **resource})
+    except FhirError:
+        return False

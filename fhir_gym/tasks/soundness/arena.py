@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fhir_gym.actions import Action, Finish, Invalid, to_request
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.parsing import dumps, is_normal, normalise
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest
 from fhir_gym.tasks.evidence import Evidence
@@ -108,8 +109,9 @@ class Arena:
         self.variation = variation
         self.world = world
         self._settings = settings
+        _require_normal(task, variation)
         self._session = world.session(**settings)
-        self._session.load(variation.setup, next_id=variation.next_id)
+        self._session.load(variation.setup, next_id=variation.next_id, normal=True)
         self._start = self._session.checkpoint()
         self._changed = False
         self._answered: dict[tuple[str, str, str | None], LoggedRequest] = {}
@@ -225,3 +227,13 @@ def _reads(request: Request) -> bool:
 
 def _is_paged(response: Response) -> bool:
     return b"_getpages" in response.body
+
+
+def _require_normal(task: Task[Any], variation: Variation) -> None:
+    """Refuse a start state that a server would not store as it is: it is stored without being read again."""
+    for one in variation.setup:
+        if not is_normal(one):
+            raise TaskError(
+                f"task {task.key}, variation {variation.number}: a server keeps another {one['resourceType']} than "
+                f"setup gives: {dumps(normalise(one)).decode()} for {dumps(one).decode()}"
+            )
