@@ -6,26 +6,30 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
+from weakref import WeakKeyDictionary
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.action_reasoning.cases import Category, Direction, Scenario
+from fhir_gym.tasks.action_reasoning.deriving import due
 from fhir_gym.tasks.action_reasoning.mining import Find, finds
-from fhir_gym.tasks.action_reasoning.ranges import LABS
-from fhir_gym.tasks.action_reasoning.series import chart
+from fhir_gym.tasks.action_reasoning.ranges import LABS, find_range, others, range_of
+from fhir_gym.tasks.action_reasoning.series import Chart, chart
 from fhir_gym.tasks.splits import TEST_START, Half, split_of
 
 __all__ = ["Pick", "interleaved", "numbered", "pools", "rng_of"]
 
-_LOOK_AHEAD = 24
+_LOOK_AHEAD = 48
 """How many finds of a cell are compared to take the best one next."""
 _CONTRARY = 6
 """One in so many values out of range is asked about the other side, where it asks for nothing."""
-_BELOW: tuple[Category, ...] = ("critically_low", "low")
-_ABOVE: tuple[Category, ...] = ("high", "critically_high")
 _EVERY: tuple[Direction, ...] = ("low", "high", "outside")
+_NEAR: Mapping[Category, tuple[Direction, ...]] = {
+    "borderline_low": ("low", "outside"),
+    "borderline_high": ("high", "outside"),
+}
+"""On which sides a value just inside its range is close to a limit."""
 
 PATTERNS: Mapping[Scenario, str] = {
     "sparse": "AAAAAB",
@@ -46,10 +50,12 @@ class Pick:
 
     Attributes:
         find: What was found.
+        is_past: Whether it looks back from a moment before the present.
         direction: The side; None for tasks that are not conditional.
     """
 
     find: Find
+    is_past: bool
     direction: Direction | None = None
 
 
@@ -68,7 +74,7 @@ def numbered(world: World, scenario: Scenario, k: int) -> Pick:
         TaskError: The world does not have the scenario.
     """
     half = split_of(k)
-    a, b = _numbered(_Key(world), scenario, half)
+    a, b = _numbered(world, scenario, half)
     pattern = PATTERNS[scenario] if a and b else "A" if a else "B"
     place, pool = k - (TEST_START if half == "test" else 0), {"A": a, "B": b}
     rounds, step = divmod(place, len(pattern))
@@ -92,55 +98,56 @@ def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tu
                 f"the world {world.name} has no {scenario} scenario; fhir-gym art mine --world {world.name} says what "
                 "it offers"
             )
-        for cell, pick, positive in _placed(scenario, found, rng):
+        for cell, pick, positive in _placed(scenario, found, chart(world), rng):
             (with_one if positive else without).setdefault(cell, []).append(pick)
     return with_one, without
 
 
 def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
-    """All picks, one of each cell in turn, of each the one whose patient and traps have come least so far."""
+    """All picks, one of each cell in turn, of each the one whose patient, moment and traps have come least so far."""
     left = {cell: list(picks) for cell, picks in cells.items()}
     for picks in left.values():
         rng.shuffle(picks)
     order = sorted(left)
     rng.shuffle(order)
     patients: Counter[str] = Counter()
+    moments: Counter[tuple[str, bool]] = Counter()
     traps: Counter[str] = Counter()
+
+    def weight(cell: str, pick: Pick) -> tuple[int, int, float]:
+        """How little a pick is wanted next."""
+        rare = sum(1 / (1 + traps[trap]) for trap in sorted(pick.find.traps))
+        return patients[pick.find.patient], moments[cell, pick.is_past], -rare
+
     while left:
         for cell in [one for one in order if one in left]:
             ahead = left[cell][:_LOOK_AHEAD]
-            best = min(range(len(ahead)), key=lambda n: _weight(ahead[n], patients, traps))
+            best = min(range(len(ahead)), key=lambda n: weight(cell, ahead[n]))
             pick = left[cell].pop(best)
             if not left[cell]:
                 del left[cell]
             patients[pick.find.patient] += 1
+            moments[cell, pick.is_past] += 1
             traps.update(pick.find.traps)
             yield pick
 
 
-def _weight(pick: Pick, patients: Mapping[str, int], traps: Mapping[str, int]) -> tuple[int, float]:
-    """How little a pick is wanted next."""
-    return patients[pick.find.patient], -sum(1 / (1 + traps[trap]) for trap in sorted(pick.find.traps))
+_Pools = tuple[tuple[Pick, ...], tuple[Pick, ...]]
+_known: WeakKeyDictionary[Chart, dict[tuple[Scenario, Half], _Pools]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A world, told apart from others by its content."""
-
-    world: World
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.world.manifest.content_hash == other.world.manifest.content_hash
-
-    def __hash__(self) -> int:
-        return hash(self.world.manifest.content_hash)
+def _numbered(world: World, scenario: Scenario, half: Half) -> _Pools:
+    """The picks of a half, kept as long as the chart is."""
+    known = _known.setdefault(chart(world), {})
+    if (scenario, half) not in known:
+        known[scenario, half] = _in_order(world, scenario, half)
+    return known[scenario, half]
 
 
-@lru_cache(maxsize=32)
-def _numbered(key: _Key, scenario: Scenario, half: Half) -> tuple[tuple[Pick, ...], tuple[Pick, ...]]:
-    rng = rng_of(key.world.manifest.content_hash, scenario, half)
-    found = pools(key.world, (scenario,), rng_of(key.world.manifest.content_hash, scenario))
-    mine = _patients(key.world, half)
+def _in_order(world: World, scenario: Scenario, half: Half) -> _Pools:
+    rng = rng_of(world.manifest.content_hash, scenario, half)
+    found = pools(world, (scenario,), rng_of(world.manifest.content_hash, scenario))
+    mine = _patients(world, half)
     halved = [_of_patients(cells, mine.__contains__) for cells in found]
     kept = halved if any(halved) else found
     a, b = (tuple(interleaved(cells, rng)) for cells in kept)
@@ -159,22 +166,41 @@ def _patients(world: World, half: Half) -> frozenset[str]:
     return frozenset(everybody[::2] if half == "train" else everybody[1::2])
 
 
-def _placed(scenario: Scenario, found: Sequence[Find], rng: random.Random) -> Iterator[tuple[str, Pick, bool]]:
+def _placed(
+    scenario: Scenario, found: Sequence[Find], of_world: Chart, rng: random.Random
+) -> Iterator[tuple[str, Pick, bool]]:
     """Each find as a pick, with its cell and its pool."""
     met: Counter[str] = Counter()
     for find in rng.sample(found, len(found)):
-        place = f"{scenario} {find.lab}"
+        place, is_past = f"{scenario} {find.lab}", find.as_of < of_world.now
         if find.category is None:
-            yield place, Pick(find), find.value is not None
+            yield place, Pick(find, is_past), find.value is not None
             continue
         cell = f"{place} {find.category}"
         met[cell] += 1
-        below, above = find.category in _BELOW, find.category in _ABOVE
-        if not below and not above:
-            sides = {"borderline_low": _EVERY[::2], "borderline_high": _EVERY[1:]}.get(find.category, _EVERY)
-            yield cell, Pick(find, rng.choice(sides)), False
-        elif met[cell] % _CONTRARY == 0:
-            yield f"{place} contrary", Pick(find, "high" if below else "low"), False
+        asks, asks_not = _sides(find, of_world)
+        if asks and met[cell] % _CONTRARY:
+            yield cell, Pick(find, is_past, rng.choice(asks)), True
         else:
-            own: Direction = "low" if below else "high"
-            yield cell, Pick(find, rng.choice((own, own, "outside"))), True
+            yield f"{place} contrary" if asks else cell, Pick(find, is_past, rng.choice(asks_not)), False
+
+
+def _sides(find: Find, of_world: Chart) -> tuple[Sequence[Direction], Sequence[Direction]]:
+    """The sides on which an order would be due for a value, and those on which not; the telling ones, if there are any.
+
+    A side tells if somebody who takes the wrong range, or the limit for outside, would decide otherwise.
+    """
+    sex, age = of_world.person(find.patient).sex, of_world.age(find.patient)
+    row, value = range_of(find.lab, sex, age), find.value or 0.0
+    asks = [side for side in _EVERY if due(row, value, side)]
+    asks_not = [side for side in _EVERY if side not in asks]
+    rivals = [find_range(find.lab, one, age) for one in ("female", "male")]
+    rivals += [one for one in others(row) if one.sex in (None, row.sex)]
+
+    def telling(sides: list[Direction]) -> list[Direction]:
+        told = [
+            one for one in sides if any(rival and due(rival, value, one) != due(row, value, one) for rival in rivals)
+        ]
+        return told or [one for one in sides if one in _NEAR.get(find.category or "normal", _EVERY)] or sides
+
+    return telling(asks), telling(asks_not)
