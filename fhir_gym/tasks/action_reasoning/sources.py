@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +23,12 @@ _HOURS = (12, 23, 24, 25, 36, 48, 72, 168)
 """Windows that are taken for another one."""
 
 
+_WRONG_VALUE: ErrorLabel = "incorrect value retrieved"
+_WINDOW: ErrorLabel = "window boundary"
+_INCLUSION: ErrorLabel = "incomplete inclusion"
+_ARITHMETIC: ErrorLabel = "arithmetic"
+
+
 class Source(NamedTuple):
     """What would give a number.
 
@@ -30,11 +36,13 @@ class Source(NamedTuple):
         label: The error that it is.
         words: What it is, in words.
         value: The number.
+        computed: Whether it is calculated, and so may have been rounded.
     """
 
     label: ErrorLabel
     words: str
     value: Fraction
+    computed: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,14 +54,16 @@ class Records:
         now: The world's present.
         series: All results.
         seen: Ids of the Observations the agent was shown.
-        strangers: Numbers of shown Observations of other tests or patients, by what they are in words.
+        strangers: Numbers of shown Observations of other tests and patients, by what they are in words.
+        truncated: Whether its last search had further pages, which it did not read.
     """
 
     plan: Plan
     now: datetime
     series: Series
     seen: frozenset[str] = frozenset()
-    strangers: Mapping[str, tuple[float, ...]] | None = None
+    strangers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    truncated: bool = False
 
     @cached_property
     def as_of(self) -> datetime:
@@ -80,12 +90,11 @@ class Records:
     def uncounted(self) -> tuple[tuple[str, tuple[Reading, ...]], ...]:
         """Results that count in no window and that the agent was shown, by what they are."""
         series = self.series
-        kinds = (
-            ("a withdrawn result", series.void),
-            ("a result that was replaced", series.superseded),
-            ("a result in another unit", series.others),
+        return (
+            ("a result in another unit", self._shown(series.others)),
+            ("a withdrawn result", self._shown(series.void)),
+            ("a result that was replaced", self._shown(series.superseded)),
         )
-        return tuple((name, found) for name, readings in kinds if (found := self._shown(readings)))
 
     @property
     def complete(self) -> bool:
@@ -141,7 +150,9 @@ def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
         digits: Digits after the decimal point; None if nothing is rounded.
     """
     told = Fraction(as_written(answer))
-    if abs(told - exact) <= Fraction(1, 10**9) * max(Fraction(1), abs(exact)):  # a sum of binary fractions is no other number
+    if abs(told - exact) <= Fraction(1, 10**9) * max(
+        Fraction(1), abs(exact)
+    ):  # a sum of binary fractions is no other number
         return True
     if digits is None:
         return False
@@ -153,83 +164,100 @@ def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
 
 def explained(records: Records, answer: float) -> Source | None:
     """The first source that gives an answer; None if none does."""
-    digits = records.plan.digits if records.plan.family == "aggregation" else None
-    return next((one for one in sources(records) if is_given(answer, one.value, digits)), None)
+    digits = records.plan.digits
+    return next(
+        (one for one in sources(records) if is_given(answer, one.value, digits if one.computed else None)), None
+    )
 
 
 def sources(records: Records) -> Iterator[Source]:
     """What may be answered in place of the right value, the likeliest first; only of results the agent was shown."""
-    yield from _of_mean(records) if records.plan.family == "aggregation" else _of_latest(records)
-    for words, numbers in (records.strangers or {}).items():
+    average = records.plan.family == "aggregation"
+    yield from _of_mean(records) if average else _of_latest(records)
+    for words, numbers in records.strangers.items():
         for number in numbers:
-            yield Source("incorrect value retrieved", words, Fraction(as_written(number)))
+            yield _stored(f"{number:g}, one of {words}", number)
+        if average and numbers:
+            yield Source(_WRONG_VALUE, f"the mean of {words}", mean(numbers))
 
 
 def _of_mean(records: Records) -> Iterator[Source]:
-    """Wrong means: of just what was shown, then mis-rounded ones, other windows, parts, slips."""
+    """Wrong means: of just what was shown, then a right one written wrongly, slips, parts, other windows."""
+    window = records.window
     yield from _of_what_was_shown(records)
     if records.complete:
-        yield from _roundings(_mean(records.window), records.plan.digits)
-    for words, readings in windows(records):
-        if readings and records.were_shown(readings):
-            yield Source("window boundary", f"the mean of {words}", _mean(readings))
-    for words, readings in _parts(records.window):
-        if records.were_shown(readings):
-            yield Source("incomplete inclusion", words, _mean(readings))
+        yield Source(_INCLUSION, "the latest result alone", _mean(window[-1:]), computed=False)
+        yield from _roundings(_mean(window), records.plan.digits)
+        yield from _slips(window)
+    others = [
+        Source(_WINDOW, f"the mean of {words}", _mean(readings))
+        for words, readings in windows(records)
+        if readings and records.were_shown(readings)
+    ]
+    parts = _of_parts(records)
+    # Whoever searched for just the window knows it, and is less likely to have taken another one.
+    yield from (*parts, *others) if records.shown == window else (*others, *parts)
     if records.complete:
-        yield from _slips(records.window)
-    for one in records.shown:
-        yield Source("incorrect value retrieved", f"the single result of {one.text}", Fraction(as_written(one.value)))
-    yield from _uncounted(records)
+        for places in range(records.plan.digits):
+            yield from _roundings(_mean(window), places)
+        for one in window:
+            yield Source(_INCLUSION, f"the result of {one.text} alone", _mean([one]), computed=False)
+    for one in (*records.shown, *(one for _, readings in records.uncounted for one in readings)):
+        yield _stored(f"the single result of {one.text}", one.value)
 
 
 def _of_what_was_shown(records: Records) -> Iterator[Source]:
     """Means of all that a search found: if they explain an answer, it was the search that was wrong."""
-    window, shown = records.window, records.shown
-    inside = between(shown, records.start, records.as_of)
-    if shown and shown != window:
-        label, words = selection(records)
-        yield Source(label, words, _mean(shown))
-    if inside and inside not in (shown, window):
-        yield Source("incomplete inclusion", f"the mean of {len(inside)} of the {len(window)} results", _mean(inside))
-    for kind, readings in records.uncounted:
-        label = "incomplete inclusion" if kind == "a result that was replaced" else "incorrect value retrieved"
-        for counted, more in ((inside, between(readings, records.start, records.as_of)), (shown, readings)):
-            if more:
-                yield Source(label, f"a mean into which {kind} went", _mean((*counted, *more)))
+    foreign, void, replaced = (readings for _, readings in records.uncounted)
+    # Whoever takes other units for the test's own may still have made another error first.
+    for shown in (records.shown, _together(records.shown, foreign)):
+        inside = between(shown, records.start, records.as_of)
+        for readings in (shown, inside):
+            if readings and readings != records.window:
+                yield Source(*selection(records, readings), _mean(readings))
+        for words, more, label in (
+            ("withdrawn results", void, _WRONG_VALUE),
+            ("results that were replaced", replaced, _INCLUSION),
+        ):
+            if within := between(more, records.start, records.as_of):
+                yield Source(label, f"a mean into which {words} went", _mean((*inside, *within)))
+                yield Source(label, f"a mean into which {words} went", _mean((*shown, *more)))
 
 
-def selection(records: Records) -> tuple[ErrorLabel, str]:
-    """What it is to take the mean of all that was shown, where that is not the window."""
-    shown = records.shown
-    for words, readings in windows(records):
-        if readings == shown:
-            return "window boundary", f"the mean of {words}"
+def selection(records: Records, readings: tuple[Reading, ...]) -> tuple[ErrorLabel, str]:
+    """What it is to take the mean of some readings, which are not those of the window."""
     right = {one.id for one in records.window}
-    ids = {one.id for one in shown}
+    ids = {one.id for one in readings}
+    if not records.truncated or not ids < right:
+        for words, others in windows(records):
+            if {one.id for one in others} == ids & {one.id for one in records.series.counted}:
+                return _WINDOW, f"the mean of {words}"
     if ids.isdisjoint(right):
-        return "incorrect value retrieved", "results from outside the window"
+        return _WRONG_VALUE, "results from outside the window"
     if ids > right:
-        return "window boundary", f"the mean of all {len(ids)} results that were retrieved"
-    return "incomplete inclusion", f"the mean of the {len(ids)} results that were retrieved"
+        return _WINDOW, f"the mean of all {len(ids)} results that were retrieved"
+    return _INCLUSION, f"the mean of {len(ids)} results, with {len(ids & right)} of the {len(right)}"
 
 
-def _roundings(exact: Fraction, digits: int) -> Iterator[Source]:
-    """A right mean, rounded otherwise."""
-    for places in range(digits, -1, -1):
-        scale = 10**places
-        floor = (exact * scale).__floor__()
-        for rounded in (floor, floor + 1):
-            yield Source("arithmetic", f"the mean, rounded otherwise to {places} digits", Fraction(rounded, scale))
+def _roundings(exact: Fraction, places: int) -> Iterator[Source]:
+    """A right number that was cut off or rounded up."""
+    scale = 10**places
+    for rounded in ((exact * scale).__floor__(), (exact * scale).__ceil__()):
+        yield Source(_ARITHMETIC, f"rounded to {places} digits, or cut off", Fraction(rounded, scale), computed=False)
+
+
+def _of_parts(records: Records) -> Iterator[Source]:
+    """Means of proper parts of the window that no other window holds, and of the window with one result taken twice."""
+    windowed = {readings for _, readings in windows(records)}
+    for words, readings in _parts(records.window):
+        if readings not in windowed and records.were_shown(readings):
+            yield Source(_INCLUSION, words, _mean(readings))
 
 
 def _parts(window: tuple[Reading, ...]) -> Iterator[tuple[str, tuple[Reading, ...]]]:
-    """Proper parts of a window, and the window with one result taken twice."""
     whole = len(window)
     if whole < 2:
         return
-    yield "the latest result alone", window[-1:]
-    yield "the first result alone", window[:1]
     for left_out in range(whole):
         yield f"the mean without {window[left_out].text}", (*window[:left_out], *window[left_out + 1 :])
     for twice in window:
@@ -238,46 +266,62 @@ def _parts(window: tuple[Reading, ...]) -> Iterator[tuple[str, tuple[Reading, ..
         yield f"the mean of the first {size} results", window[:size]
         yield f"the mean of the last {size} results", window[-size:]
     different = {one.value: one for one in window}
-    yield "the mean of the different values", tuple(different.values())
-    yield "the least result", (min(window, key=lambda one: one.value),)
-    yield "the greatest result", (max(window, key=lambda one: one.value),)
+    if len(different) < whole:
+        yield "the mean of the different values", tuple(different.values())
 
 
 def _slips(window: Sequence[Reading]) -> Iterator[Source]:
     """Wrong calculations with the right results."""
     values = [Fraction(as_written(one.value)) for one in window]
     total, count = sum(values, Fraction()), len(values)
-    yield Source("arithmetic", "the sum in place of the mean", total)
-    yield Source("arithmetic", "the median", Fraction(median(values)))
+    yield Source(_ARITHMETIC, "the sum in place of the mean", total)
+    yield Source(_ARITHMETIC, "the median", Fraction(median(values)))
     for divisor in (count - 1, count + 1):
         if divisor:
-            yield Source("arithmetic", f"the sum of {count} divided by {divisor}", total / divisor)
+            yield Source(_ARITHMETIC, f"the sum of {count} divided by {divisor}", total / divisor)
     for factor in (Fraction(10), Fraction(1, 10)):
-        yield Source("arithmetic", "the mean with the decimal point misplaced", total / count * factor)
-    yield Source("arithmetic", "the middle between the least and the greatest", (min(values) + max(values)) / 2)
+        yield Source(_ARITHMETIC, "the mean with the decimal point misplaced", total / count * factor)
 
 
 def _of_latest(records: Records) -> Iterator[Source]:
     """Other results than the latest of the window, then what was made of results though nobody asked for it."""
-    right = records.window[-1:]
-    for words, readings in windows(records):
-        if readings[-1:] not in (right, ()) and records.were_shown(readings[-1:]):
-            yield Source("window boundary", f"the latest of {words}", Fraction(as_written(readings[-1].value)))
-    for one in reversed(records.shown):
-        yield Source("incorrect value retrieved", f"the result of {one.text}", Fraction(as_written(one.value)))
-    yield from _uncounted(records)
-    if right and records.were_shown(right):
-        yield from _roundings(_mean(right), records.plan.digits)
-    for readings in (records.window, records.shown):
-        if len(readings) > 1 and records.were_shown(readings):
-            yield Source("arithmetic", f"the mean of {len(readings)} results in place of one", _mean(readings))
-
-
-def _uncounted(records: Records) -> Iterator[Source]:
+    right, shown = records.window[-1:], records.shown
+    if records.truncated and not records.were_shown(right):
+        for one in reversed(between(shown, records.start, records.as_of)):
+            yield _stored(f"the result of {one.text}, the latest that was read", one.value)
+    yield from _of_other_windows(records)
+    for one in reversed(shown):
+        yield _stored(f"the result of {one.text}", one.value)
     for kind, readings in records.uncounted:
         for one in readings:
-            words = f"{kind}, of {one.text}"
-            yield Source("incorrect value retrieved", words, Fraction(as_written(one.value)))
+            yield _stored(f"{kind}, of {one.text}", one.value)
+    if right and records.were_shown(right):
+        for places in range(records.plan.digits + 1):
+            yield from _roundings(_mean(right), places)
+    for read in (shown, _together(shown, records.uncounted[0][1])):
+        for readings in (between(read, records.start, records.as_of), read):
+            if len(readings) > 1:
+                yield Source(_ARITHMETIC, f"the mean of {len(readings)} results in place of one", _mean(readings))
+
+
+def _of_other_windows(records: Records) -> Iterator[Source]:
+    """The latest results of other windows."""
+    right = records.window[-1:]
+    for words, readings in windows(records):
+        latest = readings[-1:]
+        # A result of the right window that is not its latest comes of another window only if the latest was there too.
+        outside = not set(latest) <= set(records.window)
+        if latest not in (right, ()) and records.were_shown(latest) and (outside or records.were_shown(right)):
+            yield Source(_WINDOW, f"the latest of {words}", _mean(latest), computed=False)
+
+
+def _stored(words: str, value: float) -> Source:
+    return Source(_WRONG_VALUE, words, Fraction(as_written(value)), computed=False)
+
+
+def _together(some: tuple[Reading, ...], more: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    """Readings in order of time."""
+    return tuple(sorted((*some, *more), key=lambda one: one.taken)) if more else some
 
 
 def _mean(readings: Sequence[Reading]) -> Fraction:

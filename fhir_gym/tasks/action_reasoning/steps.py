@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote_plus
@@ -15,7 +16,7 @@ from fhir_gym.tasks.action_reasoning.ranges import Range, find_range, others
 from fhir_gym.tasks.action_reasoning.series import Chart
 from fhir_gym.tasks.action_reasoning.sources import Records
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.clock import parse_instant
+from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.diagnosis import ErrorLabel
 from fhir_gym.tasks.endstate import EndState, LoggedRequest
 from fhir_gym.tasks.evidence import shown
@@ -84,17 +85,17 @@ class Account:
         """The account of an episode on a world."""
         series = chart.one(params.case.eval_MRN, plan.lab)
         own = {one.id for one in (*series.counted, *series.void, *series.superseded, *series.others)}
-        observations = {
-            reference.partition("/")[2]: resource
-            for reference, resource in shown(end.requests).items()
-            if reference.startswith("Observation/")
-        }
-        strangers = {
-            _in_words(resource, params.case.eval_MRN): tuple(_numbers(resource))
-            for id, resource in observations.items()
-            if id not in own
-        }
-        records = Records(plan, parse_instant(params.now), series, frozenset(observations), strangers)
+        seen = shown(end.requests)
+        observations = {id: one for name, one in seen.items() if (id := name.removeprefix("Observation/")) != name}
+        strangers = _strangers([one for id, one in observations.items() if id not in own])
+        records = Records(
+            plan=plan,
+            now=parse_instant(params.now),
+            series=series,
+            seen=frozenset(observations),
+            strangers=strangers,
+            truncated=_is_truncated(end.requests),
+        )
         return cls(params, plan, end, verdict, records)
 
     @property
@@ -132,15 +133,10 @@ class Account:
         """Ids of deciding Observations the agent was not shown."""
         return tuple(id for id in self.params.deciding if id not in self.records.seen)
 
-    @property
-    def looked_up_patient(self) -> bool:
-        """Whether the agent was shown the Patient, where it matters."""
-        return f"Patient/{self.params.case.eval_MRN}" not in self.verdict.evidence.missing
-
     @cached_property
     def asked(self) -> bool:
         """Whether the agent asked for this patient's results of this test, whatever it found."""
-        return bool(self.records.shown or self.records.uncounted) or any(self._asks(one) for one in self.end.requests)
+        return bool(self.records.shown) or any(self._asks(one) for one in self.end.requests)
 
     @cached_property
     def asked_for_span(self) -> bool:
@@ -217,21 +213,27 @@ def _of_value(account: Account, culprit: str | None) -> Iterator[tuple[str, bool
     """The steps to the value, up to the one that went wrong."""
     if not account.passed(VALUE) and culprit == "retrieval":
         return
+    records, check = account.records, account.checks[VALUE]
     average = account.plan.family == "aggregation"
-    value, answer = account.checks[VALUE].expected, account.checks[VALUE].actual
-    taken = [one.text for one in account.records.window]
+    needed = records.window if average else records.window[-1:]
+    read = sum(one.id in records.seen for one in needed)
     told: dict[str, tuple[Json, Json]] = {
-        "value": ("a result of the patient and the test", answer),
-        "window": (taken if average else taken[-1:], answer),
-        "inclusion": (f"all {len(taken)} results", answer),
-        "arithmetic": (value, answer),
+        "value": ("a value on file of this patient and test", check.actual),
+        "window": (_span(records), f"{len(records.shown)} results read, {read} of the {len(needed)} that decide"),
+        "inclusion": (f"{len(needed)} results", f"{read} read"),
+        "arithmetic": (check.expected, check.actual),
     }
     for name in told:
-        if name in ("inclusion", "arithmetic") and not average and name != culprit:
-            continue
-        yield name, True, *told[name]
+        if average or name in ("value", "window", culprit):
+            yield name, True, *told[name]
         if name == culprit:
             return
+
+
+def _span(records: Records) -> str:
+    """The time that is asked about, in words."""
+    end = instant(records.as_of)
+    return f"up to {end}" if records.start is None else f"{instant(records.start)} to {end}"
 
 
 def _of_decision(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, Json, Json]]:
@@ -253,11 +255,23 @@ def _query(one: LoggedRequest) -> str:
     return unquote_plus(f"{request.path}?{request.query}&{form}")
 
 
-def _in_words(resource: Resource, mrn: str) -> str:
-    """A result of another test or patient, as a diagnosis names it."""
-    subject = str((resource.get("subject") or {}).get("reference", ""))
-    whose = "the patient's" if subject.rpartition("/")[2] == mrn else f"{subject}'s"
-    return f"{whose} Observation/{resource.get('id')}"
+def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
+    """Whether the last search that showed results had further pages."""
+    for one in reversed(requests):
+        if any(name.startswith("Observation/") for name in shown([one])):
+            return b'"relation":"next"' in one.response.body
+    return False
+
+
+def _strangers(resources: Sequence[Resource]) -> dict[str, tuple[float, ...]]:
+    """The numbers of results of other tests and patients, by patient and test, and all together."""
+    found: dict[str, tuple[float, ...]] = {}
+    for resource in resources:
+        patient = str((resource.get("subject") or {}).get("reference", "nobody"))
+        codings = (resource.get("code") or {}).get("coding") or [{}]
+        words = f"the {codings[0].get('code')} results of {patient}"
+        found[words] = (*found.get(words, ()), *_numbers(resource))
+    return found | {"all that was retrieved of others": tuple(chain.from_iterable(found.values()))}
 
 
 def _numbers(resource: Resource) -> Iterator[float]:

@@ -82,7 +82,7 @@ def _number(account: Account) -> Fault | None:
 def _none(account: Account, expected: Json) -> Fault:
     """Results count, and the answer is that none does."""
     records = account.records
-    if account.asked:
+    if account.asked and not records.truncated:
         for words, readings in windows(records):
             if not readings and (_lies_at_an_edge(records) or (account.unseen and account.asked_for_span)):
                 return Fault("window boundary", expected, f"{NONE}: nothing lies in {words}")
@@ -104,7 +104,7 @@ def _look_up(account: Account) -> Fault | None:
         if not account.unseen:
             return None
         if account.plan.family == "aggregation" and not records.were_shown(records.window) and records.shown:
-            label, words = selection(records)
+            label, words = selection(records, records.shown)
             if label != "incorrect value retrieved":
                 return Fault(label, evidence.note, words)
     elif evidence.sufficient:
@@ -121,10 +121,10 @@ def _decision(account: Account) -> Fault | None:
     if row is None:
         return None
     expected = f"{account.checks[FLAG].expected}, by the range of {row.people}: {row.limits}"
-    near, on_limit = _is_near(account, row), _is_on_limit(account, row)
+    near = _is_near(account, row)
     takers = [other for other in account.other_rows if account.decides(other) == told]
     likely = [other for other in takers if other in account.other_rows[:_LIKELY]]
-    if takers and (likely or not near) and not (on_limit and account.looked_up_patient):
+    if takers and (likely or not near):
         whose = (likely or takers)[0]
         return Fault(
             "context-insensitive range", expected, f"{told}, as by the range of {whose.people}: {whose.limits}"
@@ -144,10 +144,6 @@ def _is_near(account: Account, row: Range) -> bool:
     return value is not None and any(
         abs(as_written(value) - as_written(limit)) <= as_written(row.borderline) for limit in (row.low, row.high)
     )
-
-
-def _is_on_limit(account: Account, row: Range) -> bool:
-    return account.ground.value in (row.low, row.high)
 
 
 def _patient(account: Account) -> Fault | None:
