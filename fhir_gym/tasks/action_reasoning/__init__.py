@@ -5,8 +5,10 @@ The patients and their records are those of the world, nothing is added: what is
 """
 
 from fhir_gym.tasks.action_reasoning.cases import PACK
-from fhir_gym.tasks.registry import register_modules
+from fhir_gym.tasks.action_reasoning.file_task import read_tasks
+from fhir_gym.tasks.registry import register_modules, register_reader
 
 __all__ = ["PACK"]
 
 register_modules(PACK, __name__, __path__, world="cohort-mini")
+register_reader(PACK, read_tasks)

@@ -35,13 +35,14 @@ class Truth:
     exact: float | None
 
 
-def truth(plan: Plan, mrn: str, chart: Chart) -> Truth:
+def truth(plan: Plan, mrn: str, chart: Chart, row: Range | None = None) -> Truth:
     """What is right in a world.
 
     Args:
         plan: How the task was made.
         mrn: The patient.
         chart: The results of the world.
+        row: The range, where it is not the patient's row of the table.
 
     Raises:
         TaskError: There is no such patient, or nothing may rest on the results that decide.
@@ -61,7 +62,7 @@ def truth(plan: Plan, mrn: str, chart: Chart) -> Truth:
         "patient_gender": person.sex or None,
     }
     if plan.family == "conditional":
-        row = limits(plan, person.sex, age)
+        row = row or limits(plan, person.sex, age)
         ground |= {"threshold_low": row.low, "threshold_high": row.high, "should_order": False}
         if value is not None:
             ground |= _judged(row, value) | {"should_order": due(row, value, plan.direction)}
@@ -106,7 +107,8 @@ def mean(values: Sequence[float]) -> Fraction:
 def lures(plan: Plan, mrn: str, chart: Chart) -> dict[str, float]:
     """What lazy ways would answer, by what they do; those only that are wrong."""
     series, as_of = chart.one(mrn, plan.lab), parse_instant(plan.as_of)
-    right = truth(plan, mrn, chart).ground.value
+    used = _used(plan, series)
+    right = _rounded(plan, mean([one.value for one in used])) if used else None
     said = {
         name: _rounded(plan, mean([one.value for one in readings]))
         for name, readings in _wrong_readings(plan, series, as_of)

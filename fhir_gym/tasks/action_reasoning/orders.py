@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.bundles import reference
+from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.orders import (
@@ -57,6 +58,7 @@ class Order:
         code: The code.
         dose: How much, for a drug; None for a laboratory test or a referral.
         priority: How urgent a test or referral is; None for a drug.
+        bare: Type of an order of which nothing but the name is known; None for those of the catalogue.
     """
 
     name: str
@@ -64,14 +66,19 @@ class Order:
     code: str
     dose: Dose | None = None
     priority: str | None = None
+    bare: OrderType | None = None
 
     @property
     def resource_type(self) -> OrderType:
         """What is created."""
-        return "MedicationRequest" if self.dose else "ServiceRequest"
+        return self.bare or ("MedicationRequest" if self.dose else "ServiceRequest")
 
     def body(self, mrn: str, now: str) -> Resource:
         """The order with nothing but what is asked for."""
+        if self.bare is not None:
+            what = "medicationCodeableConcept" if self.bare == "MedicationRequest" else "code"
+            order = {"resourceType": self.bare, "status": "active", "intent": "order", what: {"text": self.name}}
+            return {**order, "subject": reference("Patient", mrn), "authoredOn": now}
         if self.dose is None:
             return service_order(mrn, now, self.system, self.code, priority=self.priority)
         amount = {"value": self.dose.value, "unit": self.dose.unit}
@@ -81,6 +88,12 @@ class Order:
         """Whether the one that was stored says all of it."""
         yield is_new(end, self.resource_type)
         stored = new_resource(end, self.resource_type)
+        if self.bare is not None:
+            yield equal("order subject", end.refers(stored.get("subject")), f"Patient/{mrn}")
+            yield equal("order status", stored.get("status"), "active")
+            yield equal("order intent", stored.get("intent"), "order")
+            yield equal("order not forbidden", stored.get("doNotPerform", False), False)
+            return
         if self.dose is None:
             yield from service_checks(end, stored, mrn, now, self.system, self.code, self.priority)
             return
@@ -91,6 +104,8 @@ class Order:
     @property
     def content(self) -> str:
         """All that `checks` look at, as a prompt says it."""
+        if self.bare is not None:
+            return f"An order is one new {self.bare} with the patient as subject, status active and intent order."
         code = f"the {_SYSTEMS[self.system]} code {self.code} (system {self.system})"
         head = f"An order for {self.name} is one new {self.resource_type} with the patient as subject, status active"
         if self.dose is None:

@@ -12,7 +12,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.action_reasoning.cases import Case, CaseParams, Plan
 from fhir_gym.tasks.action_reasoning.deriving import lures, truth
 from fhir_gym.tasks.action_reasoning.orders import ORDERS, Order
-from fhir_gym.tasks.action_reasoning.ranges import RANGES
+from fhir_gym.tasks.action_reasoning.ranges import RANGES, Range
 from fhir_gym.tasks.action_reasoning.series import chart
 from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.medagentbench.labs import Result
@@ -50,19 +50,20 @@ class ReasoningParams(CaseParams):
         return bool(self.case.ground_truth.should_order)
 
 
-def params_of(case: Case, world: World, order: Order | None = None) -> ReasoningParams:
+def params_of(case: Case, world: World, order: Order | None = None, row: Range | None = None) -> ReasoningParams:
     """A case on a world.
 
     Args:
         case: The case; it says how it was made.
         world: The world.
         order: What may have to be ordered, where it is none of the catalogue.
+        row: The range, where it is not the patient's row of the table.
 
     Raises:
         TaskError: There is no such patient, or nothing may rest on the results that decide.
     """
     plan, found = _plan_of(case), chart(world)
-    right = truth(plan, case.eval_MRN, found)
+    right = truth(plan, case.eval_MRN, found, row)
     return ReasoningParams(
         case=case,
         now=instant(world.now),

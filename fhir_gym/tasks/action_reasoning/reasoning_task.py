@@ -31,7 +31,6 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.labs import LabTest, Seen, seen
 from fhir_gym.tasks.medagentbench.orders import forbidden
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, number_check
-from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.splits import TEST_START
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict
@@ -82,7 +81,13 @@ class ReasoningTask(Task[ReasoningParams]):
     def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
         """The variation numbered `k`; its case is in the phrasing that is asked."""
         made = super().variation(k, world, phrasing)
-        return replace(made, params=_reworded(made.params, made.phrasing, world))
+        if not isinstance(made.params, ReasoningParams):
+            raise TypeError(f"not the values of such a task: {type(made.params).__name__}")
+        return replace(made, params=self.phrased(made.params, made.phrasing, world))
+
+    def phrased(self, p: ReasoningParams, phrasing: int, world: World) -> ReasoningParams:
+        """The same values, with the case in another phrasing."""
+        return p.model_copy(update={"case": reworded(p.case, phrasing, chart(world))})
 
     def setup(self, p: ReasoningParams, world: World) -> list[Resource]:
         """Nothing: all is in the world."""
@@ -90,7 +95,7 @@ class ReasoningTask(Task[ReasoningParams]):
 
     def prompt(self, p: ReasoningParams, world: World, phrasing: int) -> str:
         """The present, the context, the instruction, the form of the answer."""
-        case = _reworded(p, phrasing, world).case
+        case = self.phrased(p, phrasing, world).case
         parts = (f"Present: {moment_in_words(world.now)}.", case.context, case.instruction, self.ending)
         return "\n\n".join(part for part in parts if part)
 
@@ -248,13 +253,6 @@ class ConditionalTask(ReasoningTask):
         local = {"system": "urn:example:orders", "code": "12-3", "display": p.order.name}
         told = {"text": p.order.name, "coding": [*({**one, "display": p.order.name} for one in coding), local]}
         yield "order with a local code", [*reads, Post(last.url, {**body, name: told}), finish]
-
-
-def _reworded(p: Params, phrasing: int, world: World) -> ReasoningParams:
-    """The same values, with the case in another phrasing."""
-    if not isinstance(p, ReasoningParams):
-        raise TypeError(f"not the values of such a task: {type(p).__name__}")
-    return p.model_copy(update={"case": reworded(p.case, phrasing, chart(world))})
 
 
 def look(p: ReasoningParams) -> Action:
