@@ -1,4 +1,4 @@
-"""`fhir-gym worlds …`: list, build, import, info."""
+"""`fhir-gym worlds …`: list, build, import, info, verify."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import World
     from fhir_gym.worlds import ImportReport
 
-__all__ = ["app", "build", "import_", "info", "list_"]
+__all__ = ["app", "build", "import_", "info", "list_", "verify"]
 
-app = typer.Typer(help="What a server holds: list, build, import and inspect worlds.", no_args_is_help=True)
+app = typer.Typer(help="What a server holds: list, build, import, inspect and verify worlds.", no_args_is_help=True)
 
 OutOption = Annotated[Path | None, typer.Option(help="File to write; by default the cache folder.")]
 
@@ -119,6 +119,21 @@ def info(
             print_json({**opened.manifest.model_dump(mode="json"), "path": str(opened.path)})
         else:
             _show(opened)
+
+
+@app.command()
+def verify(world: Annotated[str, typer.Argument(help="Name of a world or path of a world file.")]) -> None:
+    """Read all of a world's file and compare it with what was built; leaves with an error if it is damaged.
+
+    About ten seconds a million resources.
+    """
+    from fhir_gym import worlds
+
+    with progress(f"Building {world}") as update:
+        opened = worlds.load(world, progress=update)
+    with opened:
+        opened.verify()
+        print_text(f"{opened.path} is whole ({opened.manifest.total:,} resources)")
 
 
 def _show(world: World) -> None:

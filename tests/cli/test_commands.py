@@ -50,6 +50,19 @@ def test_worlds_build_is_reproducible(cli: Cli, tmp_path: Path) -> None:
     assert first["content_hash"] == second["content_hash"]
 
 
+def test_verify_tells_a_whole_world_from_a_changed_one(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "people.ndjson").write_text('{"resourceType": "Patient", "id": "p", "birthDate": "1950-01-01"}')
+    whole, changed = tmp_path / "whole.sqlite", tmp_path / "changed.sqlite"
+    cli("worlds", "import", tmp_path, "--name", "ward", "--out", whole)
+    outcome = cli("worlds", "verify", whole)
+    assert (outcome.code, outcome.out.strip()) == (0, f"{whole} is whole (1 resources)")
+    changed.write_bytes(whole.read_bytes().replace(b'"birthDate":"1950-01-01"', b'"birthDate":"1950-01-02"'))
+    outcome = cli("worlds", "verify", changed)
+    assert outcome.code == 1
+    assert f"{changed} is damaged" in outcome.err
+    assert not outcome.out
+
+
 def test_import_then_info(cli: Cli, tmp_path: Path) -> None:
     people = [{"resourceType": "Patient", "id": f"p{n}", "name": [{"family": "O'Zoë-Lee"}]} for n in range(3)]
     (tmp_path / "people.ndjson").write_text("\n".join(map(json.dumps, people)))
