@@ -288,7 +288,7 @@ class _Miner:
         known = series.upto(self.now)
         match self.scenario:
             case "sparse":
-                wanted = len(known) <= _FEW and bool(known or series.void)
+                wanted = len(known) <= _FEW
             case "cluster":
                 wanted = _is_clustered(known, len(known) - 1)
             case "edge":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
@@ -195,7 +195,7 @@ class Chart:
             found: dict[str, list[Resource]] = {patient: [] for patient in batch}
             for one in self.world.search("Observation", code=lab.name, patient=",".join(batch)):
                 owner = str(one.get("subject", {}).get("reference", "")).removeprefix("Patient/")
-                if owner in found and _is_of(one, lab):
+                if owner in found:
                     found[owner].append(one)
             for patient, resources in found.items():
                 if resources:
@@ -271,11 +271,6 @@ def settle(readings: list[Reading]) -> tuple[list[Reading], list[Reading], list[
         if any((one.value, one.unit) != (first.value, first.unit) for one in rivals):
             ambiguous += [first.id, *(one.id for one in rivals)]
     return counting, superseded, ambiguous
-
-
-def _is_of(resource: Resource, lab: Lab) -> bool:
-    codings: Iterable[Json] = resource.get("code", {}).get("coding", [])
-    return any(coding.get("code") == lab.name for coding in codings)
 
 
 def _is_in(quantity: Json, lab: Lab) -> bool:

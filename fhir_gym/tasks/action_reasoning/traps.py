@@ -132,8 +132,7 @@ class Question:
         if self.family == "aggregation":
             yield "whole record", self._answer_of(known)
             yield "whole record", self._answer_of(series.counted)
-        if len(series.listed) > PAGE:
-            yield "first page", self._answer_of(self._used_of(self.misread.first_page, self.as_of))
+        yield "first page", self._answer_of(self._used_of(self.misread.first_page, self.as_of))
         if self.as_of < self.now:
             yield "later results", self._answer_of(self._used_of(series.counted, self.now))
         if series.void:
