@@ -220,8 +220,9 @@ def _of_what_was_shown(records: Records) -> Iterator[Source]:
             ("results that were replaced", replaced, _INCLUSION),
         ):
             if within := between(more, records.start, records.as_of):
-                yield Source(label, f"a mean into which {words} went", _mean((*inside, *within)))
-                yield Source(label, f"a mean into which {words} went", _mean((*shown, *more)))
+                in_place = tuple({one.taken: one for one in (*inside, *within)}.values())
+                for readings in ((*inside, *within), in_place, (*shown, *more)):
+                    yield Source(label, f"a mean into which {words} went", _mean(readings))
 
 
 def selection(records: Records, readings: tuple[Reading, ...]) -> tuple[ErrorLabel, str]:
@@ -233,7 +234,7 @@ def selection(records: Records, readings: tuple[Reading, ...]) -> tuple[ErrorLab
             if {one.id for one in others} == ids & {one.id for one in records.series.counted}:
                 return _WINDOW, f"the mean of {words}"
     if ids.isdisjoint(right):
-        return _WRONG_VALUE, "results from outside the window"
+        return _WINDOW if len(ids) > 1 else _WRONG_VALUE, "results from outside the window"
     if ids > right:
         return _WINDOW, f"the mean of all {len(ids)} results that were retrieved"
     return _INCLUSION, f"the mean of {len(ids)} results, with {len(ids & right)} of the {len(right)}"
