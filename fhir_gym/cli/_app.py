@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from fhir_gym.cli import dataset, demo, report, rollout, serve, tasks, version, worlds
+from fhir_gym.cli import art, dataset, demo, report, rollout, serve, tasks, version, worlds
 from fhir_gym.cli._console import note
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
@@ -34,6 +34,7 @@ app.command("dataset")(dataset.dataset)
 app.command("report")(report.report)
 app.add_typer(worlds.app, name="worlds")
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(art.app, name="art")
 app.command("version")(version.version)
 
 

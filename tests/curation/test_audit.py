@@ -12,7 +12,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.action_reasoning.cases import Case
 from fhir_gym.tasks.action_reasoning.deriving import solution, truth
 from fhir_gym.tasks.action_reasoning.generation import made, vary
-from fhir_gym.tasks.action_reasoning.phrasing import PROMPTS
+from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, PROMPTS
 from fhir_gym.tasks.action_reasoning.series import chart
 from tests.curation.conftest import NOW, Ward, patient, result
 from tests.curation.corruptions import changed, spoilt
@@ -177,7 +177,7 @@ def test_rules_that_decide_have_to_be_stated(ward: Ward, monkeypatch: pytest.Mon
     case = case_on(world, plan)
     assert audit([case], world).cases == (case,)
     pattern = facts._RULES[rule]
-    silent = {family: pattern.sub("", text) for family, text in facts.ENDINGS.items()}
+    silent = {family: pattern.sub("", text) for family, text in ENDINGS.items()}
     monkeypatch.setattr(facts, "ENDINGS", silent)
     if rule == "half":  # stated in the context, which has to be the template's
         monkeypatch.setattr(facts, "context", lambda *given: pattern.sub("", case.context))

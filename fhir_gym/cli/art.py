@@ -1,0 +1,374 @@
+"""`fhir-gym art …`: mine, generate, audit, review, sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fhir_gym.cli._console import fields, note, out, print_json, print_text, progress, table
+from fhir_gym.cli._options import AGENT_SETTINGS, JsonOption, WorldOption, agent_settings
+
+if TYPE_CHECKING:
+    from fhir_gym.curation.audit import AuditReport
+    from fhir_gym.curation.sweep import Point, Sweep
+    from fhir_gym.fhir import World
+    from fhir_gym.tasks.action_reasoning.cases import Case
+
+__all__ = ["app", "audit", "generate", "mine", "review", "sweep"]
+
+_SHOWN = 10
+
+app = typer.Typer(
+    help="Action-based reasoning tasks: what a world offers, task files, their audit and review, sweeps.",
+    no_args_is_help=True,
+)
+
+TasksArgument = Annotated[Path, typer.Argument(metavar="TASKS", help="A task file, as `art generate` writes it.")]
+SheetOption = Annotated[Path | None, typer.Option(help="Write a review sheet (CSV).")]
+PageOption = Annotated[Path | None, typer.Option(help="Write the same as a page a clinician can tick off (HTML).")]
+SampleOption = Annotated[int, typer.Option(min=0, help="Tasks to be reviewed beside the doubtful ones.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
+
+
+@app.command()
+def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> None:
+    """What a world offers: scenarios of each test, where values lie, which lazy ways would be caught, what is left out.
+
+    Example: fhir-gym art mine --world cohort
+    """
+    from fhir_gym.tasks.action_reasoning.mining import survey
+
+    with _opened(world) as opened:
+        found = survey(opened)
+    if as_json:
+        print_json(found.to_json())
+        return
+    table(found.columns, found.rows(), title="Scenarios")
+    print_text()
+    table(found.category_columns, found.category_rows(), title="Where the values of conditional tasks lie")
+    print_text()
+    table(found.trap_columns, found.trap_rows(), title="Tasks that catch a lazy way")
+
+
+@app.command()
+def generate(
+    out: Annotated[Path, typer.Option(help="Task file to write.")],
+    world: WorldOption = "cohort-mini",
+    seed: Annotated[int, typer.Option(help="Another seed, other tasks; the same, the same bytes.")] = 0,
+    per_family: Annotated[
+        int, typer.Option(min=1, help="Tasks of each kind: retrieval, aggregation, conditional.")
+    ] = 200,
+    rephrase_with: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Let a model reword the instructions; facts are checked.")
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="The model's OpenAI-compatible endpoint.")] = None,
+    review: SheetOption = None,
+    review_html: PageOption = None,
+    sample: SampleOption = 60,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make tasks, audit them, and write those that are kept.
+
+    Example: fhir-gym art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
+    """
+    _require_free(overwrite, ("--out", out), ("--review", review), ("--review-html", review_html))
+    from fhir_gym.curation.audit import audit
+    from fhir_gym.tasks.action_reasoning.generation import generate
+
+    with _opened(world) as opened:
+        cases = generate(opened, seed=seed, per_family=per_family)
+        if rephrase_with is not None:
+            cases = _rephrased(cases, opened, rephrase_with, base_url)
+        report = audit(cases, opened)
+    _write_cases(out, report.cases)
+    _write_review(report, review, review_html, sample, seed)
+    _print_audit(report, as_json)
+    note(f"{len(report.kept)} tasks written to {out}")
+
+
+@app.command()
+def audit(
+    tasks: TasksArgument,
+    world: WorldOption = "cohort-mini",
+    sheet: SheetOption = None,
+    html: PageOption = None,
+    sample: SampleOption = 60,
+    seed: Annotated[int, typer.Option(help="Another seed, another sample.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the tasks that are kept.")] = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Derive every task again by an independent path, and say which disagree, are ambiguous or lack a fact.
+
+    Leaves with 1 if one does.
+
+    Example: fhir-gym art audit tasks.json --world cohort --html review.html
+    """
+    _require_free(overwrite, ("--sheet", sheet), ("--html", html), ("--out", out))
+    from fhir_gym.curation.audit import audit
+    from fhir_gym.tasks.action_reasoning.taskfile import read_cases
+
+    cases = read_cases(tasks)
+    with _opened(world) as opened:
+        report = audit(cases, opened)
+    if out is not None:
+        _write_cases(out, report.cases)
+    _write_review(report, sheet, html, sample, seed)
+    _print_audit(report, as_json)
+    if report.dropped:
+        raise typer.Exit(1)
+
+
+@app.command()
+def review(
+    tasks: TasksArgument,
+    verdicts: Annotated[Path, typer.Argument(metavar="SHEET", help="The sheet, filled in, or what its page saved.")],
+    out: Annotated[Path, typer.Option(help="Task file to write.")],
+    keep_unreviewed: Annotated[
+        bool, typer.Option("--keep-unreviewed", help="Keep doubtful tasks nobody has said anything of.")
+    ] = False,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take the verdicts of a review: rejected tasks go, doubtful ones that nobody reviewed are withheld.
+
+    Example: fhir-gym art review tasks.json sheet.csv --out reviewed.json
+    """
+    _require_free(overwrite, ("--out", out))
+    from fhir_gym.curation.review import apply_verdicts, read_verdicts
+    from fhir_gym.tasks.action_reasoning.taskfile import read_cases
+
+    reviewed = apply_verdicts(read_cases(tasks), read_verdicts(verdicts), keep_unreviewed=keep_unreviewed)
+    _write_cases(out, reviewed.cases)
+    if as_json:
+        rejected = [{"id": one.id, "comment": one.comment} for one in reviewed.rejected]
+        print_json({"kept": len(reviewed.cases), "rejected": rejected, "withheld": list(reviewed.withheld)})
+    else:
+        for one in reviewed.rejected:
+            print_text(f"rejected  {one.id}  {one.comment}".rstrip())
+        for id in reviewed.withheld:
+            print_text(f"withheld  {id}  nobody has reviewed it")
+    note(f"{len(reviewed.cases)} tasks written to {out}")
+
+
+@app.command()
+def sweep(
+    out: Annotated[Path, typer.Option(help="File to write, one JSON line an episode.")] = Path("sweep.jsonl"),
+    world: WorldOption = "cohort-mini",
+    agent: Annotated[str, typer.Option(help="chat, gold, idle, local, random or scripted.")] = "gold",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="A setting of the agent; may be repeated.")
+    ] = None,
+    windows: Annotated[str | None, typer.Option(help="Windows, e.g. 12h,24h,36h,48h.")] = None,
+    shifts: Annotated[str | None, typer.Option(help="Shifts of the limits of ranges, e.g. -10%,0%,10%.")] = None,
+    tasks_file: Annotated[Path | None, typer.Option(help="The tasks to vary.")] = None,
+    tasks: Annotated[int, typer.Option(min=3, help="Without a file, how many tasks are made.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks that are made, and of the agent.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes a model is asked about at once.")] = 8,
+    csv: Annotated[Path | None, typer.Option(help="Write the curve as CSV.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file: do what it lacks.")] = False,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let an agent do the same tasks under other windows and other limits, and print success by setting.
+
+    The tasks lie beside the records, as a task file. Interrupted by Ctrl-C it keeps what was done; `--resume` goes on.
+
+    Example: fhir-gym art sweep --windows 12h,24h,36h,48h --shifts=-10%,0%,10% --agent gold --out sweep.jsonl
+    """
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other")
+    if windows is None and shifts is None:
+        raise typer.BadParameter("at least one of --windows and --shifts is needed")
+    beside = out.with_suffix(".tasks.json")
+    if not resume:
+        _require_free(overwrite, ("--out", out), ("--out", beside))
+    _require_free(overwrite or resume, ("--csv", csv))
+    from fhir_gym.agents import make_agent
+    from fhir_gym.curation import sweep as sweeps
+
+    settings = (*(sweeps.windows(windows) if windows else ()), *(sweeps.shifts(shifts) if shifts else ()))
+    actor = make_agent(agent, **agent_settings(setting))
+    with _opened(world) as opened:
+        found = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
+        _keep_tasks(beside, found.cases, resume)
+        if overwrite:
+            out.unlink(missing_ok=True)
+        how = {"seed": seed, "workers": workers, "concurrency": concurrency}
+        done = _do_sweep(found, opened, actor, out, beside, how)
+    _print_curve(done, csv, as_json)
+
+
+def _opened(world: str) -> World:
+    from fhir_gym import worlds
+
+    with progress(f"Building {world}") as update:
+        return worlds.load(world, progress=update)
+
+
+def _require_free(overwrite: bool, *wanted: tuple[str, Path | None]) -> None:
+    """Refuse to replace files that nobody said may be replaced: one may be a sheet that was filled in."""
+    seen: set[Path] = set()
+    for option, path in wanted:
+        if path is None:
+            continue
+        if path.resolve() in seen:
+            raise typer.BadParameter(f"{path} is to be written twice", param_hint=option)
+        seen.add(path.resolve())
+        if path.is_dir():
+            raise typer.BadParameter(f"{path} is a folder", param_hint=option)
+        if path.exists() and not overwrite:
+            raise typer.BadParameter(f"{path} exists; --overwrite replaces it", param_hint=option)
+
+
+def _rephrased(cases: tuple[Case, ...], world: World, model: str, base_url: str | None) -> tuple[Case, ...]:
+    from fhir_gym.curation.rephrase import Rephraser
+    from fhir_gym.tasks.action_reasoning.orders import ORDERS
+    from fhir_gym.tasks.action_reasoning.series import chart
+
+    known = chart(world)
+    names = [known.person(id).name for id in known.patients]
+    with progress(f"Rewording by {model}") as update:
+        found = Rephraser(model, base_url=base_url).rephrase(
+            cases, names=names, phrases={key: order.name for key, order in ORDERS.items()}, progress=update
+        )
+    note(f"{found.reworded} of {len(cases)} instructions reworded ({found.asked} answers asked for, others were known)")
+    for problem, count in found.problems()[:_SHOWN]:
+        note(f"  {count} answers not used: {problem}")
+    return found.cases
+
+
+def _write_cases(path: Path, cases: Sequence[Case]) -> None:
+    from fhir_gym.curation.files import replacing
+    from fhir_gym.tasks.action_reasoning.taskfile import write_cases
+
+    with replacing(path) as part:
+        write_cases(part, cases)
+
+
+def _write_review(report: AuditReport, csv: Path | None, html: Path | None, sample: int, seed: int) -> None:
+    if csv is None and html is None:
+        return
+    from fhir_gym.curation.audit import for_review
+    from fhir_gym.curation.files import write_whole
+    from fhir_gym.curation.page import page
+    from fhir_gym.curation.review import entries, sheet
+
+    rows = entries(for_review(report, sample=sample, seed=seed))
+    if csv is not None:
+        write_whole(csv, sheet(rows))
+    if html is not None:
+        write_whole(html, page(rows))
+    doubtful = sum(row.why == "doubtful" for row in rows)
+    note(f"{len(rows)} tasks to be reviewed: {doubtful} doubtful, a sample of {len(rows) - doubtful} others")
+
+
+def _print_audit(report: AuditReport, as_json: bool) -> None:
+    from fhir_gym.curation.balance import COLUMNS, balance, balance_rows
+
+    if as_json:
+        print_json({**report.plain(), "balance": balance(report.cases)})
+        return
+    fields(
+        [
+            ("tasks", len(report.kept) + len(report.dropped)),
+            ("kept", len(report.kept)),
+            ("dropped", len(report.dropped)),
+            ("doubtful", f"{len(report.doubtful)} (confidence 0.6 or less)"),
+        ]
+    )
+    for title, counts in (("Dropped, by reason", report.reasons()), ("Signals of kept tasks", report.signals())):
+        if counts:
+            print_text()
+            table(("", "tasks"), list(counts.items()), title=title)
+    for one in report.dropped[:_SHOWN]:
+        print_text(f"\n{one.case.id}", style="red")
+        for reason in one.reasons:
+            print_text(f"  {reason.kind}: {reason.text}")
+    if len(report.dropped) > _SHOWN:
+        print_text(f"\n{len(report.dropped) - _SHOWN} more dropped; --json has all")
+    print_text()
+    table(COLUMNS, balance_rows(report.cases), title="Balance of kept tasks")
+
+
+def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[Case, ...]:
+    """The tasks to vary: a file's, or as many of each kind as come to the number."""
+    from fhir_gym.tasks.action_reasoning.generation import generate
+    from fhir_gym.tasks.action_reasoning.taskfile import read_cases
+
+    if file is not None:
+        return read_cases(file)
+    made = generate(world, seed=seed, per_family=-(-count // 3))
+    by_family: dict[str, list[Case]] = {}
+    for case in made:
+        by_family.setdefault(case.id.partition("_")[0], []).append(case)
+    turns = [case for place in range(len(made)) for own in by_family.values() for case in own[place : place + 1]]
+    return tuple(turns[:count])
+
+
+def _keep_tasks(path: Path, cases: Sequence[Case], resume: bool) -> None:
+    """Write the tasks of a sweep; one that is gone on with must be of the same."""
+    from fhir_gym.errors import TaskError
+    from fhir_gym.tasks.action_reasoning.taskfile import read_cases
+
+    if resume and path.exists():
+        if read_cases(path) != tuple(cases):
+            raise TaskError(f"{path} holds the tasks of another sweep; --overwrite begins anew")
+        return
+    _write_cases(path, cases)
+
+
+def _do_sweep(
+    found: Sweep, world: World, actor: Any, records: Path, tasks: Path, how: dict[str, Any]
+) -> tuple[Point, ...]:
+    """Do what the records lack, and say what all of them come to."""
+    from fhir_gym import rollouts
+    from fhir_gym.curation.sweep import curve
+    from fhir_gym.tasks.action_reasoning.cases import PACK
+
+    plan = rollouts.plan(PACK, task_file=tasks, seed=how["seed"])
+
+    def mine(one: rollouts.Rollout) -> bool:
+        return plan.includes(one, actor, world)
+
+    done = rollouts.completed(records, like=mine)
+    todo = len(plan.without(done).jobs)
+    written = 0
+
+    def watched(running: Iterable[rollouts.Rollout], update: Any) -> Iterable[rollouts.Rollout]:
+        nonlocal written
+        for one in running:
+            written += 1
+            update(written, todo)
+            yield one
+
+    try:
+        with progress(f"Agent {actor.name}") as update:
+            running = rollouts.run(PACK, actor, world=world, task_file=tasks, skip=done, **how)
+            rollouts.write_rollouts(records, watched(running, update))
+    except KeyboardInterrupt:
+        note(f"interrupted: {written} of {todo} episodes are in {records}; --resume goes on")
+        raise typer.Exit(130) from None
+    note(f"{written} episodes written to {records}, their tasks are in {tasks}")
+    return curve(found, (one for one in rollouts.read_rollouts(records) if mine(one)))
+
+
+def _print_curve(points: Sequence[Point], csv: Path | None, as_json: bool) -> None:
+    if csv is not None:
+        from fhir_gym.curation.files import write_whole
+        from fhir_gym.curation.sweep import to_csv
+
+        write_whole(csv, to_csv(points))
+    if as_json:
+        print_json([point.plain() for point in points])
+        return
+    for kind, title in (("window", "By window"), ("shift", "By shift of the limits")):
+        own = [point for point in points if point.setting.kind == kind]
+        if own:
+            table(own[0].columns, [point.row() for point in own], title=title)
+            out.print()
