@@ -56,6 +56,7 @@ class Records:
         seen: Ids of the Observations the agent was shown.
         strangers: Numbers of shown Observations of other tests and patients, by what they are in words.
         truncated: Whether its last search had further pages, which it did not read.
+        dated: Whether it searched for a span of time.
     """
 
     plan: Plan
@@ -64,6 +65,7 @@ class Records:
     seen: frozenset[str] = frozenset()
     strangers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     truncated: bool = False
+    dated: bool = False
 
     @cached_property
     def as_of(self) -> datetime:
@@ -129,16 +131,16 @@ def _windows(records: Records) -> Iterator[tuple[str, tuple[Reading, ...]]]:
         yield "the window and what came after it", between(counted, start, now)
         if hours is not None:
             yield f"the last {hours:g} hours before the present", between(counted, now - timedelta(hours=hours), now)
+    yield "the whole record", counted
     for other in _HOURS:
         yield f"a window of {other} hours", between(counted, as_of - timedelta(hours=other), as_of)
     midnight = datetime.combine(as_of.astimezone(UTC).date(), time(), UTC)
     yield "the calendar day", between(counted, midnight, as_of)
     yield "the whole calendar day", between(counted, midnight, midnight + timedelta(days=1, microseconds=-1))
     if start is not None:
+        yield "the record up to that moment", between(counted, None, as_of)
         first = datetime.combine(start.astimezone(UTC).date(), time(), UTC)
         yield "the calendar days of the window", between(counted, first, as_of)
-        yield "all before the present", between(counted, None, as_of)
-    yield "the whole record", counted
 
 
 def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
@@ -235,8 +237,8 @@ def selection(records: Records, readings: tuple[Reading, ...]) -> tuple[ErrorLab
                 return _WINDOW, f"the mean of {words}"
     if ids.isdisjoint(right):
         return _WINDOW if len(ids) > 1 else _WRONG_VALUE, "results from outside the window"
-    if ids > right:
-        return _WINDOW, f"the mean of all {len(ids)} results that were retrieved"
+    if ids > right or (records.dated and not records.truncated):
+        return _WINDOW, f"the mean of the {len(ids)} results of another span of time"
     return _INCLUSION, f"the mean of {len(ids)} results, with {len(ids & right)} of the {len(right)}"
 
 

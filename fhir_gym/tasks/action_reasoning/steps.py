@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -95,6 +96,7 @@ class Account:
             seen=frozenset(observations),
             strangers=strangers,
             truncated=_is_truncated(end.requests),
+            dated=any("date=" in _query(one) for one in end.requests),
         )
         return cls(params, plan, end, verdict, records)
 
@@ -139,11 +141,6 @@ class Account:
         return bool(self.records.shown) or any(self._asks(one) for one in self.end.requests)
 
     @cached_property
-    def asked_for_span(self) -> bool:
-        """Whether it asked for those of a span of time."""
-        return any(self._asks(one) and "date=" in _query(one) for one in self.end.requests)
-
-    @cached_property
     def action_failures(self) -> tuple[Check, ...]:
         """Checks that failed of what was stored or done."""
         other = (VALUE, FLAG, ANSWER_FORM, EVIDENCE)
@@ -158,7 +155,8 @@ class Account:
             return None
         found = found.shifted(self.plan.shift) if self.plan.shift else found
         low, high = ground.threshold_low, ground.threshold_high
-        return replace(found, low=found.low if low is None else low, high=found.high if high is None else high)
+        # Files that others made may name one limit only; the other side has none then.
+        return replace(found, low=-math.inf if low is None else low, high=math.inf if high is None else high)
 
     @cached_property
     def other_rows(self) -> tuple[Range, ...]:

@@ -83,8 +83,10 @@ def _none(account: Account, expected: Json) -> Fault:
     """Results count, and the answer is that none does."""
     records = account.records
     if account.asked and not records.truncated:
+        if account.unseen and records.dated:
+            return Fault("window boundary", expected, f"{NONE}: the search was for another span of time")
         for words, readings in windows(records):
-            if not readings and (_lies_at_an_edge(records) or (account.unseen and account.asked_for_span)):
+            if not readings and _lies_at_an_edge(records):
                 return Fault("window boundary", expected, f"{NONE}: nothing lies in {words}")
     return Fault("missing retrieval", expected, f"{NONE}: {account.verdict.evidence.note}")
 
@@ -109,7 +111,7 @@ def _look_up(account: Account) -> Fault | None:
                 return Fault(label, evidence.note, words)
     elif evidence.sufficient:
         return None
-    elif account.asked_for_span:
+    elif account.asked and records.dated:
         return Fault("window boundary", evidence.note, "the search was for another span of time")
     return Fault("missing retrieval", "all that decides was looked up", evidence.note)
 
