@@ -76,14 +76,14 @@ def generate(
     Example: fhir-gym art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
     """
     _require_free(overwrite, ("--out", out), ("--review", review), ("--review-html", review_html))
-    from fhir_gym.curation.audit import audit
+    from fhir_gym.curation.audit import audit_cases
     from fhir_gym.tasks.action_reasoning.generation import generate
 
     with _opened(world) as opened:
         cases = generate(opened, seed=seed, per_family=per_family)
         if rephrase_with is not None:
             cases = _rephrased(cases, opened, rephrase_with, base_url)
-        report = audit(cases, opened)
+        report = audit_cases(cases, opened)
     _write_cases(out, report.cases)
     _write_review(report, review, review_html, sample, seed)
     _print_audit(report, as_json)
@@ -109,12 +109,12 @@ def audit(
     Example: fhir-gym art audit tasks.json --world cohort --html review.html
     """
     _require_free(overwrite, ("--sheet", sheet), ("--html", html), ("--out", out))
-    from fhir_gym.curation.audit import audit
+    from fhir_gym.curation.audit import audit_cases
     from fhir_gym.tasks.action_reasoning.taskfile import read_cases
 
     cases = read_cases(tasks)
     with _opened(world) as opened:
-        report = audit(cases, opened)
+        report = audit_cases(cases, opened)
     if out is not None:
         _write_cases(out, report.cases)
     _write_review(report, sheet, html, sample, seed)
@@ -256,14 +256,14 @@ def _write_review(report: AuditReport, csv: Path | None, html: Path | None, samp
         return
     from fhir_gym.curation.audit import for_review
     from fhir_gym.curation.files import write_whole
-    from fhir_gym.curation.page import page
-    from fhir_gym.curation.review import entries, sheet
+    from fhir_gym.curation.page import review_page
+    from fhir_gym.curation.review import entries, review_sheet
 
     rows = entries(for_review(report, sample=sample, seed=seed))
     if csv is not None:
-        write_whole(csv, sheet(rows))
+        write_whole(csv, review_sheet(rows))
     if html is not None:
-        write_whole(html, page(rows))
+        write_whole(html, review_page(rows))
     doubtful = sum(row.why == "doubtful" for row in rows)
     note(f"{len(rows)} tasks to be reviewed: {doubtful} doubtful, a sample of {len(rows) - doubtful} others")
 

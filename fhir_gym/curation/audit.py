@@ -19,7 +19,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.action_reasoning.cases import Case, Plan
 from fhir_gym.types import Json
 
-__all__ = ["AuditReport", "Audited", "Dropped", "Kind", "Reason", "audit", "for_review"]
+__all__ = ["AuditReport", "Audited", "Dropped", "Kind", "Reason", "audit_cases", "for_review"]
 
 Kind = Literal["plan", "disagrees", "ambiguous", "text", "duplicate"]
 """Why a task is refused: it contradicts itself; the world says otherwise; the rules do not decide it; its text lacks a
@@ -129,7 +129,7 @@ class AuditReport:
         }
 
 
-def audit(cases: Sequence[Case], source: World | Path, *, now: datetime | None = None) -> AuditReport:
+def audit_cases(cases: Sequence[Case], source: World | Path, *, now: datetime | None = None) -> AuditReport:
     """Hold tasks against the world they are asked on.
 
     What is right is derived by plain Python over the exported resources, in decimal arithmetic; nothing of the search,

@@ -10,7 +10,7 @@ from string import Template
 
 from fhir_gym.curation.review import Entry, Line, digest
 
-__all__ = ["page"]
+__all__ = ["review_page"]
 
 _ARTICLE = Template(
     """<article data-row="$row" data-id="$id" data-digest="$digest" data-why="$why">
@@ -39,7 +39,7 @@ $signals
 )
 
 
-def page(rows: Sequence[Entry]) -> str:
+def review_page(rows: Sequence[Entry]) -> str:
     """The sheet as a self-contained HTML page; what it saves, `read_verdicts` reads."""
     frame = Template(files(__package__).joinpath("page.html").read_text("utf-8"))
     whole = blake2b("\n".join(digest(row.task.case) for row in rows).encode(), digest_size=8).hexdigest()

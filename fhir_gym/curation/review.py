@@ -30,7 +30,7 @@ __all__ = [
     "digest",
     "entries",
     "read_verdicts",
-    "sheet",
+    "review_sheet",
 ]
 
 Word = Literal["accept", "reject"]
@@ -187,7 +187,7 @@ def entries(tasks: Iterable[tuple[Audited, str]]) -> tuple[Entry, ...]:
     return tuple(Entry(task, why, f"{n} of {len(listed)}") for n, (task, why) in enumerate(listed, start=1))
 
 
-def sheet(rows: Sequence[Entry]) -> str:
+def review_sheet(rows: Sequence[Entry]) -> str:
     """The sheet as CSV, for any spreadsheet: a reviewer fills in the columns ``verdict`` and ``comment``.
 
     No field is a formula, whatever a task's text begins with.

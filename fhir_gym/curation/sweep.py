@@ -19,7 +19,7 @@ from fhir_gym.tasks.action_reasoning.cases import Case, Plan
 from fhir_gym.tasks.action_reasoning.generation import vary
 from fhir_gym.types import Json
 
-__all__ = ["Point", "Setting", "Sweep", "curve", "prepare", "shifts", "to_csv", "windows"]
+__all__ = ["Point", "Setting", "Sweep", "Variant", "curve", "prepare", "shifts", "to_csv", "windows"]
 
 Kind = Literal["window", "shift"]
 _HOURS = re.compile(r"(\d+(?:\.\d+)?)\s*h?\Z")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pytest
 
 from fhir_gym import worlds
-from fhir_gym.curation.audit import AuditReport, audit
+from fhir_gym.curation.audit import AuditReport, audit_cases
 from fhir_gym.fhir import World
 from fhir_gym.tasks.action_reasoning.cases import Case
 from fhir_gym.tasks.action_reasoning.generation import generate
@@ -30,7 +30,7 @@ def cases(mini: World) -> tuple[Case, ...]:
 
 @pytest.fixture(scope="session")
 def report(mini: World, cases: tuple[Case, ...]) -> AuditReport:
-    return audit(cases, mini)
+    return audit_cases(cases, mini)
 
 
 def patient(id: str = "S1", gender: str | None = "female", birth: str | None = "1960-03-05") -> dict[str, Any]:

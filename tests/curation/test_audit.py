@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.curation import facts
-from fhir_gym.curation.audit import Audited, AuditReport, audit, for_review
+from fhir_gym.curation.audit import Audited, AuditReport, audit_cases, for_review
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.action_reasoning.cases import Case
@@ -39,7 +39,7 @@ def test_every_corruption_is_caught(report: AuditReport, mini: World) -> None:
     bad = [(name, case) for good in sampled for name, case in spoilt(good) if changed(case, good)]
     # One audit of all, each with an id and question of its own: as a duplicate it would be refused for another reason.
     renamed = [case.model_copy(update={"id": f"{case.id}/{n}"}) for n, (_, case) in enumerate(bad)]
-    kept = [one.case.id for one in audit(renamed, mini).kept]
+    kept = [one.case.id for one in audit_cases(renamed, mini).kept]
     missed = [bad[int(id.partition("/")[2])][0] for id in kept]
     assert len(bad) > 1500
     assert missed == []
@@ -53,8 +53,8 @@ def test_corruptions_are_caught_for_what_they_are(report: AuditReport, mini: Wor
         "plan": good.model_copy(update={"plan": None}),
     }
     for kind, bad in by_kind.items():
-        assert kinds(audit([bad], mini)) == {kind}
-    twice = audit([good, good.model_copy(update={"id": "other"})], mini)
+        assert kinds(audit_cases([bad], mini)) == {kind}
+    twice = audit_cases([good, good.model_copy(update={"id": "other"})], mini)
     assert twice.cases == (good,)
     assert kinds(twice) == {"duplicate"}
     assert twice.reasons() == {"duplicate": 1}
@@ -66,7 +66,7 @@ def test_another_phrasing_than_the_plans_shows(report: AuditReport, mini: World)
         plan = one.case.plan
         assert plan is not None
         other = plan.model_copy(update={"phrasing": (plan.phrasing + 1) % len(PROMPTS[plan.scenario])})
-        again = audit([one.case.model_copy(update={"plan": other})], mini)
+        again = audit_cases([one.case.model_copy(update={"plan": other})], mini)
         assert all("reworded" in {signal.name for signal in kept.signals} for kept in again.kept)
 
 
@@ -88,7 +88,7 @@ def signal_names(report: AuditReport) -> set[str]:
 
 def stale(case: Case, world: World) -> AuditReport:
     """The audit of a case on a world that has changed since it was made."""
-    return audit([case], world)
+    return audit_cases([case], world)
 
 
 def test_ties_nobody_can_tell_apart_are_refused(ward: Ward) -> None:
@@ -99,17 +99,17 @@ def test_ties_nobody_can_tell_apart_are_refused(ward: Ward) -> None:
         assert kinds(found) == {"ambiguous"}
         assert "do not say which counts" in texts(found)
     same = ward(patient(), result(3, 4.1), result(3, 4.1), result(30, 4.4))
-    kept = audit([case_on(same, PLAN)], same)
+    kept = audit_cases([case_on(same, PLAN)], same)
     assert signal_names(kept) == {"tie resolved"}
 
 
 def test_later_issue_decides_a_tie(ward: Ward) -> None:
     world = ward(patient(), result(3, 4.1, delay=1), result(3, 9.9), result(30, 4.4))
-    kept = audit([case_on(world, PLAN)], world)
+    kept = audit_cases([case_on(world, PLAN)], world)
     assert kept.cases[0].sol == (4.1,)
     assert signal_names(kept) == {"tie resolved"}
     wrong = kept.cases[0].model_copy(update={"sol": (9.9,)})
-    assert kinds(audit([wrong], world)) == {"disagrees"}
+    assert kinds(audit_cases([wrong], world)) == {"disagrees"}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_later_issue_decides_a_tie(ward: Ward) -> None:
 def test_results_that_might_be_the_latest_are_refused(ward: Ward, newer: dict[str, Any]) -> None:
     case = case_on(ward(patient(), result(3, 4.1), result(30, 4.4)), PLAN)
     world = ward(patient(), result(3, 4.1), result(30, 4.4), newer)
-    assert kinds(audit([case], world)) == {"ambiguous"}
+    assert kinds(audit_cases([case], world)) == {"ambiguous"}
 
 
 def test_withdrawn_results_do_not_count(ward: Ward) -> None:
@@ -136,7 +136,7 @@ def test_withdrawn_results_do_not_count(ward: Ward) -> None:
         result(2, 9.9, status="cancelled"),
         result(1, 8, status="entered-in-error"),
     )
-    kept = audit([case_on(world, PLAN)], world)
+    kept = audit_cases([case_on(world, PLAN)], world)
     assert kept.cases[0].sol == (4.1,)
     assert signal_names(kept) == {"void result nearby"}
 
@@ -147,10 +147,10 @@ def test_mean_on_a_rounding_half_is_refused(ward: Ward) -> None:
     assert case.sol == (4.25,)
     half = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.0, 4.0, 4.0, 4.1))))
     rounded = case.model_copy(update={"sol": (4.03,)})
-    found = audit([rounded], half)
+    found = audit_cases([rounded], half)
     assert "between two roundings" in texts(found)
     near = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.0, 4.0, 4.1))))
-    assert audit([case_on(near, MEAN)], near).cases[0].sol == (4.03,)
+    assert audit_cases([case_on(near, MEAN)], near).cases[0].sol == (4.03,)
 
 
 def test_decimals_are_exact(ward: Ward) -> None:
@@ -159,7 +159,7 @@ def test_decimals_are_exact(ward: Ward) -> None:
     world = ward(patient(), *(result(n + 1, value) for n, value in enumerate(values)))
     other = ward(patient(), *(result(n + 1, 2.7) for n in range(8)))
     case = case_on(other, MEAN).model_copy(update={"sol": (2.68,)})
-    assert "between two roundings" in texts(audit([case], world))
+    assert "between two roundings" in texts(audit_cases([case], world))
 
 
 @pytest.mark.parametrize("rule", ["limit", "edge", "tie", "void", "later", "half"])
@@ -175,23 +175,23 @@ def test_rules_that_decide_have_to_be_stated(ward: Ward, monkeypatch: pytest.Mon
     }
     world, plan = worlds_of[rule]
     case = case_on(world, plan)
-    assert audit([case], world).cases == (case,)
+    assert audit_cases([case], world).cases == (case,)
     pattern = facts._RULES[rule]
     silent = {family: pattern.sub("", text) for family, text in ENDINGS.items()}
     monkeypatch.setattr(facts, "ENDINGS", silent)
     if rule == "half":  # stated in the context, which has to be the template's
         monkeypatch.setattr(facts, "context", lambda *given: pattern.sub("", case.context))
         case = case.model_copy(update={"context": pattern.sub("", case.context)})
-    assert kinds(audit([case], world)) == {"ambiguous"}
+    assert kinds(audit_cases([case], world)) == {"ambiguous"}
 
 
 def test_value_exactly_on_a_limit_is_inside(ward: Ward) -> None:
     world = ward(patient(), result(3, 5.5), result(30, 4.4))
-    kept = audit([case_on(world, HIGH)], world)
+    kept = audit_cases([case_on(world, HIGH)], world)
     assert kept.cases[0].sol == (5.5, False)
     assert "value at a limit" in signal_names(kept)
     due = kept.cases[0].model_copy(update={"sol": (5.5, True)})
-    assert kinds(audit([due], world)) == {"disagrees"}
+    assert kinds(audit_cases([due], world)) == {"disagrees"}
 
 
 def test_range_of_sex_and_age(ward: Ward) -> None:
@@ -200,12 +200,12 @@ def test_range_of_sex_and_age(ward: Ward) -> None:
     hgb = result(3, 13.0, lab="HGB", unit="g/dL")
     woman, man = ward(patient(), hgb), ward(patient(gender="male"), hgb)
     for world, sol in ((woman, (13, False)), (man, (13, True))):
-        assert audit([case_on(world, plan)], world).cases[0].sol == sol
-    assert kinds(audit([case_on(woman, plan)], man)) == {"disagrees"}
+        assert audit_cases([case_on(world, plan)], world).cases[0].sol == sol
+    assert kinds(audit_cases([case_on(woman, plan)], man)) == {"disagrees"}
     unknown = ward(patient(gender=None), hgb)
-    assert "0 ranges of HGB" in texts(audit([case_on(woman, plan)], unknown))
+    assert "0 ranges of HGB" in texts(audit_cases([case_on(woman, plan)], unknown))
     unborn = ward(patient(birth="1960"), hgb)
-    assert "0 ranges of HGB" in texts(audit([case_on(woman, plan)], unborn))
+    assert "0 ranges of HGB" in texts(audit_cases([case_on(woman, plan)], unborn))
 
 
 def test_birthday_decides_the_age(ward: Ward) -> None:
@@ -213,12 +213,12 @@ def test_birthday_decides_the_age(ward: Ward) -> None:
         world = ward(patient(birth=birth), result(3, 4.1))
         case = case_on(world, PLAN)
         assert case.ground_truth.patient_age == age
-        assert audit([case], world).cases == (case,)
+        assert audit_cases([case], world).cases == (case,)
 
 
 def test_nothing_counts(ward: Ward) -> None:
     world = ward(patient(), result(3, 4.1, status="cancelled"))
-    kept = audit([case_on(world, PLAN), case_on(world, HIGH).model_copy(update={"id": "two"})], world)
+    kept = audit_cases([case_on(world, PLAN), case_on(world, HIGH).model_copy(update={"id": "two"})], world)
     assert [case.sol for case in kept.cases] == [(-1,), (-1, False)]
     assert {"nothing counts", "void result nearby"} <= signal_names(kept)
 
@@ -235,17 +235,17 @@ def test_untruths_about_the_patient(ward: Ward, said: str, told: str) -> None:
     world = ward(patient(birth="1960-01-01"), patient("S2"), result(3, 4.1))
     case = case_on(world, PLAN)
     spoken = case.model_copy(update={"instruction": case.instruction.replace("patient S1", said)})
-    assert told in texts(audit([spoken], world))
+    assert told in texts(audit_cases([spoken], world))
 
 
 def test_export_folder_says_the_same_as_the_world(mini: World, cases: tuple[Case, ...], tmp_path: Any) -> None:
     few = cases[::10]
     for kind in ("Patient", "Observation"):
         (tmp_path / f"{kind}.ndjson").write_bytes(b"\n".join(mini.resources(kind)) + b"\n")
-    from_folder = audit(few, tmp_path, now=mini.now)
-    assert from_folder.plain() == audit(few, mini).plain()
+    from_folder = audit_cases(few, tmp_path, now=mini.now)
+    assert from_folder.plain() == audit_cases(few, mini).plain()
     with pytest.raises(FhirGymError, match="give now"):
-        audit(few, tmp_path)
+        audit_cases(few, tmp_path)
 
 
 def test_varied_cases_are_audited_too(report: AuditReport, mini: World) -> None:
@@ -259,7 +259,7 @@ def test_varied_cases_are_audited_too(report: AuditReport, mini: World) -> None:
         with suppress(TaskError):  # of another window the mean may lie on a rounding half
             moved.append(vary(one.case, mini, **change))
     assert len(moved) > 25
-    assert audit(moved, mini).dropped == ()
+    assert audit_cases(moved, mini).dropped == ()
 
 
 def test_confidence_is_one_less_the_weights(report: AuditReport) -> None:
@@ -284,7 +284,7 @@ def test_review_takes_the_doubtful_and_a_balanced_sample(report: AuditReport) ->
 
 
 def test_audit_is_deterministic(mini: World, cases: tuple[Case, ...], report: AuditReport) -> None:
-    assert audit(cases, mini).plain() == report.plain()
+    assert audit_cases(cases, mini).plain() == report.plain()
 
 
 def test_truth_helper_agrees(mini: World, cases: tuple[Case, ...]) -> None:
@@ -293,4 +293,4 @@ def test_truth_helper_agrees(mini: World, cases: tuple[Case, ...]) -> None:
         assert case.plan is not None
         assert solution(case.plan, truth(case.plan, case.eval_MRN, chart(mini)).ground) == case.sol
     assert mini.now == NOW
-    assert isinstance(audit(cases[:1], mini).kept[0], Audited)
+    assert isinstance(audit_cases(cases[:1], mini).kept[0], Audited)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.curation.audit import AuditReport, audit
+from fhir_gym.curation.audit import AuditReport, audit_cases
 from fhir_gym.curation.rephrase import Rephrased, Rephraser
 from fhir_gym.errors import EndpointError, FhirGymError
 from fhir_gym.fhir import World
@@ -50,7 +50,7 @@ def test_rewordings_are_used_and_audited(report: AuditReport, mini: World, tmp_p
     assert [
         new.model_copy(update={"instruction": old.instruction}) for new, old in zip(found.cases, cases, strict=True)
     ] == list(cases)
-    audited = audit(found.cases, mini)
+    audited = audit_cases(found.cases, mini)
     assert audited.dropped == ()
     assert all("reworded" in {signal.name for signal in one.signals} for one in audited.kept)
 

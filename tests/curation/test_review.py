@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fhir_gym.curation.audit import AuditReport, for_review
-from fhir_gym.curation.page import page
+from fhir_gym.curation.page import review_page
 from fhir_gym.curation.review import (
     COLUMNS,
     Entry,
@@ -20,7 +20,7 @@ from fhir_gym.curation.review import (
     digest,
     entries,
     read_verdicts,
-    sheet,
+    review_sheet,
 )
 from fhir_gym.errors import RecordError, UnknownNameError
 from fhir_gym.tasks.action_reasoning.cases import Case
@@ -46,7 +46,7 @@ def rows(report: AuditReport) -> tuple[Entry, ...]:
 
 def fill(rows: tuple[Entry, ...], path: Path, verdicts: dict[int, tuple[str, str]], delimiter: str = ",") -> Path:
     """A sheet as a spreadsheet saves it, with verdicts and comments by row number from 0."""
-    listed = list(csv.DictReader(io.StringIO(sheet(rows), newline="")))
+    listed = list(csv.DictReader(io.StringIO(review_sheet(rows), newline="")))
     for number, (verdict, comment) in verdicts.items():
         listed[number] |= {"verdict": verdict, "comment": comment}
     with path.open("w", encoding="utf-8-sig", newline="") as file:
@@ -67,7 +67,7 @@ def test_round_trip(rows: tuple[Entry, ...], tmp_path: Path, delimiter: str) -> 
 
 
 def test_untouched_sheet_says_nothing(rows: tuple[Entry, ...], tmp_path: Path) -> None:
-    (tmp_path / "sheet.csv").write_text(sheet(rows), "utf-8", newline="")
+    (tmp_path / "sheet.csv").write_text(review_sheet(rows), "utf-8", newline="")
     assert {one.word for one in read_verdicts(tmp_path / "sheet.csv")} == {None}
 
 
@@ -76,7 +76,7 @@ def test_sheet_has_no_formulas(rows: tuple[Entry, ...], tmp_path: Path) -> None:
     for nasty in NASTY:
         spoilt = case.model_copy(update={"instruction": nasty, "id": nasty})
         entry = Entry(_with(rows[0], spoilt).task, "sample", "1 of 1")
-        text = sheet([entry])
+        text = review_sheet([entry])
         cells = [cell for line in csv.reader(io.StringIO(text, newline="")) for cell in line]
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
         (tmp_path / "one.csv").write_text(text, "utf-8", newline="")
@@ -108,7 +108,7 @@ def test_verdicts_are_applied(report: AuditReport, rows: tuple[Entry, ...], tmp_
 
 
 def edited(rows: tuple[Entry, ...], path: Path, old: str, new: str) -> Path:
-    text = sheet(rows)
+    text = review_sheet(rows)
     assert old in text
     path.write_text(text.replace(old, new), "utf-8", newline="")
     return path
@@ -123,7 +123,7 @@ def test_wrong_sheets_are_clear_errors(rows: tuple[Entry, ...], report: AuditRep
         (edited(rows, tmp_path / "d.csv", ",sample,", ",because,"), "not doubtful or sample"),
         (tmp_path / "missing.csv", "No such file"),
     ]
-    lines = sheet(rows[:1]).split("\r\n")
+    lines = review_sheet(rows[:1]).split("\r\n")
     path.write_text("\r\n".join([lines[0]]) + "\r\n", "utf-8", newline="")
     cases.append((path, "not numbered"))
     (tmp_path / "e.csv").write_bytes(b"\xff\xfe\x00garbage")
@@ -140,7 +140,7 @@ def test_wrong_sheets_are_clear_errors(rows: tuple[Entry, ...], report: AuditRep
 def test_lost_rows_are_missed(rows: tuple[Entry, ...], tmp_path: Path) -> None:
     """A row of a doubtful task cut out by mistake must not let it pass."""
     path = tmp_path / "sheet.csv"
-    listed = list(csv.DictReader(io.StringIO(sheet(rows), newline="")))
+    listed = list(csv.DictReader(io.StringIO(review_sheet(rows), newline="")))
     for lost in (0, 4, len(listed) - 1):
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
@@ -152,7 +152,7 @@ def test_lost_rows_are_missed(rows: tuple[Entry, ...], tmp_path: Path) -> None:
 
 def test_verdicts_on_other_tasks(rows: tuple[Entry, ...], report: AuditReport, tmp_path: Path) -> None:
     path = tmp_path / "sheet.csv"
-    path.write_text(sheet(rows), "utf-8", newline="")
+    path.write_text(review_sheet(rows), "utf-8", newline="")
     verdicts = read_verdicts(path)
     without = [case for case in report.cases if case.id != rows[0].task.case.id]
     with pytest.raises(UnknownNameError, match="unknown task"):
@@ -181,7 +181,7 @@ class Outline(HTMLParser):
 
 
 def test_page_shows_everything_and_needs_nothing(rows: tuple[Entry, ...]) -> None:
-    text = page(rows)
+    text = review_page(rows)
     outline = Outline()
     outline.feed(text)
     articles = [attrs for tag, attrs in outline.tags if tag == "article"]
@@ -201,13 +201,13 @@ def test_page_shows_everything_and_needs_nothing(rows: tuple[Entry, ...]) -> Non
     policy = next(attrs["content"] for tag, attrs in outline.tags if attrs.get("http-equiv"))
     assert policy is not None
     assert policy.startswith("default-src 'none'")
-    assert text == page(rows)
+    assert text == review_page(rows)
 
 
 def test_page_escapes_what_tasks_say(rows: tuple[Entry, ...]) -> None:
     evil = '"><script>alert(1)</script>$id & <b>'
     spoilt = rows[0].task.case.model_copy(update={"instruction": evil, "context": evil, "id": evil})
-    text = page([_with(rows[0], spoilt)])
+    text = review_page([_with(rows[0], spoilt)])
     outline = Outline()
     outline.feed(text)
     assert [tag for tag, _ in outline.tags].count("script") == 1
@@ -217,7 +217,7 @@ def test_page_escapes_what_tasks_say(rows: tuple[Entry, ...]) -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node to run the page's script")
 def test_what_the_page_saves_is_read_back(rows: tuple[Entry, ...], tmp_path: Path) -> None:
-    script = re.search(r"<script>\n(.*)start\(\);\n</script>", page(rows), re.DOTALL)
+    script = re.search(r"<script>\n(.*)start\(\);\n</script>", review_page(rows), re.DOTALL)
     assert script
     words = ["accept", "reject", ""]
     saved = [
@@ -274,7 +274,7 @@ URL.createObjectURL = (blob) => { blobs.push(blob); return "blob:1"; };
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node to run the page's script")
 def test_ticks_are_counted_saved_and_kept(rows: tuple[Entry, ...], tmp_path: Path) -> None:
-    script = re.search(r"<script>\n(.*)</script>", page(rows), re.DOTALL)
+    script = re.search(r"<script>\n(.*)</script>", review_page(rows), re.DOTALL)
     assert script
     data = [{"row": row.row, "id": row.task.case.id, "digest": digest(row.task.case), "why": row.why} for row in rows]
     acts = """

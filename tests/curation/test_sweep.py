@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.curation.audit import audit
+from fhir_gym.curation.audit import audit_cases
 from fhir_gym.curation.sweep import Setting, curve, prepare, shifts, windows
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
@@ -54,7 +54,7 @@ def test_varied_truths_are_right(mini: World, cases: tuple[Case, ...]) -> None:
     """The audit derives them again, by its own way; the settings' tasks differ from each other in window or limits."""
     for setting in (*windows("12h,36h"), *shifts("-10%,15%")):
         sweep = prepare(mini, cases, [setting])
-        assert audit(sweep.cases, mini).dropped == ()
+        assert audit_cases(sweep.cases, mini).dropped == ()
 
 
 def test_settings_that_fit_nothing(mini: World, cases: tuple[Case, ...]) -> None:
