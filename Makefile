@@ -52,9 +52,10 @@ format: $(DEV) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-bench: $(DEV) ## figures as JSON lines; the first run builds a large world
+bench: $(DEV) ## figures as JSON lines; the first run builds large worlds
 	@$(BIN)/python -m benchmarks.server $(ARGS)
 	@$(BIN)/python -m benchmarks.env $(ARGS)
+	@$(BIN)/python -m benchmarks.medagentbench $(filter --quick,$(ARGS))
 	@$(BIN)/python -m benchmarks.http
 	@$(BIN)/python -m benchmarks.soak --requests 2000
 	@$(BIN)/python -m benchmarks.chat $(filter --quick,$(ARGS))
