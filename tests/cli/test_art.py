@@ -1,0 +1,244 @@
+"""`fhir-gym art …`: what it writes is deterministic, read back, and never replaced unasked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fhir_gym.curation import rephrase
+from fhir_gym.rollouts import read_rollouts
+from fhir_gym.tasks.action_reasoning.ranges import LABS
+from fhir_gym.tasks.action_reasoning.taskfile import read_cases
+from fhir_gym.testing import ChatServer
+from tests.cli.conftest import Cli
+
+FEW = ("--per-family", 12)
+
+
+@pytest.fixture
+def made(cli: Cli, tmp_path: Path) -> Path:
+    """A folder with a task file, its sheet and its page."""
+    sheets = ("--review", tmp_path / "sheet.csv", "--review-html", tmp_path / "review.html", "--sample", 10)
+    outcome = cli("art", "generate", "--out", tmp_path / "tasks.json", *FEW, *sheets)
+    assert outcome.code == 0, outcome.err
+    return tmp_path
+
+
+def fill(sheet: Path, verdicts: Mapping[int, str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(sheet.read_text("utf-8"), newline="")))
+    for number, verdict in verdicts.items():
+        rows[number]["verdict"] = verdict
+    with sheet.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_mine(cli: Cli) -> None:
+    outcome = cli("art", "mine")
+    assert outcome.code == 0
+    for word in ("sparse", "cluster", "edge", "window", "demographic", "critically low", "void result"):
+        assert word in outcome.out
+    plain = json.loads(cli("art", "mine", "--json").out)
+    assert plain["world"] == "cohort-mini"
+    assert {one["lab"] for one in plain["offers"]} == set(LABS)
+
+
+def test_generate_gives_the_same_bytes(cli: Cli, made: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    outcome = cli(
+        *("art", "generate", "--out", again / "tasks.json", *FEW, "--sample", 10),
+        *("--review", again / "sheet.csv", "--review-html", again / "review.html"),
+    )
+    assert outcome.code == 0
+    assert "36 tasks written" in outcome.err
+    assert "Balance of kept tasks" in outcome.out
+    for name in ("tasks.json", "sheet.csv", "review.html"):
+        assert (again / name).read_bytes() == (made / name).read_bytes()
+    assert len(read_cases(made / "tasks.json")) == 36
+    other = cli("art", "generate", "--out", again / "other.json", *FEW, "--seed", 1)
+    assert other.code == 0
+    assert (again / "other.json").read_bytes() != (made / "tasks.json").read_bytes()
+
+
+def test_generate_as_json(cli: Cli, tmp_path: Path) -> None:
+    found = json.loads(cli("art", "generate", "--out", tmp_path / "tasks.json", "--per-family", 3, "--json").out)
+    assert (found["tasks"], found["kept"], found["dropped"]) == (9, 9, [])
+    assert found["balance"]["all"][""]["conditional"] == 3
+
+
+def test_nothing_is_replaced_unasked(cli: Cli, made: Path) -> None:
+    """A sheet that was filled in is not lost to a second run."""
+    before = {path: path.read_bytes() for path in made.iterdir()}
+    tasks, sheet, page, new = made / "tasks.json", made / "sheet.csv", made / "review.html", made / "new"
+    for argv in (
+        ("generate", "--out", tasks),
+        ("generate", "--out", new, "--review", sheet),
+        ("generate", "--out", new, "--review-html", page),
+        ("generate", "--out", new, "--review", new),
+        ("generate", "--out", made),
+        ("audit", tasks, "--sheet", sheet),
+        ("audit", tasks, "--html", page),
+        ("audit", tasks, "--out", tasks),
+        ("review", tasks, sheet, "--out", tasks),
+        ("sweep", "--windows", "12h", "--out", sheet),
+        ("sweep", "--windows", "12h", "--out", new, "--csv", sheet),
+    ):
+        outcome = cli("art", *argv)
+        assert outcome.code == 2, argv
+        assert {path: path.read_bytes() for path in made.iterdir()} == before
+
+
+def test_audit(cli: Cli, made: Path) -> None:
+    tasks = made / "tasks.json"
+    assert cli("art", "audit", tasks).code == 0
+    plain = json.loads(tasks.read_text())
+    plain[3]["ground_truth"]["value"] += 1
+    plain[5]["context"] = plain[5]["context"].replace("Lab code", "Code")
+    plain[7] |= {"instruction": plain[8]["instruction"], "context": plain[8]["context"]}
+    tasks.write_text(json.dumps(plain))
+    outcome = cli("art", "audit", tasks, "--out", made / "kept.json")
+    assert outcome.code == 1
+    for n in (3, 5, 7):
+        assert plain[n]["id"] in outcome.out
+    assert "disagrees: value is" in outcome.out
+    assert len(read_cases(made / "kept.json")) == 33
+    found = json.loads(cli("art", "audit", tasks, "--json").out)
+    assert [one["id"] for one in found["dropped"]] == [plain[n]["id"] for n in (3, 5, 7)]
+    assert cli("art", "audit", made / "kept.json").code == 0
+
+
+def test_review(cli: Cli, made: Path) -> None:
+    tasks, sheet, out = made / "tasks.json", made / "sheet.csv", made / "reviewed.json"
+    rows = list(csv.DictReader(io.StringIO(sheet.read_text("utf-8"), newline="")))
+    doubtful = [n for n, row in enumerate(rows) if row["why"] == "doubtful"]
+    fill(sheet, {n: "accept" for n in range(len(rows))} | {0: "reject"} | ({doubtful[-1]: ""} if doubtful else {}))
+    outcome = cli("art", "review", tasks, sheet, "--out", out)
+    assert outcome.code == 0
+    assert f"rejected  {rows[0]['id']}" in outcome.out
+    withheld = len([n for n in doubtful[-1:] if n])
+    assert outcome.out.count("withheld") == withheld
+    assert len(read_cases(out)) == 36 - 1 - withheld
+    kept = json.loads(
+        cli("art", "review", tasks, sheet, "--out", out, "--overwrite", "--keep-unreviewed", "--json").out
+    )
+    assert kept == {"kept": 35, "rejected": [{"id": rows[0]["id"], "comment": ""}], "withheld": []}
+
+
+def test_wrong_sheets(cli: Cli, made: Path) -> None:
+    tasks, sheet, out = made / "tasks.json", made / "sheet.csv", made / "reviewed.json"
+    fill(sheet, {0: "acept"})
+    outcome = cli("art", "review", tasks, sheet, "--out", out)
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert "did you mean 'accept'" in outcome.err
+    fill(sheet, {0: ""})
+    plain = json.loads(tasks.read_text())
+    gone = next(csv.DictReader(io.StringIO(sheet.read_text("utf-8"), newline="")))["id"]
+    tasks.write_text(json.dumps([one for one in plain if one["id"] != gone]))
+    outcome = cli("art", "review", tasks, sheet, "--out", out)
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert f"unknown task '{gone}'" in outcome.err
+    assert not out.exists()
+
+
+def politely(request: Mapping[str, Any]) -> str:
+    text = str(request["messages"][1]["content"]).partition("\n")[2]
+    return f"Please help: {text}"
+
+
+def test_generate_reworded(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rephrase, "cache_dir", lambda: tmp_path / "cache")
+    with ChatServer(politely) as server:
+        argv = ("art", "generate", *FEW, "--rephrase-with", "scripted", "--base-url", server.base_url)
+        outcome = cli(*argv, "--out", tmp_path / "a.json")
+        assert outcome.code == 0, outcome.err
+        assert "36 of 36 instructions reworded" in outcome.err
+        asked = len(server.requests)
+        assert cli(*argv, "--out", tmp_path / "b.json").code == 0
+        assert len(server.requests) == asked
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert all(case.instruction.startswith("Please help: ") for case in read_cases(tmp_path / "a.json"))
+    assert "reworded" in outcome.out
+    with ChatServer(["It is 4."] * 9, models=("other",)) as server:
+        argv = ("art", "generate", *FEW[:1], 2, "--rephrase-with", "other", "--base-url", server.base_url)
+        outcome = cli(*argv, "--out", tmp_path / "c.json")
+    assert "0 of 6 instructions reworded" in outcome.err
+    assert "answers not used: lost the" in outcome.err
+
+
+SWEEP = ("art", "sweep", "--tasks", 12, "--windows", "12h,24h", "--shifts=-10%,0%,10%")
+
+
+def test_sweep(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "sweep.jsonl"
+    points = json.loads(cli(*SWEEP, "--out", out, "--json").out)
+    assert [one["setting"] for one in points] == ["12h", "24h", "-10%", "0%", "+10%"]
+    assert all(one["success"]["share"] == 1 for one in points)
+    assert [one["changed"]["count"] for one in points if one["setting"] in ("24h", "0%")] == [0, 0]
+    assert all(one["success"]["low"] < 1 for one in points)
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert len(lines) == sum(one["tasks"] for one in points) == len(read_cases(tmp_path / "sweep.tasks.json"))
+
+    whole = [one.line(timings=False) for one in read_rollouts(out)]
+    out.write_bytes(b"".join(lines[:5]) + lines[5][:40])
+    again = cli(*SWEEP, "--out", out, "--resume", "--csv", tmp_path / "curve.csv")
+    assert again.code == 0
+    assert f"{len(lines) - 5} episodes written" in again.err
+    assert "By shift of the limits" in again.out
+    assert [one.line(timings=False) for one in read_rollouts(out)] == whole
+    curve = list(csv.DictReader(io.StringIO((tmp_path / "curve.csv").read_text())))
+    assert [(one["kind"], one["value"]) for one in curve][:3] == [
+        ("window", "12.0"),
+        ("window", "24.0"),
+        ("shift", "-0.1"),
+    ]
+    assert {one["success_share"] for one in curve} == {"1.0"}
+
+    other = cli(*SWEEP[:3], 15, *SWEEP[4:], "--out", out, "--resume")
+    assert other.code == 1
+    assert "another sweep" in other.err
+    idle = json.loads(cli(*SWEEP, "--out", out, "--overwrite", "--agent", "idle", "--json").out)
+    assert all(one["success"]["count"] == 0 for one in idle)
+
+
+def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
+    outcome = cli("art", "sweep", "--tasks-file", made / "tasks.json", "--windows", "36h", "--out", made / "s.jsonl")
+    assert outcome.code == 0
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert rows[2][0] == "36h"
+    assert {one.task.key.partition("@")[2] for one in read_rollouts(made / "s.jsonl")} == {"36h"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["mine", "--world", "cohort-min"], "cohort-mini"),
+        (["generate"], "--out"),
+        (["generate", "--out", "x", "--per-family", "0"], "per-family"),
+        (["generate", "--out", "x", "--world", "empty"], "has no"),
+        (["generate", "--out", "x", "--rephrase-with", "m", "--base-url", "nonsense"], "is no address"),
+        (["audit", "missing.json"], "cannot be read"),
+        (["review", "missing.json", "sheet.csv", "--out", "x"], "missing.json"),
+        (["sweep"], "--windows"),
+        (["sweep", "--windows", "12days"], "are not hours like"),
+        (["sweep", "--shifts", "0.1"], "are not percentages like"),
+        (["sweep", "--windows", "12h", "--agent", "golden"], "gold"),
+        (["sweep", "--windows", "12h", "--resume", "--overwrite"], "exclude"),
+        (["sweep", "--windows", "12h", "--tasks-file", "missing.json"], "cannot be read"),
+        (["swep"], ""),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(cli: Cli, argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = cli("art", *argv)
+    assert outcome.code in (1, 2)
+    assert told in outcome.err
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
