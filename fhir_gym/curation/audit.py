@@ -14,9 +14,12 @@ from fhir_gym.curation.confidence import REVIEW_BELOW, Signal, confidence, signa
 from fhir_gym.curation.examination import Examination, Unexaminable, disagreements, examine, moment, plan_faults
 from fhir_gym.curation.exported import Extract, extract
 from fhir_gym.curation.facts import facts_missing, rules_missing, untruths, wording
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.action_reasoning.cases import Case, Plan
+from fhir_gym.tasks.action_reasoning.foreign import inferred
+from fhir_gym.tasks.action_reasoning.ranges import LABS
+from fhir_gym.tasks.clock import instant
 from fhir_gym.types import Json
 
 __all__ = ["AuditReport", "Audited", "Dropped", "Kind", "Reason", "audit_cases", "for_review"]
@@ -45,12 +48,14 @@ class Audited:
 
     Attributes:
         case: The task.
+        plan: How it was made; of a task of others, how it would have been.
         found: What it rests on.
         signals: What a reviewer should look at.
         confidence: From 0 to 1.
     """
 
     case: Case
+    plan: Plan
     found: Examination
     signals: tuple[Signal, ...]
     confidence: float
@@ -63,9 +68,7 @@ class Audited:
     @property
     def stratum(self) -> str:
         """Its place in a balanced sample: kind and test, for conditional tasks kind and category."""
-        plan, truth = self.case.plan, self.case.ground_truth
-        what = truth.value_category or (plan.lab if plan else "")
-        return f"{plan.family if plan else ''} {what}"
+        return f"{self.plan.family} {self.case.ground_truth.value_category or self.plan.lab}"
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ def audit_cases(cases: Sequence[Case], source: World | Path, *, now: datetime | 
     the mining or the deriving that made the tasks is used.
 
     Args:
-        cases: The tasks; each has to say how it was made.
+        cases: The tasks. Those of others, which do not say how they were made, are held against the results and their
+            own limits; their words are not.
         source: The world, or a folder with its resources as NDJSON.
         now: The present, for a folder; a world has its own.
 
@@ -148,7 +152,7 @@ def audit_cases(cases: Sequence[Case], source: World | Path, *, now: datetime | 
         now = source.now
     if now is None:
         raise FhirGymError("an export does not say when the present is: give now")
-    labs = {case.plan.lab for case in cases if case.plan}
+    labs = {case.plan.lab for case in cases if case.plan} if all(case.plan for case in cases) else set(LABS)
     found = extract(source, labs, {case.eval_MRN for case in cases}, now=now)
     seen = _Seen()
     kept: list[Audited] = []
@@ -157,7 +161,7 @@ def audit_cases(cases: Sequence[Case], source: World | Path, *, now: datetime | 
         result = _audited(case, found, seen)
         if isinstance(result, Audited):
             kept.append(result)
-            seen.add(case)
+            seen.add(case, result.plan)
         else:
             dropped.append(Dropped(case, result))
     return AuditReport(tuple(kept), tuple(dropped))
@@ -190,23 +194,25 @@ def for_review(report: AuditReport, *, sample: int = 60, seed: int = 0) -> tuple
 
 
 def _audited(case: Case, extract: Extract, seen: _Seen) -> Audited | tuple[Reason, ...]:
-    plan = case.plan
-    if plan is None:
-        return (Reason("plan", "it does not say how it was made"),)
-    faults = tuple(Reason("plan", text) for text in plan_faults(plan, extract.now))
+    own = case.plan is not None
+    try:
+        plan = case.plan or inferred(case, instant(extract.now))
+    except TaskError as error:
+        return (Reason("plan", str(error)),)
+    faults = tuple(Reason("plan", text) for text in plan_faults(plan, extract.now, own=own))
     if faults:
         return faults
     try:
         found = examine(case, plan, extract)
     except Unexaminable as error:
         return (Reason("disagrees", str(error)),)
-    reworded, changed = wording(case, plan, found, extract.now)
+    reworded, changed = wording(case, plan, found, extract.now) if own else (False, [])
     reasons = (*_reasons(case, plan, found, extract), *(Reason("text", text) for text in changed))
     reasons += tuple(seen.reasons(case, plan))
     if reasons:
         return reasons
-    raised = signals(plan, found, extract.now, reworded=reworded)
-    return Audited(case, found, raised, confidence(raised))
+    raised = signals(plan, found, extract.now, reworded=reworded, own=own)
+    return Audited(case, plan, found, raised, confidence(raised))
 
 
 def _reasons(case: Case, plan: Plan, found: Examination, extract: Extract) -> Iterator[Reason]:
@@ -228,9 +234,9 @@ class _Seen:
     def __init__(self) -> None:
         self._asked: dict[tuple[object, ...], str] = {}
 
-    def add(self, case: Case) -> None:
+    def add(self, case: Case, plan: Plan) -> None:
         """Remember a task."""
-        for key in self._keys(case, case.plan):
+        for key in self._keys(case, plan):
             self._asked[key] = case.id
 
     def reasons(self, case: Case, plan: Plan) -> Iterator[Reason]:
@@ -240,8 +246,7 @@ class _Seen:
                 yield Reason("duplicate", f"{self._asked[key]} has the same {key[0]}")
 
     @staticmethod
-    def _keys(case: Case, plan: Plan | None) -> Iterator[tuple[object, ...]]:
+    def _keys(case: Case, plan: Plan) -> Iterator[tuple[object, ...]]:
         yield "id", case.id
         yield "text", " ".join(f"{case.instruction} {case.context}".casefold().split())
-        if plan is not None:
-            yield "question", plan.family, plan.lab, case.eval_MRN, moment(plan.as_of), plan.window_hours
+        yield "question", plan.family, plan.lab, case.eval_MRN, moment(plan.as_of), plan.window_hours

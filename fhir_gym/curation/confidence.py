@@ -36,6 +36,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         "age near a limit": 0.20,
         "mean near a half": 0.15,
         "reworded": 0.20,
+        "made by others": 0.20,
     }
 )
 """What each signal takes."""
@@ -71,14 +72,26 @@ def confidence(found: tuple[Signal, ...]) -> float:
     return float(max(Decimal(0), 1 - taken))
 
 
-def signals(plan: Plan, found: Examination, now: datetime, *, reworded: bool) -> tuple[Signal, ...]:
-    """The signals of a task, each at most once, in the order of `WEIGHTS`."""
+def signals(
+    plan: Plan, found: Examination, now: datetime, *, reworded: bool = False, own: bool = True
+) -> tuple[Signal, ...]:
+    """The signals of a task, each at most once, in the order of `WEIGHTS`.
+
+    Args:
+        plan: How it was made.
+        found: What it comes to.
+        now: The present.
+        reworded: Whether its instruction is another one than the template's.
+        own: Whether it was made here.
+    """
     first: dict[str, Signal] = {}
     for parts in (_of_value(plan, found), _of_time(found, now), _of_record(found), _of_person(plan, found, now)):
         for one in parts:
             first.setdefault(one.name, one)
     if reworded:
         first["reworded"] = Signal("reworded", "the instruction is not the template's")
+    if not own:
+        first["made by others"] = Signal("made by others", "its words and its limits are held against no table")
     return tuple(first[name] for name in WEIGHTS if name in first)
 
 
@@ -94,7 +107,7 @@ def _of_value(plan: Plan, found: Examination) -> Iterator[Signal]:
             yield Signal("value at a limit", f"{value} is the {words}")
         elif abs(value - limit) <= step:
             yield Signal("value next to a limit", f"{value} is one step from the {words}")
-    if found.limits:
+    if found.row is not None:
         low, high = found.limits["critically_low"] / 3, found.limits["critically_high"] * 3
         if not low <= value <= high:
             yield Signal("implausible value", f"{value} is far beyond what is critical")

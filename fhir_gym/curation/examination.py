@@ -27,6 +27,7 @@ _SCENARIOS = {
     "conditional": ("general", "demographic"),
 }
 _MOST_DIGITS = 3
+_THEIR_OWN = frozenset({"threshold_low", "threshold_high", "value_category"})
 _LIMITS = ("low", "high", "critically_low", "critically_high")
 
 
@@ -86,15 +87,18 @@ def examine(case: Case, plan: Plan, extract: Extract) -> Examination:
         value = places(exact, plan.digits)
         if on_half(exact, plan.digits):
             doubts.append(f"the mean {exact} lies exactly between two roundings")
-    row = _range(plan.lab, person.gender, age) if plan.family == "conditional" else None
-    limits = _limits(row, plan.shift) if row else {}
+    looks = plan.family == "conditional"
+    row = _range(plan.lab, person.gender, age) if looks and case.plan else None
+    limits = _limits(row, plan.shift) if row else _thresholds(case)
     truth: dict[str, Any] = dict.fromkeys(GroundTruth.model_fields)
     truth |= {"value": value, "timestamp": used[-1].text if used else None}
     truth |= {"patient_age": age, "patient_gender": person.gender}
     sol: tuple[Json | Decimal, ...] = (Decimal(-1) if value is None else value,)
-    if row is not None:
+    if looks:
         truth |= _judged(row, limits, value, plan)
         sol += (truth["should_order"],)
+    if case.plan is None:
+        truth = {name: right for name, right in truth.items() if _is_said(name, case.ground_truth)}
     return Examination(person, age, reading, used, exact, value, row, limits, truth, sol, tuple(doubts))
 
 
@@ -111,8 +115,14 @@ def disagreements(case: Case, found: Examination) -> Iterator[str]:
         yield f"the answer is [{right_answer}], the task says [{', '.join(map(_shown, case.sol))}]"
 
 
-def plan_faults(plan: Plan, now: datetime) -> Iterator[str]:
-    """What is wrong with a plan by itself; with such a fault a task is not looked at further."""
+def plan_faults(plan: Plan, now: datetime, *, own: bool) -> Iterator[str]:
+    """What is wrong with a plan by itself; with such a fault a task is not looked at further.
+
+    Args:
+        plan: The plan.
+        now: The present.
+        own: Whether the task was made here, so that its order is one of ours.
+    """
     if plan.lab not in LABS:
         yield f"there is no lab {plan.lab!r}"
         return
@@ -124,7 +134,7 @@ def plan_faults(plan: Plan, now: datetime) -> Iterator[str]:
         yield f"{plan.lab} has {least} digits, the plan says {plan.digits}"
     yield from _text_faults(plan)
     if plan.family == "conditional":
-        yield from _order_faults(plan)
+        yield from _order_faults(plan) if own else ()
     elif plan.direction is not None or plan.order is not None or plan.shift:
         yield f"{plan.family} tasks have no direction, order or shift"
     if plan.family == "aggregation" and plan.window_hours is None:
@@ -193,13 +203,27 @@ def _limits(row: Range, shift: float) -> dict[str, Decimal]:
     return {name: places(limit * share, LABS[row.lab].digits) for name, limit in found.items()}
 
 
-def _judged(row: Range, limits: Mapping[str, Decimal], value: Decimal | None, plan: Plan) -> dict[str, Any]:
-    found: dict[str, Any] = {"threshold_low": limits["low"], "threshold_high": limits["high"], "should_order": False}
+def _thresholds(case: Case) -> dict[str, Decimal]:
+    """The limits a case of others names."""
+    truth = case.ground_truth
+    named = {"low": truth.threshold_low, "high": truth.threshold_high}
+    return {name: Decimal(str(limit)) for name, limit in named.items() if limit is not None}
+
+
+def _is_said(name: str, truth: GroundTruth) -> bool:
+    """Whether a case of others has to agree about something: it need not say all, and has its own table of ranges."""
+    return name == "value" or (name not in _THEIR_OWN and getattr(truth, name) is not None)
+
+
+def _judged(row: Range | None, limits: Mapping[str, Decimal], value: Decimal | None, plan: Plan) -> dict[str, Any]:
+    low, high = limits.get("low"), limits.get("high")
+    found: dict[str, Any] = {"threshold_low": low, "threshold_high": high, "should_order": False}
     if value is not None:
-        low, high = value < limits["low"], value > limits["high"]
-        due = (low and plan.direction != "high") or (high and plan.direction != "low")
-        category = band(value, limits, Decimal(str(row.borderline)))
-        found |= {"is_low": low, "is_high": high, "should_order": due, "value_category": category}
+        is_low, is_high = low is not None and value < low, high is not None and value > high
+        due = (is_low and plan.direction != "high") or (is_high and plan.direction != "low")
+        found |= {"is_low": is_low, "is_high": is_high, "should_order": due}
+        if row is not None:
+            found["value_category"] = band(value, limits, Decimal(str(row.borderline)))
     return found
 
 

@@ -13,7 +13,7 @@ from fhir_gym.curation.opinion import places
 from fhir_gym.curation.wording import changes, has, hours_said, instants, senses
 from fhir_gym.tasks.action_reasoning.cases import Case, Plan
 from fhir_gym.tasks.action_reasoning.orders import ORDERS
-from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, context, instruction
+from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, context, instruction, rounding
 from fhir_gym.tasks.action_reasoning.ranges import LABS, RANGES, Range
 from fhir_gym.tasks.action_reasoning.series import Person
 from fhir_gym.tasks.clock import instant
@@ -44,8 +44,9 @@ _OLD = 60
 
 
 def prompt(case: Case, plan: Plan) -> str:
-    """All that is said to an agent of a task's facts and rules."""
-    return "\n\n".join((case.context, case.instruction, ENDINGS[plan.family]))
+    """All that is said to an agent of a task's facts and rules; what a task of others leaves unsaid is added."""
+    told = rounding(plan.digits) if case.plan is None and plan.family == "aggregation" else ""
+    return "\n\n".join((case.context, told, case.instruction, ENDINGS[plan.family]))
 
 
 def facts_missing(case: Case, plan: Plan, now: datetime) -> Iterator[str]:
@@ -53,6 +54,8 @@ def facts_missing(case: Case, plan: Plan, now: datetime) -> Iterator[str]:
     lab, text = LABS[plan.lab], f"{case.instruction}\n{case.context}"
     if not has(case.instruction, case.eval_MRN):
         yield f"the instruction does not name the patient {case.eval_MRN}"
+    if case.plan is None:  # what others leave unsaid is said by the prompt, and what they say is no template's
+        return
     if not has(case.instruction.lower(), lab.title):
         yield f"the instruction does not say {lab.title}"
     if f"Lab code: {plan.lab}" not in text or not has(text, plan.lab):

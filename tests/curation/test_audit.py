@@ -50,7 +50,7 @@ def test_corruptions_are_caught_for_what_they_are(report: AuditReport, mini: Wor
     by_kind = {
         "disagrees": good.model_copy(update={"sol": (99, True)}),
         "text": good.model_copy(update={"context": good.context.replace("Lab code", "Code")}),
-        "plan": good.model_copy(update={"plan": None}),
+        "plan": good.model_copy(update={"plan": good.plan and good.plan.model_copy(update={"unit": "stone"})}),
     }
     for kind, bad in by_kind.items():
         assert kinds(audit_cases([bad], mini)) == {kind}
@@ -294,3 +294,72 @@ def test_truth_helper_agrees(mini: World, cases: tuple[Case, ...]) -> None:
         assert solution(case.plan, truth(case.plan, case.eval_MRN, chart(mini)).ground) == case.sol
     assert mini.now == NOW
     assert isinstance(audit_cases(cases[:1], mini).kept[0], Audited)
+
+
+def test_the_papers_example(ward: Ward) -> None:
+    """Figure 2, on a world that holds its patient."""
+    taken: dict[str, Any] = {"effectiveDateTime": "2023-11-13T01:18:00+00:00", "issued": "2023-11-13T02:00:00+00:00"}
+    mg = result(9, 1.8, lab="MG", unit="mg/dL", owner="S6227720", **taken)
+    world = ward(
+        patient("S6227720", "male", "1956-08-01"), mg, result(60, 1.2, lab="MG", unit="mg/dL", owner="S6227720")
+    )
+    example = Case.model_validate(
+        {
+            "id": "taskthreshold_37",
+            "instruction": "Review most recent magnesium value for elderly male patient S6227720. Order IV "
+            "replacement if clinically low.",
+            "context": "Lab code: MG. Patient requires IV magnesium protocol if below threshold.",
+            "sol": [1.8, False],
+            "eval_MRN": "S6227720",
+            "ground_truth": {
+                "value": 1.8,
+                "timestamp": "2023-11-13T01:18:00+00:00",
+                "patient_age": 67,
+                "patient_gender": "male",
+                "threshold_low": 1.7,
+                "threshold_high": None,
+                "is_low": False,
+                "is_high": False,
+                "should_order": False,
+                "value_category": "borderline_low",
+            },
+        }
+    )
+    kept = audit_cases([example], world)
+    assert kept.cases == (example,)
+    assert {"made by others", "value next to a limit"} <= signal_names(kept)
+    for name, wrong in (
+        ("value", 1.2),
+        ("timestamp", "2023-11-10T22:15:00Z"),
+        ("patient_age", 66),
+        ("patient_gender", "female"),
+        ("threshold_low", 1.9),
+        ("threshold_high", 1.75),
+        ("is_low", True),
+        ("is_high", True),
+        ("should_order", True),
+    ):
+        spoilt = example.model_copy(update={"ground_truth": example.ground_truth.model_copy(update={name: wrong})})
+        assert kinds(audit_cases([spoilt], world)) <= {"disagrees", "plan"}, name
+        assert audit_cases([spoilt], world).kept == (), name
+    vague = example.model_copy(update={"context": "", "instruction": "Review patient S6227720."})
+    assert kinds(audit_cases([vague], world)) == {"plan"}
+
+
+def test_a_mean_of_others(ward: Ward) -> None:
+    """Its own number of decimals, and only what it says of the patient."""
+    world = ward(patient(), *(result(n + 1, value) for n, value in enumerate((4.1, 4.2, 4.4))))
+    plain = {
+        "id": "aggregation_1",
+        "instruction": "What is the average potassium of patient S1 over the last 24 hours?",
+        "context": "Lab code: K.",
+        "sol": [4.2],
+        "eval_MRN": "S1",
+        "ground_truth": {"value": 4.2},
+    }
+    case = Case.model_validate(plain)
+    assert audit_cases([case], world).cases == (case,)
+    wrong = Case.model_validate(plain | {"sol": [4.3], "ground_truth": {"value": 4.3}})
+    assert kinds(audit_cases([wrong], world)) == {"disagrees"}
+    elsewhere = Case.model_validate(plain | {"eval_MRN": "S2"})
+    assert kinds(audit_cases([elsewhere], world)) == {"disagrees"}
