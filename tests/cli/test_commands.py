@@ -116,6 +116,19 @@ def test_tasks_check_passes_and_says_what_it_did(cli: Cli) -> None:
     assert "takes a decoy for what it is made to resemble" in outcome.out
 
 
+def test_tasks_check_tries_each_environment_on_its_own_world(cli: Cli) -> None:
+    other = "FHIRAgent/ActionReasoning-v0"
+    outcome = cli("tasks", "check", other, "FHIRAgent/MedAgentBench-v0", "--tasks", "01", "--variations", 1, "--json")
+    report = json.loads(outcome.out)
+    assert report["world"] == "cohort-mini, hospital-small"
+    assert [(one["env"], one["task"], one["variations"]) for one in report["tasks"]] == [
+        (other, "01", 1),
+        ("FHIRAgent/MedAgentBench-v0", "01", 1),
+    ]
+    alone = cli("tasks", "check", other, "--tasks", "01", "--variations", 1, "--world", "hospital-small", "--json")
+    assert json.loads(alone.out)["world"] == "hospital-small"
+
+
 def test_tasks_check_takes_numbers_of_variations(cli: Cli) -> None:
     for given, tried in (("2", 2), ("0-1,1000", 3)):
         outcome = cli("tasks", "check", ENV, "--tasks", "04a", "--variations", given, "--json")

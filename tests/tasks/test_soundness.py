@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from fhir_gym.actions import Action, Finish, Get, parse
-from fhir_gym.tasks import Check, EndState, Fhir, Gold, Task, Touch, get_task, grading, task_keys
+from fhir_gym.errors import UnknownNameError
+from fhir_gym.tasks import Check, EndState, Fhir, Gold, Task, Touch, get_task, grading, packs, task_keys
 from fhir_gym.tasks.answers import Count
 from fhir_gym.tasks.appointment.t01_new_patient import NewPatient
 from fhir_gym.tasks.appointment.t02_search_patient import SearchExistingPatient, SearchNonexistentPatient
@@ -20,7 +21,7 @@ from fhir_gym.tasks.appointment.t14_make_appointment import MakeAppointment
 from fhir_gym.tasks.appointment.t15_cancel_appointment import CancelAppointment
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import equal
-from fhir_gym.tasks.soundness import SoundnessReport, TaskReport, check, check_task
+from fhir_gym.tasks.soundness import SoundnessReport, TaskReport, by_world, check, check_task, merged
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
 from fhir_gym.tasks.soundness.groups import Group
 
@@ -356,6 +357,37 @@ def test_workers_find_what_one_process_finds(tiny_world: World) -> None:
         for one in report.tasks:
             one.setup_ms.clear()
     assert alone == together
+
+
+def test_each_pack_is_tried_on_its_own_world() -> None:
+    groups = by_world()
+    assert {name: {task.pack for task in some} for name, some in groups.items()} == {
+        "cohort-mini": {"FHIRAgent/ActionReasoning-v0"},
+        "hospital-small": {*PACKS, "FHIRAgent/MedAgentBench-v0"},
+    }
+    assert sum(map(len, groups.values())) == sum(len(task_keys(env)) for env in packs())
+    assert list(by_world(world="elsewhere")) == ["elsewhere"]
+    assert [task.key for task in by_world([PACK], tasks=["02a", "01"])["hospital-small"]] == ["01", "02a"]
+    shared = by_world(["FHIRAgent/ActionReasoning-v0", "FHIRAgent/MedAgentBench-v0"], tasks=["02"])
+    assert {name: [task.key for task in some] for name, some in shared.items()} == {
+        "cohort-mini": ["02"],
+        "hospital-small": ["02"],
+    }
+    with pytest.raises(UnknownNameError, match="02a"):
+        by_world(tasks=["02x"])
+
+
+def test_reports_of_several_worlds_are_one(tiny_world: World, own_world: Callable[[str], World]) -> None:
+    first = check(tiny_world, [PACK], tasks=["02a"], variations=1)
+    second = check(own_world(PACK), ["FHIRAgent/MedAgentBench-v0"], variations=1)
+    both = merged([first, second])
+    assert both.world == "tiny, hospital-small"
+    assert both.tasks == (*first.tasks, *second.tasks)
+    assert both.whole == ("FHIRAgent/MedAgentBench-v0",)
+    assert set(both.to_json()) == set(first.to_json())
+    assert merged([first]) == first
+    broken = replace(second, tasks=(TaskReport(PACK, "x", checks=["never needed"]),))
+    assert not merged([first, broken]).sound
 
 
 def test_report_as_table_and_json(tiny_world: World) -> None:

@@ -25,7 +25,9 @@ _MEAN = re.compile(r"\b(?:average|mean|averaged?)\b", re.IGNORECASE)
 _LOW = re.compile(r"\b(?:low|below|under|deficien\w*|decreased|less than)\b", re.IGNORECASE)
 _HIGH = re.compile(r"\b(?:high|above|over|elevated|increased|exceed\w*|greater than)\b", re.IGNORECASE)
 _OUTSIDE = re.compile(r"\b(?:outside|abnormal|out of (?:the )?(?:normal |reference )?range)\b", re.IGNORECASE)
-_ORDERING = re.compile(r"\b(?:order|place|start|give|initiate|request|refer)\b[^.;]*", re.IGNORECASE)
+_ORDERING = re.compile(
+    r"\b(?:order|place|start|give|initiate|request|refer)\b.*?(?=\b(?:if|when|unless)\b|[.;]|$)", re.IGNORECASE
+)
 _DRUG = re.compile(
     r"\b(?:replac\w+|replet\w+|supplement\w*|infus\w+|insulin|medication|vitamin|dextrose|drug|dose|iv|intravenous|oral)\b",
     re.IGNORECASE,
