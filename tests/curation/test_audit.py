@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -363,3 +365,17 @@ def test_a_mean_of_others(ward: Ward) -> None:
     assert kinds(audit_cases([wrong], world)) == {"disagrees"}
     elsewhere = Case.model_validate(plain | {"eval_MRN": "S2"})
     assert kinds(audit_cases([elsewhere], world)) == {"disagrees"}
+
+
+def test_the_second_derivation_shares_no_code_with_the_first() -> None:
+    """Of what makes tasks it reads tables and texts; what looks things up and calculates is its own."""
+    makers = {"series", "mining", "deriving", "generation", "picking", "traps", "sources", "params", "reasoning_task"}
+    allowed = {"facts": {"series": {"Person"}}}  # a name, a sex and an age, for the words of a template
+    for module in ("exported", "opinion", "examination", "confidence", "facts", "audit"):
+        tree = ast.parse((Path(facts.__file__).parent / f"{module}.py").read_text("utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and "action_reasoning" in (node.module or ""):
+                source, names = str(node.module).rpartition(".")[2], {one.name for one in node.names}
+                assert source not in makers or names <= allowed.get(module, {}).get(source, set()), (module, source)
+                if source == "ranges":
+                    assert names <= {"LABS", "RANGES", "Range"}, module
