@@ -164,7 +164,7 @@ def _idle(plan: Plan, person: Person, age: int | None, rng: random.Random) -> It
         for code in rng.sample([one for one in LABS if one != plan.lab], 2):
             yield f"Lab code: {code} ({LABS[code].title}). {table_text(code)}"
         if plan.scenario != "demographic":
-            yield f"{person.id} is {person.name}, {_about(person, age)}."
+            yield f"Patient {person.id} is on file as {person.name} ({_about(person, age)})."
 
 
 def _about(person: Person, age: int | None) -> str:
