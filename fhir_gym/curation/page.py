@@ -9,6 +9,7 @@ from importlib.resources import files
 from string import Template
 
 from fhir_gym.curation.review import Entry, Line, digest
+from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS
 
 __all__ = ["review_page"]
 
@@ -44,7 +45,8 @@ def review_page(rows: Sequence[Entry]) -> str:
     frame = Template(files(__package__).joinpath("page.html").read_text("utf-8"))
     whole = blake2b("\n".join(digest(row.task.case) for row in rows).encode(), digest_size=8).hexdigest()
     articles = "\n".join(_article(number, row) for number, row in enumerate(rows, start=1))
-    text = frame.substitute(count=len(rows), articles=articles)
+    rules = "\n".join(f"<h3>{family}</h3>\n<p>{escape(text)}</p>" for family, text in ENDINGS.items())
+    text = frame.substitute(count=len(rows), articles=articles, rules=rules)
     return text.replace("<body>", f'<body data-digest="{whole}">', 1)
 
 

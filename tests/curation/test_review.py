@@ -24,6 +24,7 @@ from fhir_gym.curation.review import (
 )
 from fhir_gym.errors import RecordError, UnknownNameError
 from fhir_gym.tasks.action_reasoning.cases import Case
+from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS
 
 NASTY = (
     "=1+1",
@@ -194,6 +195,8 @@ def test_page_shows_everything_and_needs_nothing(rows: tuple[Entry, ...]) -> Non
             assert record.id in outline.text
             assert record.text in outline.text
         assert sum(line.role == "decides" for line in row.lines) == len(row.task.found.used)
+    for rules in ENDINGS.values():
+        assert rules in outline.text
     loading = [attrs for _, attrs in outline.tags if {"src", "href", "action"} & attrs.keys()]
     assert loading == []
     assert "@import" not in text
