@@ -2,9 +2,10 @@
 
     python -m benchmarks.reasoning_errors --world cohort-mini --tasks 40
 
-Each lazy agent (see `benchmarks/_lazy.py`) makes one error and does all else right. One JSON line an agent: how many
-tasks it was tried on, how many it solved, in how many the error gave the right thing by luck, how many successes came
-with the wrong thing (there must be none), and the labels of its other failures. The last line is the total.
+Each lazy agent (`_lazy_values`, `_lazy_acts`) makes one error and does all else right. One JSON line an agent: in how
+many tasks it was tried, how many it solved, in how many what its error spoils came out right by luck, how many failures
+a plainer error explains as well, how many successes came with the wrong thing (there must be none), and the labels of
+its other failures by those they deserve. The last line is the total.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from benchmarks import _lazy_acts, _lazy_values
 from benchmarks._clerk import Ask, Clerk
-from benchmarks._lazy import LAZY, Lazy
+from benchmarks._lazy import Lazy, every
 from benchmarks.official_agreement import open_data
 from fhir_gym import Episode
 from fhir_gym.agents import Agent, Context
@@ -29,7 +32,10 @@ from fhir_gym.tasks.action_reasoning import PACK
 from fhir_gym.tasks.action_reasoning.steps import FLAG, VALUE
 from fhir_gym.tasks.grading import ANSWER_FORM
 
-__all__ = ["Tally", "confusion", "main", "play"]
+__all__ = ["LAZY", "Tally", "confusion", "main", "play"]
+
+LAZY = tuple(one for module in (_lazy_acts, _lazy_values) for one in every() if one.__module__ == module.__name__)
+"""All lazy agents."""
 
 
 @dataclass
@@ -100,13 +106,17 @@ def play(episode: Episode, agent: Agent) -> Verdict:
 
 
 def confusion(
-    world: World, *, variations: Sequence[int], agents: Sequence[type[Lazy]] = LAZY, task_file: str | None = None
+    world: World,
+    *,
+    variations: Sequence[int] = (0,),
+    agents: Sequence[type[Lazy]] = LAZY,
+    task_file: str | Path | None = None,
 ) -> list[Tally]:
     """Every agent on every task.
 
     Args:
         world: The world.
-        variations: Numbers of the variations of each task; for a task file only 0.
+        variations: Numbers of the variations of each task; those of a task file have one, 0.
         agents: The lazy ones.
         task_file: A task file; None for the pack's own tasks.
     """
@@ -120,9 +130,9 @@ def confusion(
     return list(tallies.values())
 
 
-def _episodes(world: World, variations: Sequence[int], task_file: str | None) -> Iterator[Episode]:
+def _episodes(world: World, variations: Sequence[int], task_file: str | Path | None) -> Iterator[Episode]:
     for key in task_set(PACK, task_file):
-        for number in (0,) if task_file else variations:
+        for number in variations:
             with Episode(PACK, task=key, variation=number, world=world, task_file=task_file) as episode:
                 if not play(episode, Clerk()).success:
                     raise RuntimeError(f"the careful agent fails in {key}, variation {number}: {episode.prompt}")
@@ -162,7 +172,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     with ExitStack() as stack:
         world = stack.enter_context(open_data(args.world, stack))
-        tallies = confusion(world, variations=range(args.tasks), task_file=args.task_file)
+        variations = (0,) if args.task_file else range(args.tasks)
+        tallies = confusion(world, variations=variations, task_file=args.task_file)
     for tally in tallies:
         print(json.dumps(tally.plain()))
     total = Tally("all", False)

@@ -28,6 +28,10 @@ _WINDOW: ErrorLabel = "window boundary"
 _INCLUSION: ErrorLabel = "incomplete inclusion"
 _ARITHMETIC: ErrorLabel = "arithmetic"
 
+_REPLACED = "a result that was replaced"
+_FEW = 3
+"""Leaving one of so few results out often gives a round number; of more, a round number is a rounded one."""
+
 
 class Source(NamedTuple):
     """What would give a number.
@@ -95,7 +99,7 @@ class Records:
         return (
             ("a result in another unit", self._shown(series.others)),
             ("a withdrawn result", self._shown(series.void)),
-            ("a result that was replaced", self._shown(series.superseded)),
+            (_REPLACED, self._shown(series.superseded)),
         )
 
     @property
@@ -144,7 +148,7 @@ def _windows(records: Records) -> Iterator[tuple[str, tuple[Reading, ...]]]:
 
 
 def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
-    """Whether a number is another one, rounded half up to so many digits or more.
+    """Whether a number is another one, rounded to so many digits or more, a half up or down.
 
     Args:
         answer: What was answered, a finite number.
@@ -152,16 +156,13 @@ def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
         digits: Digits after the decimal point; None if nothing is rounded.
     """
     told = Fraction(as_written(answer))
-    if abs(told - exact) <= Fraction(1, 10**9) * max(
-        Fraction(1), abs(exact)
-    ):  # a sum of binary fractions is no other number
-        return True
+    slack = Fraction(1, 10**9) * max(Fraction(1), abs(exact))  # what a sum of binary fractions is off
     if digits is None:
-        return False
+        return abs(told - exact) <= slack
     places = digits
     while (told * 10**places).denominator != 1:
         places += 1
-    return told == Fraction((exact * 10**places + Fraction(1, 2)).__floor__(), 10**places)
+    return abs(told - exact) <= Fraction(1, 2 * 10**places) + slack
 
 
 def explained(records: Records, answer: float) -> Source | None:
@@ -191,6 +192,8 @@ def _of_mean(records: Records) -> Iterator[Source]:
         yield Source(_INCLUSION, "the latest result alone", _mean(window[-1:]), computed=False)
         yield from _roundings(_mean(window), records.plan.digits)
         yield from _slips(window)
+    if records.complete and len(window) > _FEW:
+        yield from _coarsely(records)
     others = [
         Source(_WINDOW, f"the mean of {words}", _mean(readings))
         for words, readings in windows(records)
@@ -200,8 +203,7 @@ def _of_mean(records: Records) -> Iterator[Source]:
     # Whoever searched for just the window knows it, and is less likely to have taken another one.
     yield from (*parts, *others) if records.shown == window else (*others, *parts)
     if records.complete:
-        for places in range(records.plan.digits):
-            yield from _roundings(_mean(window), places)
+        yield from _coarsely(records)
         for one in window:
             yield Source(_INCLUSION, f"the result of {one.text} alone", _mean([one]), computed=False)
     for one in (*records.shown, *(one for _, readings in records.uncounted for one in readings)):
@@ -210,17 +212,17 @@ def _of_mean(records: Records) -> Iterator[Source]:
 
 def _of_what_was_shown(records: Records) -> Iterator[Source]:
     """Means of all that a search found: if they explain an answer, it was the search that was wrong."""
-    foreign, void, replaced = (readings for _, readings in records.uncounted)
+    (_, foreign), *kinds = records.uncounted
     # Whoever takes other units for the test's own may still have made another error first.
-    for shown in (records.shown, _together(records.shown, foreign)):
-        inside = between(shown, records.start, records.as_of)
-        for readings in (shown, inside):
+    read = [records.shown, _together(records.shown, foreign)] if foreign else [records.shown]
+    for shown in read:
+        for readings in (shown, between(shown, records.start, records.as_of)):
             if readings and readings != records.window:
                 yield Source(*selection(records, readings), _mean(readings))
-        for words, more, label in (
-            ("withdrawn results", void, _WRONG_VALUE),
-            ("results that were replaced", replaced, _INCLUSION),
-        ):
+    for shown in read:
+        inside = between(shown, records.start, records.as_of)
+        for words, more in kinds:
+            label = _INCLUSION if words == _REPLACED else _WRONG_VALUE
             if within := between(more, records.start, records.as_of):
                 in_place = tuple({one.taken: one for one in (*inside, *within)}.values())
                 for readings in ((*inside, *within), in_place, (*shown, *more)):
@@ -247,6 +249,12 @@ def _roundings(exact: Fraction, places: int) -> Iterator[Source]:
     scale = 10**places
     for rounded in ((exact * scale).__floor__(), (exact * scale).__ceil__()):
         yield Source(_ARITHMETIC, f"rounded to {places} digits, or cut off", Fraction(rounded, scale), computed=False)
+
+
+def _coarsely(records: Records) -> Iterator[Source]:
+    """The right mean with fewer digits than asked for."""
+    for places in range(records.plan.digits):
+        yield from _roundings(_mean(records.window), places)
 
 
 def _of_parts(records: Records) -> Iterator[Source]:
