@@ -28,7 +28,7 @@ ENV_ID = "FHIRAgent/Appointment-v0"
 @contextmanager
 def serving(world: World) -> Iterator[str]:
     """Base url of a server that holds a world, in a thread."""
-    config = uvicorn.Config(create_app(world), host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    config = uvicorn.Config(create_app(world), host="127.0.0.1", port=0, log_level="error")
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run)
     thread.start()

@@ -106,7 +106,10 @@ def test_processes_answer_as_one_alone(hospital: World) -> None:
 
 def test_sessions_of_one_thread_do_not_disturb_each_other(hospital: World) -> None:
     """Their requests in turns, so that each session's cached statements and pages meet the others' writes."""
-    serial = [answers(session, seed) for seed in range(3) for session in [hospital.session()]]
+    serial = []
+    for seed in range(3):
+        with hospital.session() as session:
+            serial.append(answers(session, seed))
     sessions = [hospital.session() for _ in range(3)]
     turns = [list(requests(hospital, seed)) for seed in range(3)]
     found: list[list[Response]] = [[] for _ in sessions]

@@ -47,12 +47,13 @@ RESOURCES: list[Resource] = [
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     path = tmp_path_factory.mktemp("world") / "w.sqlite"
     with WorldBuilder(path, name="small", seed=None, now=NOW) as builder:
         for resource in RESOURCES:
             builder.add(resource)
-    return World.open(path)
+    with World.open(path) as world:
+        yield world
 
 
 @pytest.fixture
@@ -346,7 +347,8 @@ def test_few_connections_are_kept_and_none_of_a_closed_world(world: World) -> No
     broken, *sound = again
     broken.close()
     connections.give_back(broken)
-    assert connections.take() is not broken
+    sound.append(connections.take())
+    assert sound[-1] is not broken
     connections.close()
     for db in sound:
         connections.give_back(db)

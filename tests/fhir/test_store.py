@@ -93,15 +93,13 @@ def test_what_is_no_world_is_refused_clearly(tmp_path: Path, damage: str) -> Non
 
 
 def test_a_world_pickles_as_its_path(tmp_path: Path) -> None:
-    world = build(tmp_path / "w.sqlite", patient("A"))
-    again = pickle.loads(pickle.dumps(world))
-    assert again.manifest == world.manifest
-    assert again.read("Patient", "A") == world.read("Patient", "A")
+    with build(tmp_path / "w.sqlite", patient("A")) as world, pickle.loads(pickle.dumps(world)) as again:
+        assert again.manifest == world.manifest
+        assert again.read("Patient", "A") == world.read("Patient", "A")
 
 
 def test_an_update_keeps_the_place_in_creation_order(tmp_path: Path) -> None:
-    world = build(tmp_path / "w.sqlite", patient("A"), patient("B"), patient("C"))
-    with world.session() as session:
+    with build(tmp_path / "w.sqlite", *map(patient, "ABC")) as world, world.session() as session:
         session.load([patient("B", "New"), patient("D", "New")])
         assert [p["id"] for p in session.search("Patient")] == ["A", "B", "C", "D"]
         assert [p["id"] for p in session.search("Patient", family="new")] == ["B", "D"]

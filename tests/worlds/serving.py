@@ -17,7 +17,7 @@ from fhir_gym.fhir.http import bind
 def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """Base url of a server with its application under `/fhir`; by default at a free port."""
     listener = bind("127.0.0.1", port)
-    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    running = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
     thread.start()
     while not running.started:

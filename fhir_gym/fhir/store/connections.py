@@ -26,9 +26,13 @@ def connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
-    db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
-    db.execute("PRAGMA cache_size=-256")
-    db.execute("PRAGMA temp_store=MEMORY")
+    try:
+        db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
+        db.execute("PRAGMA cache_size=-256")
+        db.execute("PRAGMA temp_store=MEMORY")
+    except sqlite3.Error:  # a damaged file
+        db.close()
+        raise
     return db
 
 
