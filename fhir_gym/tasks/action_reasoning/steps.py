@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,8 @@ from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json, Resource
 
 __all__ = ["FLAG", "STEP_OF", "VALUE", "Account", "Fault", "steps"]
+
+_NEXT = re.compile(rb'"relation"\s*:\s*"next"')
 
 VALUE = "answered value"
 """Name of the check of the answer's first item."""
@@ -160,7 +163,7 @@ class Account:
 
     @cached_property
     def other_rows(self) -> tuple[Range, ...]:
-        """The ranges of others: first the other sex at this age, then this sex at the next ages, then all else."""
+        """The ranges of others: first of the other sex at this age, then of the nearest ages."""
         row, age = self.row, self.ground.patient_age
         if row is None or age is None:
             return ()
@@ -257,7 +260,7 @@ def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
     """Whether the last search that showed results had further pages."""
     for one in reversed(requests):
         if any(name.startswith("Observation/") for name in shown([one])):
-            return b'"relation":"next"' in one.response.body
+            return _NEXT.search(one.response.body) is not None
     return False
 
 

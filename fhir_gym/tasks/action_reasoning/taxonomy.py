@@ -123,21 +123,13 @@ def _decision(account: Account) -> Fault | None:
     if row is None:
         return None
     expected = f"{account.checks[FLAG].expected}, by the range of {row.people}: {row.limits}"
-    near = _is_near(account, row)
     takers = [other for other in account.other_rows if account.decides(other) == told]
-    likely = [other for other in takers if other in account.other_rows[:_LIKELY]]
-    if takers and (likely or not near):
-        whose = (likely or takers)[0]
-        return Fault(
-            "context-insensitive range", expected, f"{told}, as by the range of {whose.people}: {whose.limits}"
-        )
-    if near:
+    if takers:
+        actual = f"{told}, as by the range of {takers[0].people}: {takers[0].limits}"
+        return Fault("context-insensitive range", expected, actual)
+    if _is_near(account, row):
         return Fault("boundary misclassification", expected, f"{told}, with {account.ground.value:g} at the limit")
     return None
-
-
-_LIKELY = 3
-"""So many rows beside the right one are taken for it before a slip at the limit is: the other sex, the next ages."""
 
 
 def _is_near(account: Account, row: Range) -> bool:

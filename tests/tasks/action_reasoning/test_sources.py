@@ -29,6 +29,12 @@ def series(void: tuple[Reading, ...] = (), superseded: tuple[Reading, ...] = ())
     return Series("S1", "K", counted=tuple(sorted(found, key=lambda one: one.taken)), void=void, superseded=superseded)
 
 
+def series_of(values: Mapping[float, float]) -> Series:
+    """By how many hours ago they were taken, the latest first."""
+    found = [reading(f"R{hours:g}", ago(hours=hours), value) for hours, value in values.items()]
+    return Series("S1", "K", counted=tuple(reversed(found)))
+
+
 def records(
     family: Family = "aggregation",
     *,
@@ -109,6 +115,27 @@ def test_means_of_other_windows() -> None:
     source = explained(records(unseen=("R20", *BEYOND)), 4.14)
     assert source is not None and source.words == "the mean of a window of 12 hours"
     assert label(records(unseen=BEYOND), round(whole, 2)) is None, "it never saw the whole record"
+    assert label(records(unseen=BEYOND), 4.14) == "window boundary", "a part that is a window"
+
+
+def test_only_what_lies_outside() -> None:
+    day = ("R2", "R5", "R11", "R20")
+    assert label(records(unseen=day), 7.9) == "window boundary", "their mean"
+    assert label(records(unseen=(*day, "R30")), 8.0) == "window boundary"
+    assert label(records(unseen=(*day, "R30", "R24.5")), 8.9) == "incorrect value retrieved"
+
+
+def test_a_part_and_another_window_of_the_same_mean() -> None:
+    of = series_of({2: 4.1, 5: 4.9, 11: 3.4, 20: 3.4, 80: 9.9})
+    assert label(records(of=of, unseen=("R80",)), 4.13) == "incomplete inclusion", "it searched for just the window"
+    assert label(records(of=of), 4.13) == "window boundary"
+
+
+def test_a_round_number_is_a_rounded_one_unless_there_are_few_results() -> None:
+    many = series_of({2: 4.3, 5: 4.24, 11: 4.4, 20: 4.5})
+    assert label(records(of=many), 4.4) == "arithmetic"
+    few = series_of({2: 4.2, 5: 4.31, 11: 4.6})
+    assert label(records(of=few), 4.4) == "incomplete inclusion"
 
 
 def test_means_of_parts() -> None:
@@ -147,6 +174,12 @@ def test_results_that_do_not_count() -> None:
 
 def test_the_latest_of_other_windows() -> None:
     assert label(records("retrieval", as_of=ago(hours=4)), 4.13) == "window boundary", "taken after the moment"
+    assert label(records("retrieval", as_of=ago(hours=11)), 5.6) == "window boundary", "the end left out"
+    unread = records("retrieval", as_of=ago(hours=11), unseen=("R11",))
+    assert label(unread, 5.6) == "incorrect value retrieved", "the latest was not there to be left out"
+    twins = series_of({2: 5.6, 11: 3.4, 20: 5.6})
+    page = records("retrieval", as_of=ago(hours=6), of=twins, unseen=("R11",), truncated=True)
+    assert label(page, 5.6) == "incorrect value retrieved", "the latest that was on the page"
     empty = records("retrieval", hours=1)
     assert empty.window == () and label(empty, 4.13) == "window boundary", "taken before the window"
 

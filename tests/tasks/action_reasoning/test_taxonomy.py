@@ -154,6 +154,14 @@ def test_missing_retrieval(ask: Asked) -> None:
     culprit(ask("retrieval", finish(3.6)), "missing retrieval")
     culprit(ask("retrieval", "GET /Observation?patient=S1&code=potassium", finish(-1)), "missing retrieval")
     culprit(ask("retrieval", DAY, finish(-1)), "missing retrieval")
+    culprit(ask("retrieval", f"{LOOK}&status=amended", finish(-1)), "missing retrieval")
+    culprit(ask("retrieval", f"{LOOK}&status=amended", finish(-1), hours=0.2), "missing retrieval")
+    oldest = DAY.replace("200", "1") + "&_sort=date"
+    culprit(ask("retrieval", oldest, finish(-1)), "missing retrieval")
+    magnesium = LOOK.replace("=K", "=MG")
+    culprit(ask("retrieval", magnesium, finish(-1), lab="MG", hours=36), "missing retrieval")
+    unseen = ask("conditional", order("MG low"), finish(1.4, False), lab="MG")
+    culprit(unseen, "missing retrieval")
     step = culprit(ask("retrieval", finish(-1), hours=0.2), "missing retrieval")
     assert "no request would have shown the record" in str(step.actual)
 
