@@ -7,11 +7,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fhir_gym import Episode
 from fhir_gym.actions import Finish, Get, Post
@@ -247,3 +251,70 @@ def test_eight_steps_and_the_packs_own_world(mini: World) -> None:
     assert [step.truncated for step in steps] == [False] * 7 + [True]
     with pytest.raises(Exception, match="official"):
         Episode(PACK, task="01", world=mini, grading="official")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_gold_answers_what_the_server_says(key: str, mini: World) -> None:
+    """It knows the prompt: on a server where the latest result says something else, so does its answer."""
+    task = get_task(PACK, key)
+    for k in range(4):
+        variation = task.variation(k, mini)
+        found = params(key, k, mini)
+        if not found.deciding:
+            continue
+        latest = mini.read("Observation", found.deciding[-1])
+        assert latest is not None
+        other = {**latest, "valueQuantity": {**latest["valueQuantity"], "value": 77.7}}
+        with Arena(task, replace(variation, setup=(other,)), mini) as arena:
+            answer = arena.gold().end.answer
+        assert answer is not None
+        assert answer[0] != found.case.sol[0]
+        assert answer[0] == 77.7 or key == "04"
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_prompt_says_the_answer_or_what_decides(key: str, mini: World) -> None:
+    for k in range(12):
+        found, prompt = params(key, k, mini), get_task(PACK, key).variation(k, mini).prompt
+        assert not [id for id in found.deciding if id in prompt]
+        assert found.case.ground_truth.timestamp is None or found.case.ground_truth.timestamp not in prompt
+
+
+drawn_results = st.lists(
+    st.tuples(
+        st.integers(1, 30 * 60),
+        st.integers(20, 70),
+        st.sampled_from(["final", "final", "final", "amended", "cancelled", "entered-in-error"]),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@settings(max_examples=40)
+@given(drawn=drawn_results, lab=st.sampled_from(["K", "HGB"]))
+def test_whatever_is_on_file_the_solution_is_right_and_another_value_is_not(
+    drawn: list[tuple[int, int, str, int]], lab: str
+) -> None:
+    scale = {"K": 10, "HGB": 4}[lab]
+    resources = [
+        result(f"R{n}", ago(minutes=minutes), value / scale, lab=lab, status=status, issued=timedelta(minutes=later))
+        for n, (minutes, value, status, later) in enumerate(drawn)
+    ]
+    with world_of(resources) as world:
+        for key in KEYS:
+            task = get_task(PACK, key)
+            try:
+                variations = [task.variation(k, world) for k in range(3)]
+            except TaskError:  # the record does not have the scenario
+                continue
+            for variation in variations:
+                with Arena(task, variation, world) as arena:
+                    run = arena.gold()
+                    assert run.verdict.success, run.verdict.explanation
+                    *before, finish = run.actions
+                    value, *rest = finish.answer or []
+                    wrong = Policy("by hand", "another value", script([*before, Finish([value + 0.5, *rest])]))
+                    (refused,) = arena.run(wrong)
+                    assert [check.name for check in refused.verdict.failed] == ["answered value"]
