@@ -162,6 +162,8 @@ def test_missing_retrieval(ask: Asked) -> None:
     culprit(ask("retrieval", magnesium, finish(-1), lab="MG", hours=36), "missing retrieval")
     unseen = ask("conditional", order("MG low"), finish(1.4, False), lab="MG")
     culprit(unseen, "missing retrieval")
+    guessed = ask("conditional", order("GLU high"), finish(99, True), lab="GLU", direction="high")
+    culprit(guessed, "missing retrieval")
     step = culprit(ask("retrieval", finish(-1), hours=0.2), "missing retrieval")
     assert "no request would have shown the record" in str(step.actual)
 
