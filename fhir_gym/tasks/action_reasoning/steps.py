@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus
 
 from fhir_gym.tasks.action_reasoning.cases import CaseParams, GroundTruth, Plan
 from fhir_gym.tasks.action_reasoning.deriving import due
-from fhir_gym.tasks.action_reasoning.ranges import Range, find_range, others
+from fhir_gym.tasks.action_reasoning.ranges import LABS, Range, find_range, others
 from fhir_gym.tasks.action_reasoning.series import Chart
 from fhir_gym.tasks.action_reasoning.sources import Records
 from fhir_gym.tasks.checks import Check
@@ -26,7 +26,7 @@ from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE
 from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json, Resource
 
-__all__ = ["FLAG", "STEP_OF", "VALUE", "Account", "Fault", "steps"]
+__all__ = ["FLAG", "STEP_OF", "VALUE", "Account", "Fault", "steps", "told"]
 
 _NEXT = re.compile(rb'"relation"\s*:\s*"next"')
 
@@ -218,15 +218,15 @@ def _of_value(account: Account, culprit: str | None) -> Iterator[tuple[str, bool
     average = account.plan.family == "aggregation"
     needed = records.window if average else records.window[-1:]
     read = sum(one.id in records.seen for one in needed)
-    told: dict[str, tuple[Json, Json]] = {
+    found: dict[str, tuple[Json, Json]] = {
         "value": ("a value on file of this patient and test", check.actual),
         "window": (_span(records), f"{len(records.shown)} results read, {read} of the {len(needed)} that decide"),
         "inclusion": (f"{len(needed)} results", f"{read} read"),
         "arithmetic": (check.expected, check.actual),
     }
-    for name in told:
+    for name in found:
         if average or name in ("value", "window", culprit):
-            yield name, True, *told[name]
+            yield name, True, *found[name]
         if name == culprit:
             return
 
@@ -242,11 +242,23 @@ def _of_decision(account: Account, culprit: str | None) -> Iterator[tuple[str, b
     if not account.passed(FLAG) and culprit == "action":
         return
     row = account.row
-    limits = f"{row.people}: {row.limits}" if row else None
+    limits = told(row) if row else None
     yield "range", True, limits, limits
     if culprit != "range":
         due = account.checks[FLAG].expected
         yield "boundary", True, due, account.flag
+
+
+def told(row: Range) -> str:
+    """A range in words: whom it holds for, and its limits; files of others may name one only."""
+    digits = LABS[row.lab].digits
+    if math.isinf(row.high):
+        limits = f"from {row.low:.{digits}f} {row.unit}"
+    elif math.isinf(row.low):
+        limits = f"up to {row.high:.{digits}f} {row.unit}"
+    else:
+        limits = row.limits
+    return f"{row.people}: {limits}"
 
 
 def _query(one: LoggedRequest) -> str:

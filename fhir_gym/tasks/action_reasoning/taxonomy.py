@@ -23,7 +23,7 @@ from fhir_gym.tasks.action_reasoning.cases import CaseParams
 from fhir_gym.tasks.action_reasoning.ranges import Range, as_written
 from fhir_gym.tasks.action_reasoning.series import chart
 from fhir_gym.tasks.action_reasoning.sources import Records, explained, selection, windows
-from fhir_gym.tasks.action_reasoning.steps import FLAG, STEP_OF, VALUE, Account, Fault, steps
+from fhir_gym.tasks.action_reasoning.steps import FLAG, STEP_OF, VALUE, Account, Fault, steps, told
 from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.pack import NONE
@@ -48,8 +48,9 @@ def diagnose(p: CaseParams, end: EndState, verdict: Verdict) -> Diagnosis | None
         return None
     account = Account.of(p, p.case.plan, end, verdict, chart(end.world))
     found = None if verdict.success else fault(account)
-    told = tuple(steps(account, found))
-    return Diagnosis(steps=told, error=found and found.label, step=found and STEP_OF[found.label])
+    return Diagnosis(
+        steps=tuple(steps(account, found)), error=found and found.label, step=found and STEP_OF[found.label]
+    )
 
 
 def fault(account: Account) -> Fault:
@@ -67,16 +68,16 @@ def _number(account: Account) -> Fault | None:
     if account.passed(VALUE):
         return None
     records, answer = account.records, account.answer
-    expected, told = account.checks[VALUE].expected, account.checks[VALUE].actual
+    expected, said = account.checks[VALUE].expected, account.checks[VALUE].actual
     if answer == NONE:
         return _none(account, expected)
     source = explained(records, answer)
     if source is not None:
-        return Fault(source.label, expected, f"{told}: {source.words}")
+        return Fault(source.label, expected, f"{said}: {source.words}")
     values = [one.value for one in records.window]
     if account.plan.family == "aggregation" and records.complete and min(values) <= answer <= max(values):
-        return Fault("arithmetic", expected, f"{told}: all results were there, nothing wrong gives it")
-    return Fault("hallucinated value", expected, f"{told}: nothing that was shown gives it")
+        return Fault("arithmetic", expected, f"{said}: all results were there, nothing wrong gives it")
+    return Fault("hallucinated value", expected, f"{said}: nothing that was shown gives it")
 
 
 def _none(account: Account, expected: Json) -> Fault:
@@ -119,16 +120,15 @@ def _look_up(account: Account) -> Fault | None:
 def _decision(account: Account) -> Fault | None:
     if account.passed(FLAG):
         return None
-    row, told = account.row, account.flag
+    row, flag = account.row, account.flag
     if row is None:
         return None
-    expected = f"{account.checks[FLAG].expected}, by the range of {row.people}: {row.limits}"
-    takers = [other for other in account.other_rows if account.decides(other) == told]
+    expected = f"{account.checks[FLAG].expected}, by the range of {told(row)}"
+    takers = [other for other in account.other_rows if account.decides(other) == flag]
     if takers:
-        actual = f"{told}, as by the range of {takers[0].people}: {takers[0].limits}"
-        return Fault("context-insensitive range", expected, actual)
+        return Fault("context-insensitive range", expected, f"{flag}, as by the range of {told(takers[0])}")
     if _is_near(account, row):
-        return Fault("boundary misclassification", expected, f"{told}, with {account.ground.value:g} at the limit")
+        return Fault("boundary misclassification", expected, f"{flag}, with {account.ground.value:g} at the limit")
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -280,3 +281,33 @@ def test_a_wrong_value_goes_before_what_follows_from_it(ask: Asked) -> None:
 def test_checks_are_found_by_their_names(ask: Asked) -> None:
     verdict = ask("conditional", LOOK, finish(3.6, False))
     assert {VALUE, FLAG} <= {check.name for check in verdict.checks}
+
+
+def test_cases_that_others_made(world: World, tmp_path: Path) -> None:
+    case: dict[str, Json] = {
+        "id": "taskthreshold_1",
+        "instruction": "Review most recent magnesium value for patient S1. Order IV replacement if clinically low.",
+        "context": "Lab code: MG.",
+        "sol": [1.4, True],
+        "eval_MRN": "S1",
+        "ground_truth": {
+            "value": 1.4,
+            "timestamp": instant(ago(hours=30)),
+            "patient_age": 52,
+            "patient_gender": "female",
+            "threshold_low": 1.5,
+            "threshold_high": None,
+            "is_low": True,
+            "is_high": False,
+            "should_order": True,
+        },
+    }
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps([case]))
+    with Episode(PACK, task="taskthreshold_1", world=world, task_file=path) as episode:
+        for answer, label in (((1.4, False), "boundary misclassification"), ((2.2, False), "hallucinated value")):
+            episode.start()
+            episode.step(LOOK.replace("=K", "=MG"))
+            episode.step(finish(*answer))
+            step = culprit(episode.verdict(), label)
+    assert step.expected == 1.4
