@@ -53,6 +53,7 @@ def _answers(case: Case) -> Spoilt:
     value, *flags = case.sol
     wrong: list[tuple[Any, ...]] = [(), (*case.sol, 0), (f"{value}", *flags), (None, *flags)]
     wrong += [(value + step, *flags) for step in (0.1, -0.1, 1, -1)]
+    wrong += [(True, *flags)]
     wrong += [(-1 if value != -1 else 4, *flags)]
     if flags:
         wrong += [(value, not flags[0]), (value, int(flags[0])), (value, None), (value,)]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.curation import facts
+from fhir_gym.curation import audit, facts
 from fhir_gym.curation.audit import Audited, AuditReport, audit_cases, for_review
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.action_reasoning.cases import Case
 from fhir_gym.tasks.action_reasoning.deriving import solution, truth
-from fhir_gym.tasks.action_reasoning.generation import made, vary
+from fhir_gym.tasks.action_reasoning.generation import made, reworded, vary
 from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, PROMPTS
 from fhir_gym.tasks.action_reasoning.series import chart
 from tests.curation.conftest import NOW, Ward, patient, result
@@ -34,17 +34,24 @@ def test_generated_tasks_agree_with_the_second_derivation(report: AuditReport, c
     assert {case.plan.family for case in cases if case.plan} == {"retrieval", "aggregation", "conditional"}
 
 
-def test_every_corruption_is_caught(report: AuditReport, mini: World) -> None:
-    """Every value of truth, answer and plan changed, every fact out of the text: none is kept."""
+@pytest.mark.parametrize("compared", [True, False], ids=["with the template", "by facts alone"])
+def test_every_corruption_is_caught(
+    report: AuditReport, mini: World, monkeypatch: pytest.MonkeyPatch, compared: bool
+) -> None:
+    """Every value of truth, answer and plan changed, every fact out of the text: none is kept.
+
+    Nor is one where the text is not compared with what the plan's template gives, but for how long a context is.
+    """
+    if not compared:
+        monkeypatch.setattr(audit, "wording", lambda *given: (False, []))
     sampled = [one.case for one in report.kept][::7]
     assert {case.plan.scenario for case in sampled if case.plan} == set(PROMPTS)
     bad = [(name, case) for good in sampled for name, case in spoilt(good) if changed(case, good)]
-    # One audit of all, each with an id and question of its own: as a duplicate it would be refused for another reason.
     renamed = [case.model_copy(update={"id": f"{case.id}/{n}"}) for n, (_, case) in enumerate(bad)]
     kept = [one.case.id for one in audit_cases(renamed, mini).kept]
     missed = [bad[int(id.partition("/")[2])][0] for id in kept]
-    assert len(bad) > 1500
-    assert missed == []
+    assert len(bad) > 3000
+    assert [one for one in missed if compared or "'length'" not in one] == []
 
 
 def test_corruptions_are_caught_for_what_they_are(report: AuditReport, mini: World) -> None:
@@ -56,10 +63,36 @@ def test_corruptions_are_caught_for_what_they_are(report: AuditReport, mini: Wor
     }
     for kind, bad in by_kind.items():
         assert kinds(audit_cases([bad], mini)) == {kind}
+
+
+def test_duplicates_are_refused(report: AuditReport, mini: World) -> None:
+    good = next(one.case for one in report.kept if one.plan.family == "conditional")
     twice = audit_cases([good, good.model_copy(update={"id": "other"})], mini)
     assert twice.cases == (good,)
-    assert kinds(twice) == {"duplicate"}
     assert twice.reasons() == {"duplicate": 1}
+    assert [reason.text for reason in twice.dropped[0].reasons] == [
+        f"{good.id} has the same text",
+        f"{good.id} has the same question",
+    ]
+    phrased = reworded(good, (good.plan.phrasing + 1) % 4 if good.plan else 0, chart(mini))
+    other = audit_cases([good, phrased.model_copy(update={"id": "other"})], mini)
+    assert [reason.text for reason in other.dropped[0].reasons] == [f"{good.id} has the same question"]
+    same_id = audit_cases([good, next(one.case for one in report.kept).model_copy(update={"id": good.id})], mini)
+    assert [reason.text for reason in same_id.dropped[0].reasons] == [f"{good.id} has the same id"]
+
+
+def test_results_exactly_at_the_ends_count(ward: Ward) -> None:
+    world = ward(patient(), result(0, 4.1, delay=0), result(24, 4.5), result(24.01, 9), result(3, 4.0))
+    kept = audit_cases([case_on(world, MEAN), case_on(world, PLAN).model_copy(update={"id": "two"})], world)
+    assert [case.sol for case in kept.cases] == [(4.2,), (4.1,)]
+    assert all("result at the edge" in {signal.name for signal in one.signals} for one in kept.kept)
+
+
+def test_record_numbers_of_two_patients(ward: Ward) -> None:
+    case = case_on(ward(patient(), result(3, 4.1)), PLAN)
+    twin = patient("S2") | {"identifier": [{"value": "S1"}]}
+    assert "is that of S1, S2" in texts(audit_cases([case], ward(patient(), twin, result(3, 4.1))))
+    assert "is that of nobody" in texts(audit_cases([case], ward(patient("S3"), result(3, 4.1, owner="S3"))))
 
 
 def test_another_phrasing_than_the_plans_shows(report: AuditReport, mini: World) -> None:
