@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fhir_gym.errors import TaskError
-from fhir_gym.tasks.action_reasoning.cases import Case, Plan
+from fhir_gym.tasks.action_reasoning.cases import Case, Plan, Scenario
 from fhir_gym.tasks.action_reasoning.deriving import solution, truth
 from fhir_gym.tasks.action_reasoning.generation import SCENARIOS, generate, made, reworded, vary
 from fhir_gym.tasks.action_reasoning.mining import finds
@@ -28,6 +28,9 @@ from .records import ago, result, world_of
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
+
+
+RIVALS: tuple[Scenario, ...] = ("sparse", "cluster")
 
 
 def plan_of(case: Case) -> Plan:
@@ -61,6 +64,21 @@ def test_no_case_comes_twice(cases: tuple[Case, ...]) -> None:
     plans = [(case.eval_MRN, plan_of(case)) for case in cases]
     asked = [(mrn, p.family, p.lab, p.as_of, p.window_hours) for mrn, p in plans]
     assert len(set(asked)) == len(asked)
+
+
+def test_what_is_of_two_scenarios_is_asked_once() -> None:
+    """Two results within an hour are a sparse record and a cluster."""
+    results = [result(f"R{n}", ago(hours=n, minutes=7), 4 + n / 10) for n in (1, 2)]
+    results += [result(f"G{n}", ago(hours=n, minutes=7), 90 + n, lab="GLU") for n in (1, 2, 3)]
+    results.append(result("H1", ago(hours=1), 12.9, lab="HGB"))
+    edge = result("N1", ago(hours=24, minutes=30), 140, lab="NA", owner="S2")
+    with world_of(results, edge) as world:
+        retrieved = of(generate(world, per_family=100), "retrieval")
+        sparse, cluster = ({(one.patient, one.as_of) for one in finds(world, scenario, "K")} for scenario in RIVALS)
+    assert sparse & cluster
+    asked = [plan_of(case).model_dump(include={"lab", "as_of", "window_hours"}) for case in retrieved]
+    whole = [(case.eval_MRN, *one.values()) for case, one in zip(retrieved, asked, strict=True)]
+    assert len(whole) == len(set(whole)) >= 4
 
 
 def test_orders_and_categories_are_balanced(cases: tuple[Case, ...]) -> None:

@@ -280,9 +280,30 @@ def test_no_prompt_says_the_answer_or_what_decides(key: str, mini: World) -> Non
         assert found.case.ground_truth.timestamp is None or found.case.ground_truth.timestamp not in prompt
 
 
+@pytest.mark.parametrize("key", ["01", "04", "05"])
+def test_gold_takes_the_one_issued_later_of_a_tie(key: str) -> None:
+    lab = "GLU" if key == "04" else "K"
+    values = [
+        result("R1", ago(hours=9), 4, lab=lab),
+        result("R2", ago(hours=8), 5, lab=lab),
+        result("R3", ago(hours=3), 3, lab=lab, issued=timedelta(hours=2)),
+        result("R4", ago(hours=3), 7, lab=lab, issued=timedelta(hours=1)),
+    ]
+    with world_of(values) as world:
+        task = get_task(PACK, key)
+        numbers = (*range(6), *range(1_000, 1_006))
+        asked = [k for k in numbers if params(key, k, world).deciding[-1:] == ("R3",)]
+        assert asked
+        for k in asked:
+            with Arena(task, task.variation(k, world), world) as arena:
+                run = arena.gold()
+            assert run.verdict.success
+            assert (run.end.answer or [])[0] == (4 if key == "04" else 3)
+
+
 drawn_results = st.lists(
     st.tuples(
-        st.integers(1, 30 * 60),
+        st.integers(1, 90).map(lambda n: 20 * n),
         st.integers(20, 70),
         st.sampled_from(["final", "final", "final", "amended", "cancelled", "entered-in-error"]),
         st.integers(0, 3),
