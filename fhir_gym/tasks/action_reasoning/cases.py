@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -10,12 +12,17 @@ from fhir_gym.tasks.medagentbench.labs import Result
 from fhir_gym.tasks.params import Params
 from fhir_gym.types import Json
 
-__all__ = ["PACK", "Case", "CaseParams", "Category", "Direction", "Family", "GroundTruth", "Plan", "Scenario"]
+__all__ = ["GROUPS", "PACK", "Case", "CaseParams", "Category", "Direction", "Family", "GroundTruth", "Plan", "Scenario"]
 
 PACK = "FHIRAgent/ActionReasoning-v0"
 
 Family = Literal["retrieval", "aggregation", "conditional"]
 """The paper's three kinds of task: Table 2."""
+
+GROUPS: Mapping[Family, str] = MappingProxyType(
+    {"retrieval": "Retrieval", "aggregation": "Aggregation", "conditional": "Threshold / conditional"}
+)
+"""How reports call them."""
 
 Scenario = Literal["sparse", "cluster", "edge", "window", "general", "demographic"]
 """What of a record is hard: section 3.1. The first three are of retrieval, `window` is of aggregation, the last two are

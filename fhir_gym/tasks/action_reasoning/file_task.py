@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.action_reasoning.cases import PACK, Case, GroundTruth, Plan
+from fhir_gym.tasks.action_reasoning.cases import GROUPS, PACK, Case, GroundTruth, Plan
 from fhir_gym.tasks.action_reasoning.deriving import due, solution, truth
 from fhir_gym.tasks.action_reasoning.foreign import inferred, order_of, range_in
 from fhir_gym.tasks.action_reasoning.params import ReasoningParams, params_of
@@ -121,6 +121,7 @@ def _task(case: Case) -> ReasoningTask:
         "case": case,
         "key": case.id,
         "title": f"{plan.family.capitalize()} of {LABS[plan.lab].title}",
+        "category": GROUPS[plan.family],
         "scenario": plan.scenario,
         "ending": ENDINGS[plan.family],
         "gold_steps": base.gold_steps + (plan.scenario == "demographic"),

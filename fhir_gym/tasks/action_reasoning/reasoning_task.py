@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 
 from fhir_gym.actions import Action, Finish, Get, Post
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.action_reasoning.cases import Plan, Scenario
+from fhir_gym.tasks.action_reasoning.cases import GROUPS, Plan, Scenario
 from fhir_gym.tasks.action_reasoning.deriving import due, limits, mean
 from fhir_gym.tasks.action_reasoning.generation import case_of, reworded
 from fhir_gym.tasks.action_reasoning.orders import ORDERS
@@ -59,7 +59,6 @@ class ReasoningTask(Task[ReasoningParams]):
     """
 
     scenario: ClassVar[Scenario]
-    category = "Action-based reasoning"
     difficulty = 2
 
     def sample(self, rng: random.Random, world: World) -> ReasoningParams:
@@ -159,6 +158,7 @@ class QueryTask(ReasoningTask):
     """A task that asks for a value."""
 
     kind = "query"
+    category = GROUPS["retrieval"]
     required_tools = (("search",),)
     required_resources = ("Observation",)
     prohibited_tools = READ_ONLY
@@ -171,6 +171,7 @@ class ConditionalTask(ReasoningTask):
     """A task that asks for a value and, where it is out of its range, for an order."""
 
     kind = "action"
+    category = GROUPS["conditional"]
     difficulty = 3
     prohibited_tools = ("delete",)
     answer = Items("[number, true or false]", (("number", "flag"),))

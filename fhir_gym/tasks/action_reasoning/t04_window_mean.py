@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fhir_gym.tasks.action_reasoning.cases import GROUPS
 from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, PROMPTS
 from fhir_gym.tasks.action_reasoning.reasoning_task import QueryTask
 
@@ -22,6 +23,7 @@ class WindowMean(QueryTask):
 
     key = "04"
     title = "Average within a window"
+    category = GROUPS["aggregation"]
     scenario = "window"
     prompts = PROMPTS["window"]
     ending = ENDINGS["aggregation"]
