@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Summary", "tell"]
 
 _SHORT = 600
+_MOST_ROWS = 60  # a task file has hundreds of tasks, and one episode of each
 _GROUPS = ("all", "kind", "difficulty", "category")
 _DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
 _PLACES = {"query": "0", "action": "1", "easy": "0", "medium": "1", "hard": "2"}
@@ -109,7 +110,11 @@ class Summary:
 
     def print(self) -> None:
         """Print the table."""
-        table(("agent", "task", "title", "episodes", "success", "steps", "reward"), self.rows())
+        rows = self.rows()
+        if len(rows) <= _MOST_ROWS:
+            table(("agent", "task", "title", "episodes", "success", "steps", "reward"), rows)
+        else:
+            print_text(f"{len(rows)} tasks: `fhir-gym report --by task` has a row for each")
         if self._groups:
             table(*self.groups())
         if self._spent():

@@ -242,3 +242,14 @@ def test_wrong_usage(cli: Cli, argv: list[str], told: str, monkeypatch: pytest.M
     assert told in outcome.err
     assert "Traceback" not in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_many_tasks_of_a_file_are_summed_up(cli: Cli, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.json"
+    assert cli("art", "generate", "--out", tasks, "--per-family", 21).code == 0
+    files = ("--task-file", tasks, "--out", tmp_path / "out.jsonl")
+    outcome = cli("rollout", "FHIRAgent/ActionReasoning-v0", "--agent", "gold", *files)
+    assert outcome.code == 0, outcome.err
+    assert "63 tasks: `fhir-gym report --by task` has a row for each" in outcome.out
+    assert "retrieval_0" not in outcome.out
+    assert all(group in outcome.out for group in ("Retrieval", "Aggregation", "Threshold / conditional"))
