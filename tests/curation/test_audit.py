@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,20 @@ def test_generated_tasks_agree_with_the_second_derivation(report: AuditReport, c
     assert {case.plan.family for case in cases if case.plan} == {"retrieval", "aggregation", "conditional"}
 
 
+def decides_nothing(name: str, case: Case) -> bool:
+    """Whether the plan says another length of context, or a fact that was taken out still stands in the instruction."""
+    fact = re.match(r"'(.+)' replaced by", name)
+    said = {fact[1], *({"average", "mean"} if fact[1] == "mean" else ())} if fact else set()
+    return "'length'" in name or any(one in case.instruction for one in said)
+
+
 @pytest.mark.parametrize("compared", [True, False], ids=["with the template", "by facts alone"])
 def test_every_corruption_is_caught(
     report: AuditReport, mini: World, monkeypatch: pytest.MonkeyPatch, compared: bool
 ) -> None:
     """Every value of truth, answer and plan changed, every fact out of the text: none is kept.
 
-    Nor is one where the text is not compared with what the plan's template gives, but for how long a context is.
+    Nor is one where the text is not compared with what the plan's template gives, but for what decides nothing.
     """
     if not compared:
         monkeypatch.setattr(audit, "wording", lambda *given: (False, []))
@@ -48,10 +56,13 @@ def test_every_corruption_is_caught(
     assert {case.plan.scenario for case in sampled if case.plan} == set(PROMPTS)
     bad = [(name, case) for good in sampled for name, case in spoilt(good) if changed(case, good)]
     renamed = [case.model_copy(update={"id": f"{case.id}/{n}"}) for n, (_, case) in enumerate(bad)]
-    kept = [one.case.id for one in audit_cases(renamed, mini).kept]
-    missed = [bad[int(id.partition("/")[2])][0] for id in kept]
+    found = audit_cases(renamed, mini)
+    kept = [one.case.id for one in found.kept]
+    # Of several that would be kept all but the first are duplicates.
+    kept += [one.case.id for one in found.dropped if {reason.kind for reason in one.reasons} == {"duplicate"}]
+    missed = [bad[int(id.partition("/")[2])] for id in kept]
     assert len(bad) > 3000
-    assert [one for one in missed if compared or "'length'" not in one] == []
+    assert [name for name, case in missed if compared or not decides_nothing(name, case)] == []
 
 
 def test_corruptions_are_caught_for_what_they_are(report: AuditReport, mini: World) -> None:
