@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openai")
-pytest.importorskip("datasets")
-pytest.importorskip("transformers")
 pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[train]'")
+pytest.importorskip("openai")
 
 from fhir_gym.agents import ChatAgent, LocalAgent
 from fhir_gym.cli._app import app
