@@ -1,4 +1,4 @@
-"""In which order the finds of a world become tasks: balanced, spread over patients, the tricky ones first."""
+"""In which order the finds of a world become tasks: balanced, the tricky ones first, spread over patients."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ _NEAR: Mapping[Category, tuple[Direction, ...]] = {
     "borderline_high": ("high", "outside"),
 }
 """On which sides a value just inside its range is close to a limit."""
+_CARELESS: Mapping[Scenario, tuple[frozenset[str], ...]] = {
+    "edge": (frozenset({"latest regardless of window", "later results"}),),
+    "window": (frozenset({"latest regardless of window"}), frozenset({"whole record"})),
+    "demographic": (frozenset({"other sex", "other age"}),),
+}
+"""Lazy ways that a find of a scenario should catch, one of each set, beside that of reading one unsorted page."""
 
 PATTERNS: Mapping[Scenario, str] = {
     "sparse": "AAAAAB",
@@ -104,7 +110,7 @@ def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tu
 
 
 def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
-    """All picks, one of each cell in turn, of each the one whose patient, moment and traps have come least so far."""
+    """All picks, one of each cell in turn: the trickiest whose moment, patient and traps have come least so far."""
     left = {cell: list(picks) for cell, picks in cells.items()}
     for picks in left.values():
         rng.shuffle(picks)
@@ -114,10 +120,10 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
     moments: Counter[tuple[str, bool]] = Counter()
     traps: Counter[str] = Counter()
 
-    def weight(cell: str, pick: Pick) -> tuple[int, int, float]:
+    def weight(cell: str, pick: Pick) -> tuple[int, int, int, float]:
         """How little a pick is wanted next."""
         rare = sum(1 / (1 + traps[trap]) for trap in sorted(pick.find.traps))
-        return patients[pick.find.patient], moments[cell, pick.is_past], -rare
+        return _ease(pick.find), moments[cell, pick.is_past], patients[pick.find.patient], -rare
 
     while left:
         for cell in [one for one in order if one in left]:
@@ -130,6 +136,11 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
             moments[cell, pick.is_past] += 1
             traps.update(pick.find.traps)
             yield pick
+
+
+def _ease(find: Find) -> int:
+    """How many of the commonest lazy ways it does not catch."""
+    return ("first page" not in find.traps) + sum(not ways & find.traps for ways in _CARELESS.get(find.scenario, ()))
 
 
 _Pools = tuple[tuple[Pick, ...], tuple[Pick, ...]]
