@@ -57,6 +57,7 @@ bench: $(DEV) ## figures as JSON lines; the first run builds large worlds
 	@$(BIN)/python -m benchmarks.env $(ARGS)
 	@$(BIN)/python -m benchmarks.medagentbench $(filter --quick,$(ARGS))
 	@$(BIN)/python -m benchmarks.http
+	@$(BIN)/python -m benchmarks.reasoning_errors --tasks 40
 	@$(BIN)/python -m benchmarks.soak --requests 2000
 	@$(BIN)/python -m benchmarks.chat $(filter --quick,$(ARGS))
 

@@ -14,6 +14,7 @@ import pytest
 import fhir_gym
 from fhir_gym.cli._app import app
 from fhir_gym.tasks import packs
+from fhir_gym.tasks.action_reasoning import ranges
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -98,3 +99,7 @@ def test_every_task_is_documented() -> None:
         for key in fhir_gym.task_keys(env_id):
             assert f"`{key}`" in text, f"docs/tasks/ does not mention {key} of {env_id}: scripts/generate_task_docs.py"
             assert fhir_gym.get_task(env_id, key).title in text, f"docs/tasks/ lacks the title of {key}"
+
+
+def test_the_ranges_in_the_docs_are_those_of_the_tasks() -> None:
+    assert ranges.markdown() in (ROOT / "docs" / "action_reasoning.md").read_text("utf-8")
