@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from fhir_gym.errors import TaskError
 from fhir_gym.tasks.action_reasoning.cases import Case
+from fhir_gym.tasks.taskfile import read_list
 
 __all__ = ["read_cases", "write_cases"]
 
@@ -23,24 +24,7 @@ def read_cases(path: str | Path) -> tuple[Case, ...]:
     Raises:
         TaskError: It cannot be read, or is no such file.
     """
-    try:
-        cases = _CASES.validate_python(orjson.loads(Path(path).expanduser().read_bytes()))
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise TaskError(f"{path} is not JSON: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise TaskError(f"{path} is no file of such tasks: {first['msg']} at {where or 'the top'}") from error
-    ids: set[str] = set()
-    for case in cases:
-        if case.id in ids:
-            raise TaskError(f"{path} has two tasks {case.id!r}")
-        ids.add(case.id)
-    if not cases:
-        raise TaskError(f"{path} holds no tasks")
-    return cases
+    return read_list(path, _CASES, "file of such tasks")
 
 
 def write_cases(path: str | Path, cases: Iterable[Case]) -> None:

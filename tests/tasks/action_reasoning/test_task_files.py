@@ -288,7 +288,7 @@ def test_a_file_of_another_present_is_refused(mini: World, tmp_path: Path) -> No
     ("text", "said"),
     [
         ("[", "is not JSON"),
-        ("{}", "is no file of such tasks"),
+        ("{}", "is no file of such tasks: it must be a list"),
         ("[]", "holds no tasks"),
         (json.dumps([FIGURE_2, FIGURE_2]), "two tasks 'taskthreshold_37'"),
         (json.dumps([{**FIGURE_2, "more": 1}]), r"at 0\.more"),

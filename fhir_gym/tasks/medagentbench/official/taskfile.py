@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from fhir_gym.errors import TaskError
+from fhir_gym.tasks.taskfile import read_json, read_list
 from fhir_gym.types import Json
 
 __all__ = ["CLASSES", "Case", "read_cases", "read_functions"]
@@ -51,21 +51,10 @@ def read_cases(path: str | Path) -> tuple[Case, ...]:
     Raises:
         TaskError: It cannot be read, or is no such file.
     """
-    try:
-        cases = _CASES.validate_python(_read(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise TaskError(f"{path} is no MedAgentBench task file: {first['msg']} at {where or 'the top'}") from error
-    ids: set[str] = set()
+    cases = read_list(path, _CASES, "MedAgentBench task file")
     for case in cases:
         if case.kind not in CLASSES:
             raise TaskError(f"{path}: the task id {case.id!r} does not start with one of {', '.join(CLASSES)}")
-        if case.id in ids:
-            raise TaskError(f"{path} has two tasks {case.id!r}")
-        ids.add(case.id)
-    if not cases:
-        raise TaskError(f"{path} holds no tasks")
     return cases
 
 
@@ -75,16 +64,7 @@ def read_functions(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         TaskError: It cannot be read, or is no list of objects with names.
     """
-    functions = _read(path)
+    functions = read_json(path)
     if not isinstance(functions, list) or not all(isinstance(one, dict) and "name" in one for one in functions):
         raise TaskError(f"{path} is no MedAgentBench function file: it must be a list of objects with a name")
     return functions
-
-
-def _read(path: str | Path) -> Json:
-    try:
-        return orjson.loads(Path(path).expanduser().read_bytes())
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise TaskError(f"{path} is not JSON: {error}") from error

@@ -1,0 +1,65 @@
+"""Task files of benchmarks: a JSON list of cases, each with an id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from fhir_gym.errors import TaskError
+from fhir_gym.types import Json
+
+__all__ = ["read_json", "read_list"]
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+C = TypeVar("C", bound=_Named)
+
+
+def read_list(path: str | Path, cases: TypeAdapter[tuple[C, ...]], what: str) -> tuple[C, ...]:
+    """The cases of a file, in its order.
+
+    Args:
+        path: The file.
+        cases: What they look like.
+        what: What such a file is called.
+
+    Raises:
+        TaskError: It cannot be read, is no such file, has none or two of one id.
+    """
+    found = read_json(path)
+    if not isinstance(found, list):
+        raise TaskError(f"{path} is no {what}: it must be a list")
+    try:
+        read = cases.validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TaskError(f"{path} is no {what}: {first['msg']} at {'.'.join(map(str, first['loc']))}") from error
+    if not read:
+        raise TaskError(f"{path} holds no tasks")
+    ids: set[str] = set()
+    for case in read:
+        if case.id in ids:
+            raise TaskError(f"{path} has two tasks {case.id!r}")
+        ids.add(case.id)
+    return read
+
+
+def read_json(path: str | Path) -> Json:
+    """What a file of JSON says.
+
+    Raises:
+        TaskError: It cannot be read, or is not JSON.
+    """
+    try:
+        return orjson.loads(Path(path).expanduser().read_bytes())
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise TaskError(f"{path} is not JSON: {error}") from error
