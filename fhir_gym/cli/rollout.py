@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, OwnWorldOption, agent_settings, names
 from fhir_gym.cli._summary import Summary
+
+if TYPE_CHECKING:
+    from fhir_gym.rollouts import Rollout
 
 __all__ = ["rollout"]
 
@@ -97,8 +102,6 @@ def rollout(
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
     settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
     actor = make_agent(agent, **settings)  # after what is cheap to refuse: it may load a model
-    if overwrite:
-        out.unlink(missing_ok=True)
     world = world or default_world(env_id)
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
@@ -123,12 +126,20 @@ def rollout(
             )
             update(0, todo)
             watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
-            rollouts.write_rollouts(out, watched)
+            rollouts.write_rollouts(out, _replacing(out, watched) if overwrite else watched)
     except KeyboardInterrupt:
         note(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on")
         raise typer.Exit(130) from None
     summary.print()
     _tell_how_it_ended(summary, todo, out)
+
+
+def _replacing(out: Path, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
+    """The same; what an earlier run wrote goes when the first is there, not while it may still fail to come."""
+    for number, one in enumerate(rollouts):
+        if number == 0:
+            os.truncate(out, 0)
+        yield one
 
 
 def _check_file(out: Path, *, resume: bool, overwrite: bool) -> None:

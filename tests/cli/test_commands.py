@@ -175,6 +175,18 @@ def test_rollout_then_dataset(cli: Cli, tmp_path: Path) -> None:
         assert all(columns <= set(row) for row in rows)
 
 
+def test_a_file_is_replaced_only_by_another_run(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "rollouts.jsonl"
+    cli("rollout", ENV, "--tasks", "01", "--variations", "0-2", "--out", out)
+    before = out.read_bytes()
+    settings = ("model=m", "base_url=http://127.0.0.1:9/v1", "api_key=k", "retries=0")
+    nobody = ("--agent", "chat", *(word for setting in settings for word in ("--set", setting)))
+    assert cli("rollout", ENV, *nobody, "--tasks", "01", "--out", out, "--overwrite").code == 1
+    assert out.read_bytes() == before
+    assert cli("rollout", ENV, "--tasks", "02a", "--variations", 5, "--out", out, "--overwrite").code == 0
+    assert [(one.task.key, one.task.variation) for one in read_rollouts(out)] == [("02a", 5)]
+
+
 def test_failures_are_left_out_of_a_dataset(cli: Cli, tmp_path: Path) -> None:
     out, train = tmp_path / "rollouts.jsonl", tmp_path / "train.jsonl"
     cli("rollout", ENV, "--agent", "idle", "--tasks", "02b", "--variations", 0, "--out", out)
