@@ -8,7 +8,7 @@ that holds them, the agent's own requests must show them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -22,7 +22,7 @@ from fhir_gym.types import Json, Resource
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
 
-__all__ = ["Evidence", "retrieved", "shown", "would_have_seen"]
+__all__ = ["Evidence", "shown", "unread", "would_have_seen"]
 
 _MAX_PAGES = 200
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
@@ -60,14 +60,31 @@ class Evidence(BaseModel):
         return cls(sufficient=sufficient, missing=missing, looked=looked, note=note + ".")
 
 
-def retrieved(logged: Iterable[LoggedRequest]) -> set[str]:
-    """References (``Patient/1``) of all resources that the agent's reads and searches returned."""
-    return set(shown(logged))
-
-
 def shown(logged: Iterable[LoggedRequest]) -> dict[str, Resource]:
-    """All resources that the agent's reads and searches returned, by reference, as they were returned last."""
-    return {found: resource for one in logged for found, resource in _shown(one.request, one.response).items()}
+    """All resources that the agent's reads and searches returned, by reference.
+
+    Of one that was returned several times (once with `_elements`, say), each element is there that any of them
+    showed, as it was returned last.
+    """
+    found: dict[str, Resource] = {}
+    for one in logged:
+        for reference, resource in _shown(one.request, one.response).items():
+            found[reference] = {**found.get(reference, {}), **resource}
+    return found
+
+
+def unread(
+    logged: Iterable[LoggedRequest], records: Iterable[str], decisive: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Those of some records that the agent's reads and searches did not return, or without what decides.
+
+    Args:
+        logged: The agent's requests with the answers it got.
+        records: References.
+        decisive: Elements, by type, without which a record says nothing of what matters.
+    """
+    found = shown(logged)
+    return [one for one in records if one not in found or not {*decisive.get(_type_of(one), ())} <= found[one].keys()]
 
 
 def would_have_seen(
@@ -78,8 +95,8 @@ def would_have_seen(
     A search whose answer had no further page is followed to its end, for the phantom may start a page the agent could
     not have known of. A search that matched nothing and now matches shows the phantom too, even if it only asks for the
     count. A phantom that looks the same as what the agent got (`_elements=id`) is not seen unless the agent then looked
-    at each of those by another request. Where records like the phantom are there and known, a search that would have
-    matched the phantom and else matches only those shows it by its total alone.
+    at each of those by another request that told it apart. Where records like the phantom are there and known, a search
+    that would have matched the phantom and else matches only those shows it by its total alone.
 
     Args:
         logged: The agent's requests with the answers it got.
@@ -102,9 +119,24 @@ def would_have_seen(
             if not _next_link(one.response):
                 now |= _on_further_pages(response, scratch)
         alike = _alike([now[found] for found in now.keys() & wanted], _shown(one.request, one.response))
-        if alike is not None and alike <= retrieved([*logged[:index], *logged[index + 1 :]]).union(known):
+        others = [*logged[:index], *logged[index + 1 :]]
+        if alike is not None and alike <= _told_apart(others, phantoms).union(known):
             return True
     return False
+
+
+def _told_apart(logged: Iterable[LoggedRequest], phantoms: Sequence[Resource]) -> set[str]:
+    """What requests returned with something of it that is otherwise in every phantom."""
+    return {
+        reference
+        for one in logged
+        for reference, resource in _shown(one.request, one.response).items()
+        if all(any(phantom.get(name) != value for name, value in _content(resource).items()) for phantom in phantoms)
+    }
+
+
+def _type_of(reference: str) -> str:
+    return reference.partition("/")[0]
 
 
 def _alike(phantoms: list[Resource], seen: dict[str, Resource]) -> set[str] | None:

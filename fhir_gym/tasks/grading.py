@@ -10,7 +10,7 @@ from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.compare import differences
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.evidence import Evidence, retrieved, would_have_seen
+from fhir_gym.tasks.evidence import Evidence, unread, would_have_seen
 from fhir_gym.tasks.process import Process, measure, tools_of
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
@@ -190,8 +190,7 @@ def find_evidence(
     """
     params = variation.params
     rests_on = task.rests_on(params)
-    seen = retrieved(end.requests)
-    missing = [record for record in rests_on if record not in seen]
+    missing = unread(end.requests, rests_on, task.decisive)
     phantoms = task.phantom(params, end.world) if task.must_look(params) else []
     if not phantoms:
         return Evidence.of(missing, None) if rests_on else Evidence(sufficient=True, note="no look-up is needed.")

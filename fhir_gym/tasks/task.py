@@ -118,6 +118,7 @@ class Task(ABC, Generic[P]):
         unasked: Elements the reference solution writes though nobody asked (``"Patient.name.use"``): no check looks
             at them.
         harmless: Elements that may be added to what is written, by type, with a value each.
+        decisive: Elements, by type, without which a record was not looked up: who sees an id only has not read it.
         gradings: Ways it can be judged; ``official`` only for the tasks of a benchmark's own file.
         pack: Env id it is registered under; empty until then.
     """
@@ -136,6 +137,7 @@ class Task(ABC, Generic[P]):
     gold_steps: ClassVar[int]
     unasked: ClassVar[frozenset[str]] = frozenset()
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+    decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
     pack: str = ""
 

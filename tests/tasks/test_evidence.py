@@ -9,7 +9,7 @@ from fhir_gym.actions import Action, Get, Post, Put, to_request
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.session import Session
 from fhir_gym.tasks.endstate import LoggedRequest
-from fhir_gym.tasks.evidence import retrieved, would_have_seen
+from fhir_gym.tasks.evidence import shown, unread, would_have_seen
 from fhir_gym.types import Resource
 
 BASE = "http://localhost:8080/fhir"
@@ -53,20 +53,20 @@ def test_reads_searches_and_pages_retrieve() -> None:
         logged(Get("/Patient/4"), {"resourceType": "Patient", "id": "4"}, status=410),
         logged(Put("/Patient/5", {}), {"resourceType": "Patient", "id": "5"}),
     ]
-    assert retrieved(log) == {"Patient/1", "Patient/2", "Patient/3"}
+    assert {*shown(log)} == {"Patient/1", "Patient/2", "Patient/3"}
 
 
 def test_get_entries_of_a_batch_retrieve_and_its_writes_do_not() -> None:
     sent = {"entry": [{"request": {"method": m, "url": u}} for m, u in (("GET", "Patient/1"), ("PUT", "Patient/2"))]}
     answer = bundle(OTHER, {"resourceType": "Patient", "id": "2"})
-    assert retrieved([logged(Post("/", sent), answer)]) == {"Patient/1"}
+    assert {*shown([logged(Post("/", sent), answer)])} == {"Patient/1"}
 
 
 @pytest.mark.parametrize(
     "body", [None, [], "text", {"resourceType": "Bundle"}, {"resourceType": "Bundle", "entry": [1]}]
 )
 def test_odd_answers_retrieve_nothing(body: Any) -> None:
-    assert retrieved([logged(Get("/Patient"), body)]) == set()
+    assert shown([logged(Get("/Patient"), body)]) == {}
 
 
 def test_a_search_that_shows_the_phantom() -> None:
@@ -140,3 +140,27 @@ def test_ids_of_known_records_alone_show_one_more() -> None:
     log = [logged(Get("/Patient?_elements=id"), bundle(OTHER))]
     assert not seen(log, answers)
     assert seen(log, answers, "Patient/1")
+
+
+def test_ids_twice_tell_nothing_apart() -> None:
+    """Elements that are the same in the phantom tell nothing, however often they are asked for."""
+    bare, active = {"resourceType": "Patient", "id": "99"}, {**OTHER, "active": True}
+    answers = {"_elements=id": bundle(OTHER, bare), "_elements=active": bundle(active, {**bare, "active": True})}
+    log = [
+        logged(Get("/Patient?_elements=id"), bundle(OTHER)),
+        logged(Get("/Patient?_elements=active"), bundle(active)),
+    ]
+    assert not would_have_seen(log, [{**PHANTOM, "active": True}], cast(Session, Scratch(answers)))
+    read = logged(Get("/Patient/1"), {**active, "name": [{"family": "Kim"}]})
+    assert would_have_seen([*log, read], [{**PHANTOM, "active": True}], cast(Session, Scratch(answers)))
+
+
+def test_a_record_without_what_decides_is_not_read() -> None:
+    decisive = {"Patient": ("name", "gender")}
+    ids = logged(Get("/Patient?_elements=id"), bundle(OTHER))
+    named = logged(Get("/Patient?_elements=name"), bundle({**OTHER, "name": [{"family": "Kim"}]}))
+    gender = logged(Get("/Patient/1?_elements=gender"), {**OTHER, "gender": "male"})
+    assert unread([ids], ["Patient/1", "Slot/2"], {}) == ["Slot/2"]
+    assert unread([ids], ["Patient/1"], decisive) == ["Patient/1"]
+    assert unread([ids, named], ["Patient/1"], decisive) == ["Patient/1"]
+    assert unread([named, gender, ids], ["Patient/1"], decisive) == []

@@ -30,7 +30,7 @@ from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.labs import LabTest, Seen, seen
 from fhir_gym.tasks.medagentbench.orders import forbidden
-from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, number_check
+from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, blind, number_check
 from fhir_gym.tasks.splits import TEST_START
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict
@@ -60,6 +60,10 @@ class ReasoningTask(Task[ReasoningParams]):
 
     scenario: ClassVar[Scenario]
     difficulty = 2
+    decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Observation": ("valueQuantity",),
+        "Patient": ("gender", "birthDate"),
+    }
 
     def sample(self, rng: random.Random, world: World) -> ReasoningParams:
         """One of the numbered variations."""
@@ -137,6 +141,7 @@ class ReasoningTask(Task[ReasoningParams]):
         others |= {"a little more": round(value + step, 6), "a little less": round(value - step, 6)}
         if p.deciding:
             others["none"] = NONE
+            yield from blind(gold)
         for name, other in others.items():
             yield f"answers {name}", [*before, Finish([other, *rest])]
 

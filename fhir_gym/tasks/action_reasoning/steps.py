@@ -96,7 +96,7 @@ class Account:
             plan=plan,
             now=parse_instant(params.now),
             series=series,
-            seen=frozenset(observations),
+            seen=frozenset(id for id, one in observations.items() if "valueQuantity" in one),
             strangers=strangers,
             truncated=_is_truncated(end.requests),
             dated=any("date=" in _query(one) for one in end.requests),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fhir_gym.actions import Action, Finish
 from fhir_gym.fhir.store.world import World
@@ -12,7 +12,7 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.labs import Charting, LabParams, Result
-from fhir_gym.tasks.medagentbench.pack import NONE, number_check
+from fhir_gym.tasks.medagentbench.pack import NONE, blind, number_check
 from fhir_gym.tasks.task import Task
 from fhir_gym.types import Resource
 
@@ -26,6 +26,8 @@ class LabTask(Task[P], Generic[P]):
 
     Such a value comes from a small range and a guess is now and then right, so success always needs evidence.
     """
+
+    decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {"Observation": ("valueQuantity",)}
 
     def setup(self, p: P, world: World) -> list[Resource]:
         """Patients and results."""
@@ -44,13 +46,14 @@ class LabTask(Task[P], Generic[P]):
         return True
 
     def near_misses(self, p: P, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
-        """Everything done right, and the value of another result answered, or one beside the right one."""
+        """Everything done right, but ids seen only, or the value of another result answered, or one beside it."""
         *before, finish = gold
         value, *rest = finish.answer or []
         others = {f"the value of {one.status} {one.id}": one.value for one in p.results if one.id not in p.deciding}
         others |= {"a little more": value + 0.3, "a little less": value - 0.3, "in another unit": value * 18}
         if p.level is not None:
             others["none"] = NONE
+            yield from blind(gold)
         for name, other in others.items():
             if p.level is None or abs(other - p.level) > p.tolerance + 1e-6:
                 yield f"answers {name}", [*before, Finish([other, *rest])]

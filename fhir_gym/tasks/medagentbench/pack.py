@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from fhir_gym.actions import Action, Get
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
@@ -19,6 +20,7 @@ __all__ = [
     "PACK",
     "READ_ONLY",
     "Items",
+    "blind",
     "chart_patient",
     "draw_namesakes",
     "new_mrn",
@@ -70,6 +72,14 @@ def number_check(name: str, actual: Json, expected: float | None, tolerance: flo
     wanted = NONE if expected is None else expected
     close = _is_number(actual) and abs(actual - wanted) <= max(tolerance, _EXACT)
     return Check(name=name, passed=bool(close), expected=wanted, actual=actual)
+
+
+def blind(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+    """Near misses: a solution that sees no more than the id of what one of its look-ups finds."""
+    for n, action in enumerate(gold):
+        if action.kind == "GET":
+            url = f"{action.url}{'&' if '?' in action.url else '?'}_elements=id"
+            yield f"sees only ids of {action.url}", [*gold[:n], Get(url), *gold[n + 1 :]]
 
 
 def same_minute(actual: Json, moment: str) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
+from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, chart_patient, draw_namesakes, number_check
+from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, blind, chart_patient, draw_namesakes, number_check
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person
 from fhir_gym.tasks.task import Fhir, Gold, Task
@@ -70,6 +71,7 @@ class Age(Task[AgeParams]):
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 2
+    decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {"Patient": ("birthDate",)}
 
     def sample(self, rng: random.Random, world: World) -> AgeParams:
         """Draw a patient whose birthday is near."""
@@ -107,7 +109,8 @@ class Age(Task[AgeParams]):
         return (f"Patient/{p.mrn}",)
 
     def near_misses(self, p: AgeParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        """The years counted without the birthday; the namesake's age."""
+        """Ids seen only; the years counted without the birthday; the namesake's age."""
+        yield from blind(gold)
         *before, _ = gold
         today = date.fromisoformat(p.today)
         for age in {p.age - 1, p.age + 1, *(age_on(today, date.fromisoformat(one.birth_date)) for one in p.people)}:
