@@ -20,7 +20,7 @@ class Limits:
         searches: Search results remembered for paging; the oldest is forgotten first.
         remembered: Most matches in all of them together (8 bytes each).
         sql_steps: SQLite virtual-machine steps one request may take. Steps, not seconds: the same request is refused
-            on every machine or on none.
+            on every machine or on none, unless it comes within a hundredth of the limit (`Store.budget` says why).
     """
 
     url_chars: int = 32_768

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -337,10 +338,37 @@ def test_a_stopped_search_leaves_a_sound_connection(world: World) -> None:
         assert len(session.search("Observation")) == 28
 
 
+def test_what_cannot_be_undone_is_not_kept(world: World) -> None:
+    with world.session() as session:
+        spoilt = session.store.db
+        spoilt.execute("ROLLBACK")  # as SQLite does by itself where it has no memory left
+        spoilt.execute("INSERT INTO overlay.resource SELECT * FROM main.resource LIMIT 1")
+    with world.session() as session:
+        assert session.store.db is not spoilt
+        assert session.changes() == []
+
+
+def test_a_forked_process_has_connections_of_its_own(world: World) -> None:
+    world.session().close()
+    world.read("Patient", "S1")
+    with world.session() as session:
+        inherited = session.store.db
+    reader = world._reader
+    child = os.fork()
+    if not child:
+        with world.session() as session:
+            own = session.store.db is not inherited and world._reader is not reader
+            os._exit(0 if own and world.read("Patient", "S1") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with world.session() as session:
+        assert session.store.db is inherited
+
+
 def test_few_connections_are_kept_and_none_of_a_closed_world(world: World) -> None:
     connections = World.open(world.path).connections
     taken = [connections.take() for _ in range(20)]
     for db in taken:
+        db.execute("BEGIN")
         connections.give_back(db)
     again = [connections.take() for _ in range(20)]
     assert 0 < len({id(db) for db in again} & {id(db) for db in taken}) < 20
@@ -351,6 +379,7 @@ def test_few_connections_are_kept_and_none_of_a_closed_world(world: World) -> No
     assert sound[-1] is not broken
     connections.close()
     for db in sound:
+        db.execute("BEGIN")
         connections.give_back(db)
         with pytest.raises(sqlite3.ProgrammingError):
             db.execute("SELECT 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
@@ -50,24 +51,25 @@ class Connections:
         self.path = path
         self._idle: list[sqlite3.Connection] = []
         self._most = _IDLE
+        self._process = os.getpid()
         finalize(self, _close_all, self._idle)
 
     def take(self) -> sqlite3.Connection:
         """A connection for one session; its overlay is empty."""
+        if self._process != os.getpid():  # a fork: SQLite's connections are for the process that made them
+            self._process = os.getpid()
+            _close_all(self._idle)
         try:
             return self._idle.pop()  # in one step, since sessions of several threads share a world
         except IndexError:
             return self._new()
 
     def give_back(self, db: sqlite3.Connection) -> None:
-        """Take a connection back from a session, which must not use it any more; its writes are undone."""
-        try:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-        except sqlite3.Error:
-            db.close()  # whatever is wrong with it, the next session is to have a sound one
-            return
-        if len(self._idle) < self._most:
+        """Take a connection back from a session, which must not use it any more.
+
+        It is kept if what the session wrote can be undone: if all of it lies in one transaction.
+        """
+        if len(self._idle) < self._most and _undone(db):
             self._idle.append(db)
         else:
             db.close()
@@ -86,6 +88,14 @@ class Connections:
             db.close()
             raise
         return db
+
+
+def _undone(db: sqlite3.Connection) -> bool:
+    try:
+        db.execute("ROLLBACK")
+    except sqlite3.Error:  # none is open, as after an error for which SQLite itself ended it: writes may have followed
+        return False
+    return True
 
 
 def _close_all(idle: list[sqlite3.Connection]) -> None:

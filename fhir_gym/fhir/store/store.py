@@ -29,7 +29,7 @@ _INSERT_RESOURCE = "INSERT OR REPLACE INTO overlay.resource VALUES (?,?,?,?,?,?,
 _INSERT_VERSION = f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"
 _INSERT_INDEX = {table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES}
 _DELETE_INDEX = {table: f"DELETE FROM overlay.{table} WHERE rid = ?" for table in index.TABLES}
-_CLOSED = sqlite3.connect(":memory:")
+_CLOSED = sqlite3.connect(":memory:", check_same_thread=False)
 _CLOSED.close()
 
 
@@ -284,7 +284,9 @@ class Store:
     def budget(self, steps: int) -> Iterator[None]:
         """Interrupt a reading statement inside once all statements took this many virtual-machine steps.
 
-        Steps are the same on every machine; `sqlite3.OperationalError("interrupted")` is what the caller sees.
+        `sqlite3.OperationalError("interrupted")` is what the caller sees. Steps are the same on every machine, but they
+        are told in ten thousands over all runs of a prepared statement, and those of a connection outlive a session: a
+        statement may be charged one portion more than another time.
         """
         if self._steps_left is not None:  # a bundle's entries spend from the bundle's budget
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -122,8 +123,9 @@ class World:
     @property
     def _reader(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)
-        if session is None:
+        if session is None or self._local.process != os.getpid():  # after a fork, it is the other process's
             session = self._local.session = self.session()
+            self._local.process = os.getpid()
             self._readers.append(session)
         return session
 
