@@ -47,8 +47,7 @@ class _Crew:
         self._thread = threading.Thread(target=self._run, name="fhir-gym-rollouts", daemon=True)
         self._started = threading.Event()
         self._cancelled = False
-        self._loop: asyncio.AbstractEventLoop
-        self._work: asyncio.Task[None]
+        self._work: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -64,9 +63,9 @@ class _Crew:
     def cancel(self) -> None:
         """End the episodes under way as interrupted."""
         self._cancelled = True
-        if self._started.is_set() and self._thread.is_alive():
-            with suppress(RuntimeError):  # the loop has just been closed: nothing is left to cancel
-                self._loop.call_soon_threadsafe(self._work.cancel)
+        if self._work is not None:
+            with suppress(RuntimeError):  # the loop is closed: nothing is left to cancel
+                self._work.get_loop().call_soon_threadsafe(self._work.cancel)
 
     def stop(self) -> None:
         """Cancel what is left and wait for the thread."""
@@ -86,8 +85,7 @@ class _Crew:
             self._done.put(None)
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._work = asyncio.ensure_future(self._all())
+        self._work = asyncio.create_task(self._all())
         self._started.set()
         try:
             await self._work
@@ -105,7 +103,7 @@ class _Crew:
 
     async def _worker(self) -> None:
         for job in self._jobs:
-            if not self._meter.begin():
+            if self._cancelled or not self._meter.begin():
                 return
             rollout = await converse(self._todo, job, self._agent, self._world, self._meter)
             if rollout.stop_reason != "interrupted":

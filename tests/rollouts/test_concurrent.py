@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -244,11 +244,36 @@ def test_a_loop_that_has_just_been_closed_needs_no_cancelling(hospital: World) -
     ended = threading.Event()
     crew._thread = threading.Thread(target=ended.wait, args=(20,))
     crew._thread.start()
-    crew._loop = asyncio.new_event_loop()
-    crew._work = crew._loop.create_task(crew._agent.aclose())
-    crew._loop.run_until_complete(crew._work)
-    crew._loop.close()
-    crew._started.set()
+    loop = asyncio.new_event_loop()
+    crew._work = loop.create_task(crew._agent.aclose())
+    loop.run_until_complete(crew._work)
+    loop.close()
     threading.Timer(0.05, ended.set).start()
     crew.stop()
     assert not crew._thread.is_alive()
+
+
+def test_a_run_without_a_loop_says_why(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread lives on for a moment after it has said what failed."""
+    failed = OSError("too many open files")
+
+    def no_loop(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        raise failed
+
+    monkeypatch.setattr(asyncio, "run", no_loop)
+    crew = _Crew(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, Meter(), 1)
+    crew.start()
+    monkeypatch.setattr(crew._thread, "is_alive", lambda: True)
+    with pytest.raises(OSError) as raised:
+        list(crew.rollouts())
+    crew.stop()
+    assert raised.value is failed
+
+
+def test_who_stops_before_the_loop_runs_begins_nothing(hospital: World) -> None:
+    crew = _Crew(plan(ENV_ID, tasks="01", variations=range(20)), Slow(), hospital, Meter(), 1)
+    crew.cancel()
+    crew.start()
+    assert list(crew.rollouts()) == []
+    crew.stop()
