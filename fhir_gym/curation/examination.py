@@ -13,7 +13,16 @@ from typing import Any
 
 from fhir_gym.curation.exported import Extract, Individual, Row
 from fhir_gym.curation.opinion import Reading, band, hours, look_back, mean, on_half, places
-from fhir_gym.tasks.action_reasoning.cases import Case, GroundTruth, Plan
+from fhir_gym.tasks.action_reasoning.cases import (
+    FIRST_YEAR,
+    LEAST_SHIFT,
+    LONGEST_WINDOW,
+    MOST_DIGITS,
+    MOST_SHIFT,
+    Case,
+    GroundTruth,
+    Plan,
+)
 from fhir_gym.tasks.action_reasoning.orders import ORDERS
 from fhir_gym.tasks.action_reasoning.phrasing import LENGTHS, PROMPTS
 from fhir_gym.tasks.action_reasoning.ranges import LABS, RANGES, Range
@@ -26,7 +35,6 @@ _SCENARIOS = {
     "aggregation": ("window",),
     "conditional": ("general", "demographic"),
 }
-_MOST_DIGITS = 3
 _THEIR_OWN = frozenset({"threshold_low", "threshold_high", "value_category"})
 _LIMITS = ("low", "high", "critically_low", "critically_high")
 
@@ -130,7 +138,7 @@ def plan_faults(plan: Plan, now: datetime, *, own: bool) -> Iterator[str]:
     if plan.unit != lab.unit:
         yield f"the unit of {plan.lab} is {lab.unit}, the plan says {plan.unit!r}"
     least = lab.digits
-    if not least <= plan.digits <= (_MOST_DIGITS if plan.family == "aggregation" else least):
+    if not least <= plan.digits <= (MOST_DIGITS if plan.family == "aggregation" else least):
         yield f"{plan.lab} has {least} digits, the plan says {plan.digits}"
     yield from _text_faults(plan)
     if plan.family == "conditional":
@@ -139,13 +147,23 @@ def plan_faults(plan: Plan, now: datetime, *, own: bool) -> Iterator[str]:
         yield f"{plan.family} tasks have no direction, order or shift"
     if plan.family == "aggregation" and plan.window_hours is None:
         yield "an average needs a window"
-    if plan.window_hours is not None and plan.window_hours <= 0:
+    if plan.window_hours is not None and not 0 < plan.window_hours <= LONGEST_WINDOW:
         yield f"the window is {plan.window_hours:g} hours"
+    if not LEAST_SHIFT <= plan.shift <= MOST_SHIFT:
+        yield f"the limits are moved by {plan.shift:g}"
+    yield from _moment_faults(plan.as_of, now)
+
+
+def _moment_faults(text: str, now: datetime) -> Iterator[str]:
     try:
-        if moment(plan.as_of) > now:
-            yield f"{plan.as_of} lies after the present"
-    except ValueError:
-        yield f"{plan.as_of!r} is no moment"
+        found = moment(text)
+    except (ValueError, OverflowError):  # the second: one of the first or the last day of all, in another time zone
+        yield f"{text!r} is no moment"
+        return
+    if found > now:
+        yield f"{text} lies after the present"
+    elif found.year < FIRST_YEAR:
+        yield f"{text} lies before {FIRST_YEAR}"
 
 
 def _text_faults(plan: Plan) -> Iterator[str]:
@@ -233,7 +251,7 @@ def _same(name: str, said: Json, right: Any) -> bool:
     if name == "timestamp" and isinstance(said, str) and right is not None:
         try:
             return moment(said) == moment(right)
-        except ValueError:
+        except (ValueError, OverflowError):
             return False
     return type(said) is type(right) and bool(said == right)
 

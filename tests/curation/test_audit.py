@@ -423,3 +423,24 @@ def test_the_second_derivation_shares_no_code_with_the_first() -> None:
                 assert source not in makers or names <= allowed.get(module, {}).get(source, set()), (module, source)
                 if source == "ranges":
                     assert names <= {"LABS", "RANGES", "Range"}, module
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window_hours": 1e300},
+        {"window_hours": 8785.0},
+        {"shift": 1e300},
+        {"shift": -1.0},
+        {"as_of": "0001-01-01T00:00:00Z"},
+        {"as_of": "0001-01-01T00:00:00+14:00"},
+    ],
+    ids=str,
+)
+def test_numbers_beyond_all_sense_are_refused(mini: World, cases: tuple[Case, ...], changes: dict[str, Any]) -> None:
+    case = next(one for one in cases if one.plan and one.plan.family == "conditional")
+    assert case.plan
+    spoilt_case = case.model_copy(update={"plan": case.plan.model_copy(update=changes)})
+    assert kinds(audit_cases([spoilt_case], mini)) == {"plan"}
+    truth = case.ground_truth.model_copy(update={"timestamp": "0001-01-01T00:00:00+14:00"})
+    assert kinds(audit_cases([case.model_copy(update={"ground_truth": truth})], mini)) == {"disagrees"}

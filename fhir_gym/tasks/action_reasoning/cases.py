@@ -12,9 +12,34 @@ from fhir_gym.tasks.medagentbench.labs import Result
 from fhir_gym.tasks.params import Params
 from fhir_gym.types import Json
 
-__all__ = ["GROUPS", "PACK", "Case", "CaseParams", "Category", "Direction", "Family", "GroundTruth", "Plan", "Scenario"]
+__all__ = [
+    "FIRST_YEAR",
+    "GROUPS",
+    "LEAST_SHIFT",
+    "LONGEST_WINDOW",
+    "MOST_DIGITS",
+    "MOST_SHIFT",
+    "PACK",
+    "Case",
+    "CaseParams",
+    "Category",
+    "Direction",
+    "Family",
+    "GroundTruth",
+    "Plan",
+    "Scenario",
+]
 
 PACK = "FHIRAgent/ActionReasoning-v0"
+
+FIRST_YEAR = 1900
+"""What a plan looks back from lies in this year at the earliest."""
+LONGEST_WINDOW = 24 * 366
+"""Most hours of a window: a year."""
+LEAST_SHIFT, MOST_SHIFT = -0.9, 1.0
+"""By which shares limits may be moved: further down or up no range is left that anybody could mean."""
+MOST_DIGITS = 3
+"""Most digits after the decimal point of an answer."""
 
 Family = Literal["retrieval", "aggregation", "conditional"]
 """The paper's three kinds of task: Table 2."""

@@ -8,14 +8,24 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 
 from fhir_gym.errors import TaskError
-from fhir_gym.tasks.action_reasoning.cases import Direction, Family, GroundTruth, Plan
+from fhir_gym.tasks.action_reasoning.cases import (
+    FIRST_YEAR,
+    LEAST_SHIFT,
+    LONGEST_WINDOW,
+    MOST_DIGITS,
+    MOST_SHIFT,
+    Direction,
+    Family,
+    GroundTruth,
+    Plan,
+)
 from fhir_gym.tasks.action_reasoning.ranges import LABS, Range, as_written, range_of
 from fhir_gym.tasks.action_reasoning.series import Chart, Reading, Series
 from fhir_gym.tasks.action_reasoning.traps import given, mean_digits
 from fhir_gym.tasks.clock import parse_instant
 from fhir_gym.types import Json
 
-__all__ = ["Truth", "digits_of", "due", "limits", "lures", "mean", "solution", "truth"]
+__all__ = ["Truth", "digits_of", "due", "limits", "lures", "mean", "require_possible", "solution", "truth"]
 
 _OTHER_HOURS = (1, 6, 12, 36, 48, 72)
 
@@ -45,8 +55,9 @@ def truth(plan: Plan, mrn: str, chart: Chart, row: Range | None = None) -> Truth
         row: The range, where it is not the patient's row of the table.
 
     Raises:
-        TaskError: There is no such patient, or nothing may rest on the results that decide.
+        TaskError: There is no such patient, nothing may rest on the results that decide, or the plan makes no sense.
     """
+    require_possible(plan, mrn)
     series = chart.one(mrn, plan.lab)
     used = _used(plan, series)
     _require(plan, series, used)
@@ -68,6 +79,39 @@ def truth(plan: Plan, mrn: str, chart: Chart, row: Range | None = None) -> Truth
             ground |= _judged(row, value) | {"should_order": due(row, value, plan.direction)}
     ids = tuple(one.id for one in used)
     return Truth(GroundTruth.model_validate(ground), ids, None if exact is None else float(exact))
+
+
+def require_possible(plan: Plan, what: str) -> None:
+    """Refuse a plan from which nothing can be derived in any world: files may say anything.
+
+    Args:
+        plan: How a task was made.
+        what: How the error calls it.
+
+    Raises:
+        TaskError: There is no such test or moment, or a number lies beyond all sense.
+    """
+    problem = next(_impossible(plan), None)
+    if problem is not None:
+        raise TaskError(f"{what}: {problem}")
+
+
+def _impossible(plan: Plan) -> Iterator[str]:
+    if plan.lab not in LABS:
+        yield f"there is no laboratory test {plan.lab!r}; there are {', '.join(LABS)}"
+    try:
+        year = parse_instant(plan.as_of).year
+    except ValueError:
+        yield f"as_of is {plan.as_of!r}, no instant like 2023-11-13T10:15:00Z"
+    else:
+        if year < FIRST_YEAR:
+            yield f"as_of is {plan.as_of}, before the year {FIRST_YEAR}"
+    if plan.window_hours is not None and not 0 < plan.window_hours <= LONGEST_WINDOW:
+        yield f"window_hours is {plan.window_hours:g}, not above 0 and up to {LONGEST_WINDOW}"
+    if not LEAST_SHIFT <= plan.shift <= MOST_SHIFT:
+        yield f"shift is {plan.shift:g}, not from {LEAST_SHIFT:g} to {MOST_SHIFT:g}"
+    if not 0 <= plan.digits <= MOST_DIGITS:
+        yield f"digits is {plan.digits}, not from 0 to {MOST_DIGITS}"
 
 
 def digits_of(family: Family, lab: str) -> int:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.action_reasoning.cases import GROUPS, PACK, Case, GroundTruth, Plan
-from fhir_gym.tasks.action_reasoning.deriving import due, solution, truth
+from fhir_gym.tasks.action_reasoning.deriving import due, require_possible, solution, truth
 from fhir_gym.tasks.action_reasoning.foreign import inferred, order_of, range_in
 from fhir_gym.tasks.action_reasoning.params import ReasoningParams, params_of
 from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, rounding
@@ -115,6 +115,8 @@ def _read(task_file: Path, _: int) -> Mapping[str, ReasoningTask]:
 def _task(case: Case) -> ReasoningTask:
     # The present of no world is needed to see what a case is about.
     plan = case.plan or inferred(case, "")
+    if case.plan is not None:
+        require_possible(plan, case.id)
     base = FileConditional if plan.family == "conditional" else FileQuery
     attributes = {
         "__doc__": f"{case.id} of a task file.",
@@ -177,6 +179,9 @@ def _said(value: object) -> str:
 
 
 def _same(told: object, found: object) -> bool:
-    if isinstance(told, str) and isinstance(found, str) and "T" in told and "T" in found:
-        return parse_instant(told) == parse_instant(found)
+    if told != found and isinstance(told, str) and isinstance(found, str) and "T" in told and "T" in found:
+        try:
+            return parse_instant(told) == parse_instant(found)
+        except ValueError:
+            return False
     return told == found

@@ -285,6 +285,34 @@ def test_a_file_of_another_present_is_refused(mini: World, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lab": "XX"}, "there is no laboratory test 'XX'; there are CA, CL"),
+        ({"as_of": "yesterday"}, "as_of is 'yesterday', no instant like"),
+        ({"as_of": "0001-01-01T00:00:00Z"}, "as_of is 0001-01-01T00:00:00Z, before the year 1900"),
+        ({"window_hours": 1e300}, r"window_hours is 1e\+300"),
+        ({"window_hours": 0.0}, "window_hours is 0, not above 0"),
+        ({"shift": 1e300}, r"shift is 1e\+300"),
+        ({"digits": 10**9}, "digits is 1000000000"),
+    ],
+)
+def test_plans_beyond_all_sense(mini: World, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    (case,) = [one for one in generate(mini, per_family=1) if one.id == "aggregation_0"]
+    assert case.plan is not None
+    write_cases(tmp_path / "tasks.json", [case.model_copy(update={"plan": case.plan.model_copy(update=changes)})])
+    with pytest.raises(TaskError, match=f"aggregation_0: {said}"):
+        task_set(PACK, tmp_path / "tasks.json")
+
+
+def test_a_time_that_is_none_is_a_disagreement(mini: World, tmp_path: Path) -> None:
+    case = generate(mini, per_family=1)[1]
+    truth = case.ground_truth.model_copy(update={"timestamp": "Tuesday"})
+    write_cases(tmp_path / "tasks.json", [case.model_copy(update={"ground_truth": truth})])
+    with pytest.raises(TaskError, match="timestamp: Tuesday in the file"):
+        task_set(PACK, tmp_path / "tasks.json")[case.id].variation(0, mini)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[", "is not JSON"),
