@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,18 +77,22 @@ def generate(
 
     Example: fhir-gym art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
     """
-    _require_free(overwrite, ("--out", out), ("--review", review), ("--review-html", review_html))
+    files = (("--out", out), ("--review", review), ("--review-html", review_html))
+    _require_free(overwrite, *files, read=_file_of(world))
     from fhir_gym.curation.audit import audit_cases
-    from fhir_gym.tasks.action_reasoning.generation import generate
+    from fhir_gym.tasks.action_reasoning.generation import SCENARIOS, generate
 
     with _opened(world) as opened:
         cases = generate(opened, seed=seed, per_family=per_family)
         if rephrase_with is not None:
             cases = _rephrased(cases, opened, rephrase_with, base_url)
         report = audit_cases(cases, opened)
-    _write_cases(out, report.cases)
-    _write_review(report, review, review_html, sample, seed)
+    _write(report, out, review, review_html, sample, seed)
     _print_audit(report, as_json)
+    made = Counter(case.plan.family for case in cases if case.plan)
+    for family in SCENARIOS:
+        if made[family] < per_family:
+            note(f"{family}: {made[family]} of {per_family} tasks; the world offers no more")
     note(f"{len(report.kept)} tasks written to {out}")
 
 
@@ -108,17 +114,18 @@ def audit(
 
     Example: fhir-gym art audit tasks.json --world cohort --html review.html
     """
-    _require_free(overwrite, ("--sheet", sheet), ("--html", html), ("--out", out))
+    _require_free(overwrite, ("--out", out), read=_file_of(world))  # what is kept may replace what was read
+    _require_free(overwrite, ("--sheet", sheet), ("--html", html), read=[tasks, *_file_of(world), *_given(out)])
     from fhir_gym.curation.audit import audit_cases
     from fhir_gym.tasks.action_reasoning.taskfile import read_cases
 
     cases = read_cases(tasks)
     with _opened(world) as opened:
         report = audit_cases(cases, opened)
-    if out is not None:
-        _write_cases(out, report.cases)
-    _write_review(report, sheet, html, sample, seed)
+    _write(report, out, sheet, html, sample, seed)
     _print_audit(report, as_json)
+    if out is not None:
+        note(f"{len(report.kept)} tasks written to {out}")
     if report.dropped:
         raise typer.Exit(1)
 
@@ -138,7 +145,7 @@ def review(
 
     Example: fhir-gym art review tasks.json sheet.csv --out reviewed.json
     """
-    _require_free(overwrite, ("--out", out))
+    _require_free(overwrite, ("--out", out), read=[verdicts])
     from fhir_gym.curation.review import apply_verdicts, read_verdicts
     from fhir_gym.tasks.action_reasoning.taskfile import read_cases
 
@@ -149,7 +156,7 @@ def review(
         print_json({"kept": len(reviewed.cases), "rejected": rejected, "withheld": list(reviewed.withheld)})
     else:
         for one in reviewed.rejected:
-            print_text(f"rejected  {one.id}  {one.comment}".rstrip())
+            print_text(f"rejected  {one.id}  {' '.join(one.comment.split())}".rstrip())
         for id in reviewed.withheld:
             print_text(f"withheld  {id}  nobody has reviewed it")
     note(f"{len(reviewed.cases)} tasks written to {out}")
@@ -183,12 +190,11 @@ def sweep(
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other")
-    if windows is None and shifts is None:
+    if not windows and not shifts:
         raise typer.BadParameter("at least one of --windows and --shifts is needed")
     beside = out.with_suffix(".tasks.json")
-    if not resume:
-        _require_free(overwrite, ("--out", out), ("--out", beside))
-    _require_free(overwrite or resume, ("--csv", csv))
+    files = (("--out", out), ("--out", beside), ("--csv", csv))
+    _require_free(overwrite or resume, *files, read=[*_given(tasks_file), *_file_of(world)])
     from fhir_gym.agents import make_agent
     from fhir_gym.curation import sweep as sweeps
 
@@ -211,19 +217,39 @@ def _opened(world: str) -> World:
         return worlds.load(world, progress=update)
 
 
-def _require_free(overwrite: bool, *wanted: tuple[str, Path | None]) -> None:
-    """Refuse to replace files that nobody said may be replaced: one may be a sheet that was filled in."""
-    seen: set[Path] = set()
+def _given(path: Path | None) -> list[Path]:
+    return [] if path is None else [path]
+
+
+def _file_of(world: str) -> list[Path]:
+    """The file a world was named by, if it was."""
+    return [Path(world)] if Path(world).is_file() else []
+
+
+def _require_free(overwrite: bool, *wanted: tuple[str, Path | None], read: Sequence[Path] = ()) -> None:
+    """Refuse files that cannot be written, are read as well, or exist: one may be a sheet that was filled in."""
+    named = {path.resolve() for path in read}
     for option, path in wanted:
         if path is None:
             continue
-        if path.resolve() in seen:
-            raise typer.BadParameter(f"{path} is to be written twice", param_hint=option)
-        seen.add(path.resolve())
-        if path.is_dir():
-            raise typer.BadParameter(f"{path} is a folder", param_hint=option)
-        if path.exists() and not overwrite:
-            raise typer.BadParameter(f"{path} exists; --overwrite replaces it", param_hint=option)
+        problem = _problem(path, overwrite)
+        if path.resolve() in named:
+            problem = f"{path} is read or written already"
+        if problem is not None:
+            raise typer.BadParameter(problem, param_hint=option)
+        named.add(path.resolve())
+
+
+def _problem(path: Path, overwrite: bool) -> str | None:
+    """Why a file is not to be written, as far as that can be seen before there is anything to write."""
+    if path.exists():
+        if not path.is_file():
+            return f"{path} is {'a folder' if path.is_dir() else 'no file'}"
+        return None if overwrite else f"{path} exists; --overwrite replaces it"
+    folder = next(one for one in path.resolve().parents if one.exists())
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"
 
 
 def _rephrased(cases: tuple[Case, ...], world: World, model: str, base_url: str | None) -> tuple[Case, ...]:
@@ -244,28 +270,34 @@ def _rephrased(cases: tuple[Case, ...], world: World, model: str, base_url: str 
 
 
 def _write_cases(path: Path, cases: Sequence[Case]) -> None:
-    from fhir_gym.curation.files import replacing
-    from fhir_gym.tasks.action_reasoning.taskfile import write_cases
+    from fhir_gym.curation.files import write_all
+    from fhir_gym.tasks.action_reasoning.taskfile import dumped
 
-    with replacing(path) as part:
-        write_cases(part, cases)
+    write_all({path: dumped(cases)})
 
 
-def _write_review(report: AuditReport, csv: Path | None, html: Path | None, sample: int, seed: int) -> None:
-    if csv is None and html is None:
-        return
+def _write(
+    report: AuditReport, tasks: Path | None, csv: Path | None, html: Path | None, sample: int, seed: int
+) -> None:
+    """Write the tasks that are kept, their sheet and their page: what is wanted of them, all or nothing."""
     from fhir_gym.curation.audit import for_review
-    from fhir_gym.curation.files import write_whole
+    from fhir_gym.curation.files import write_all
     from fhir_gym.curation.page import review_page
     from fhir_gym.curation.review import entries, review_sheet
+    from fhir_gym.tasks.action_reasoning.taskfile import dumped
 
     rows = entries(for_review(report, sample=sample, seed=seed))
+    files: dict[Path, str | bytes] = {}
+    if tasks is not None:
+        files[tasks] = dumped(report.cases)
     if csv is not None:
-        write_whole(csv, review_sheet(rows))
+        files[csv] = review_sheet(rows)
     if html is not None:
-        write_whole(html, review_page(rows))
-    doubtful = sum(row.why == "doubtful" for row in rows)
-    note(f"{len(rows)} tasks to be reviewed: {doubtful} doubtful, a sample of {len(rows) - doubtful} others")
+        files[html] = review_page(rows)
+    write_all(files)
+    if csv or html:
+        doubtful = sum(row.why == "doubtful" for row in rows)
+        note(f"{len(rows)} tasks to be reviewed: {doubtful} doubtful, a sample of {len(rows) - doubtful} others")
 
 
 def _print_audit(report: AuditReport, as_json: bool) -> None:
@@ -352,7 +384,7 @@ def _do_sweep(
             running = rollouts.run(PACK, actor, world=world, task_file=tasks, skip=done, **how)
             rollouts.write_rollouts(records, watched(running, update))
     except KeyboardInterrupt:
-        note(f"interrupted: {written} of {todo} episodes are in {records}; --resume goes on")
+        note(f"interrupted: {written} of {todo} episodes done and kept in {records}; --resume goes on")
         raise typer.Exit(130) from None
     note(f"{written} episodes written to {records}, their tasks are in {tasks}")
     return curve(found, (one for one in rollouts.read_rollouts(records) if mine(one)))

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["replacing", "write_whole"]
+from fhir_gym.errors import FhirGymError
+
+__all__ = ["write_all", "write_whole"]
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Write to another path, which takes the place of this one at the end; interrupted, all stays as it was.
+def write_all(files: Mapping[Path, str | bytes]) -> None:
+    """Write some files, with their folders: all of them or, where one cannot be written, none.
+
+    Each is written beside its place first; interrupted, all stays as it was. Of a link, what it points to is replaced.
 
     Raises:
-        OSError: It cannot be written.
+        FhirGymError: One cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    parts: dict[Path, Path] = {}
+    path = Path()
     try:
-        yield part
-        part.replace(path)
+        for path, content in files.items():
+            whole = path.expanduser().resolve()
+            whole.parent.mkdir(parents=True, exist_ok=True)
+            part = parts[whole] = whole.with_name(f".{whole.name}.{os.getpid()}.part")
+            part.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
+        for whole, part in parts.items():
+            part.replace(whole)
+    except OSError as error:
+        raise FhirGymError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        for part in parts.values():
+            with suppress(OSError):  # most are in their places by now; of the others the first error tells
+                part.unlink()
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file, with its folder.
 
     Raises:
-        OSError: It cannot be written.
+        FhirGymError: It cannot be written.
     """
-    with replacing(path) as part:
-        part.write_text(text, "utf-8", errors="backslashreplace", newline="")
+    write_all({path: text})

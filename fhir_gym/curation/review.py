@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+import orjson
+
 from fhir_gym.curation.audit import Audited
 from fhir_gym.curation.examination import Examination
 from fhir_gym.curation.exported import Row
@@ -212,8 +214,12 @@ def read_verdicts(path: str | Path) -> tuple[Verdict, ...]:
     path = Path(path)
     try:
         text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: cannot be read as UTF-8; a spreadsheet calls that format CSV UTF-8") from error
+    if not text.strip():
+        raise RecordError(f"{path}: there is nothing in it")
     rows = _rows_of_json(text, path) if text.lstrip().startswith("[") else _rows_of_csv(text, path)
     verdicts = tuple(_verdict(row, f"{path}: row {number}") for number, row in enumerate(rows, start=1))
     _require_whole([row["row"] for row in rows], path)
@@ -311,8 +317,8 @@ def _rows_of_csv(text: str, path: Path) -> list[dict[str, str]]:
 
 def _rows_of_json(text: str, path: Path) -> list[dict[str, str]]:
     try:
-        rows: Json = json.loads(text)
-    except ValueError as error:
+        rows: list[Json] = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
         raise RecordError(f"{path}: not JSON: {error}") from error
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in _KEPT):

@@ -15,7 +15,7 @@ from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.evaluation.figures import Share, wilson
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
-from fhir_gym.tasks.action_reasoning.cases import Case, Plan
+from fhir_gym.tasks.action_reasoning.cases import LEAST_SHIFT, LONGEST_WINDOW, MOST_SHIFT, Case, Plan
 from fhir_gym.tasks.action_reasoning.generation import vary
 from fhir_gym.types import Json
 
@@ -23,7 +23,6 @@ __all__ = ["Point", "Setting", "Sweep", "Variant", "curve", "prepare", "shifts",
 
 Kind = Literal["window", "shift"]
 _HOURS = re.compile(r"(\d+(?:\.\d+)?)\s*h?\Z")
-_LONGEST = 24 * 366
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ def windows(text: str) -> tuple[Setting, ...]:
     found = []
     for part in _parts(text):
         match = _HOURS.match(part)
-        if match is None or not 0 < float(match[1]) <= _LONGEST:
+        if match is None or not 0 < float(match[1]) <= LONGEST_WINDOW:
             raise FhirGymError(f"windows {text!r} are not hours like 12h,24h,36h (up to a year)")
         found.append(Setting("window", float(match[1])))
     return tuple(dict.fromkeys(found))
@@ -152,7 +151,7 @@ def shifts(text: str) -> tuple[Setting, ...]:
             percent = Decimal(part.removesuffix("%"))
         except InvalidOperation:
             percent = Decimal("NaN")
-        if not part.endswith("%") or not percent.is_finite() or not -90 <= percent <= 100:
+        if not part.endswith("%") or not percent.is_finite() or not LEAST_SHIFT <= percent / 100 <= MOST_SHIFT:
             raise FhirGymError(f"shifts {text!r} are not percentages like -10%,0%,10% (from -90% to 100%)")
         found.append(Setting("shift", float(percent / 100)))
     return tuple(dict.fromkeys(found))
@@ -167,12 +166,17 @@ def prepare(world: World, cases: Sequence[Case], settings: Sequence[Setting]) ->
         settings: The settings; each is put to every task it makes sense for, one at a time.
 
     Raises:
-        TaskError: A setting makes sense for none of the tasks.
+        TaskError: A setting makes sense for none of the tasks, the world does not agree with one of them, or nothing is
+            left of any.
     """
     variants: list[Variant] = []
     left_out: Counter[Setting] = Counter()
+    made = [(case, case.plan) for case in cases if case.plan is not None]
+    if not made:
+        raise TaskError(f"none of the {len(cases)} tasks says how it was made, so nothing of them can be varied")
+    _require_agreement([case for case, plan in made if any(_fits(one, plan) for one in settings)], world)
     for setting in settings:
-        fitting = [case for case in cases if case.plan is not None and _fits(setting, case.plan)]
+        fitting = [case for case, plan in made if _fits(setting, plan)]
         if not fitting:
             what = "has a window" if setting.kind == "window" else "looks at a range"
             raise TaskError(f"none of the {len(cases)} tasks {what}, so {setting} cannot be put to any")
@@ -184,6 +188,8 @@ def prepare(world: World, cases: Sequence[Case], settings: Sequence[Setting]) ->
                 continue
             named = varied.model_copy(update={"id": f"{case.id}@{setting}"})
             variants.append(Variant(setting, named, varied.sol != case.sol))
+    if not variants:
+        raise TaskError(f"nothing may rest on the results that decide under {', '.join(map(str, settings))}")
     return Sweep(tuple(settings), tuple(variants), left_out)
 
 
@@ -228,6 +234,17 @@ def _point(
         success=Share(sum(solved[place] for place in both), sum(judged[place] for place in both)),
         on_changed=Share(solved[setting, True], judged[setting, True]),
     )
+
+
+def _require_agreement(cases: Iterable[Case], world: World) -> None:
+    """Refuse tasks of another world: all would count as left out, or as changed."""
+    for case in cases:
+        try:
+            same = vary(case, world).sol == case.sol
+        except TaskError as error:
+            raise TaskError(f"{case.id} cannot be asked of the world {world.name}: {error}") from error
+        if not same:
+            raise TaskError(f"{case.id} and the world {world.name} disagree; fhir-gym art audit says in what")
 
 
 def _fits(setting: Setting, plan: Plan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,42 @@ def test_nothing_is_replaced_unasked(cli: Cli, made: Path) -> None:
         ("review", tasks, sheet, "--out", tasks),
         ("sweep", "--windows", "12h", "--out", sheet),
         ("sweep", "--windows", "12h", "--out", new, "--csv", sheet),
+        ("sweep", "--windows", "12h", "--out", new, "--csv", new.with_suffix(".tasks.json"), "--overwrite"),
+        ("sweep", "--windows", "12h", "--out", new, "--csv", tasks, "--tasks-file", tasks, "--overwrite"),
+        ("review", tasks, sheet, "--out", sheet, "--overwrite"),
+        ("audit", tasks, "--sheet", tasks, "--overwrite"),
+        ("generate", "--out", sheet / "tasks.json"),
+        ("generate", "--out", "/dev/null", "--overwrite"),
     ):
         outcome = cli("art", *argv)
         assert outcome.code == 2, argv
         assert {path: path.read_bytes() for path in made.iterdir()} == before
+
+
+def test_all_files_are_written_or_none(cli: Cli, made: Path) -> None:
+    before = {path: path.read_bytes() for path in made.iterdir()}
+    (made / "folder").mkdir()
+    (made / "folder" / f".page.{os.getpid()}.part").mkdir()  # in the way of the last file, found out when it is written
+    argv = ("art", "generate", "--out", made / "tasks.json", *FEW, "--seed", 1, "--overwrite")
+    outcome = cli(*argv, "--review", made / "sheet.csv", "--review-html", made / "folder" / "page")
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert "page cannot be written" in outcome.err
+    assert {path: path.read_bytes() for path in made.iterdir() if path.is_file()} == before
+
+
+def test_a_link_stays_one(cli: Cli, made: Path) -> None:
+    (made / "link.json").symlink_to(made / "tasks.json")
+    assert cli("art", "generate", "--out", made / "link.json", "--per-family", 2, "--overwrite").code == 0
+    assert (made / "link.json").is_symlink()
+    assert len(read_cases(made / "tasks.json")) == 6
+
+
+def test_a_world_that_offers_less(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("art", "generate", "--out", tmp_path / "tasks.json", "--world", "hospital-small", "--per-family", 30)
+    assert outcome.code == 0, outcome.err
+    assert "aggregation: 17 of 30 tasks; the world offers no more" in outcome.err
+    assert "77 tasks written" in outcome.err
+    assert cli("art", "audit", tmp_path / "tasks.json", "--world", "hospital-small").code == 0
 
 
 def test_audit(cli: Cli, made: Path) -> None:
@@ -145,6 +178,15 @@ def test_wrong_sheets(cli: Cli, made: Path) -> None:
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
     assert f"unknown task '{gone}'" in outcome.err
     assert not out.exists()
+
+
+def test_a_rejection_is_one_line(cli: Cli, made: Path) -> None:
+    tasks, sheet = made / "tasks.json", made / "sheet.csv"
+    text = sheet.read_text("utf-8").replace(",sample,,,", ',sample,REJECT,"two\nlines",', 1)
+    sheet.write_text(text, "utf-8")
+    outcome = cli("art", "review", tasks, sheet, "--out", made / "out.json", "--keep-unreviewed")
+    assert outcome.out.count("\n") == 1
+    assert outcome.out.endswith("  two lines\n")
 
 
 def politely(request: Mapping[str, Any]) -> str:
@@ -215,6 +257,18 @@ def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
     assert {one.task.key.partition("@")[2] for one in read_rollouts(made / "s.jsonl")} == {"36h"}
 
 
+def test_a_sweep_of_tasks_of_another_world(cli: Cli, made: Path) -> None:
+    out = made / "s.jsonl"
+    outcome = cli(
+        *("art", "sweep", "--tasks-file", made / "tasks.json", "--world", "hospital-small"),
+        *("--windows", "36h", "--out", out),
+    )
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert "cannot be asked of the world hospital-small" in outcome.err
+    assert not out.exists()
+    assert not out.with_suffix(".tasks.json").exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
@@ -226,6 +280,7 @@ def test_sweep_of_a_file(cli: Cli, made: Path) -> None:
         (["audit", "missing.json"], "cannot be read"),
         (["review", "missing.json", "sheet.csv", "--out", "x"], "missing.json"),
         (["sweep"], "--windows"),
+        (["sweep", "--windows", ""], "--windows"),
         (["sweep", "--windows", "12days"], "are not hours like"),
         (["sweep", "--shifts", "0.1"], "are not percentages like"),
         (["sweep", "--windows", "12h", "--agent", "golden"], "gold"),

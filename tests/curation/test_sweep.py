@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fhir_gym.curation import sweep as sweep_module
 from fhir_gym.curation.audit import audit_cases
 from fhir_gym.curation.sweep import Setting, curve, prepare, shifts, windows
 from fhir_gym.errors import FhirGymError, TaskError
@@ -61,6 +62,39 @@ def test_settings_that_fit_nothing(mini: World, cases: tuple[Case, ...]) -> None
     conditional = [case for case in cases if case.plan and case.plan.family == "conditional"]
     with pytest.raises(TaskError, match=r"none of the .* tasks has a window, so 12h"):
         prepare(mini, conditional, windows("12h"))
+
+
+def test_tasks_of_others_cannot_be_varied(mini: World, cases: tuple[Case, ...]) -> None:
+    with pytest.raises(TaskError, match="none of the 3 tasks says how it was made"):
+        prepare(mini, [case.model_copy(update={"plan": None}) for case in cases[:3]], windows("12h"))
+
+
+def test_tasks_the_world_disagrees_with_are_refused(mini: World, cases: tuple[Case, ...]) -> None:
+    """They would all count as changed, or, if nobody has their record numbers, as left out."""
+    (case,) = [case for case in cases if case.plan and case.plan.window_hours is not None][:1]
+    with pytest.raises(TaskError, match=rf"{case.id} and the world .* disagree"):
+        prepare(mini, [case.model_copy(update={"sol": (-7,)})], windows("12h"))
+    with pytest.raises(TaskError, match=rf"{case.id} cannot be asked of the world"):
+        prepare(mini, [case.model_copy(update={"eval_MRN": "S0"})], windows("12h"))
+
+
+@pytest.mark.parametrize("changes", [{"window_hours": 1e300}, {"shift": 1e300}, {"as_of": "0001-01-01T00:00:00Z"}])
+def test_plans_beyond_all_sense(mini: World, cases: tuple[Case, ...], changes: dict[str, Any]) -> None:
+    (case,) = [case for case in cases if case.plan and case.plan.window_hours is not None][:1]
+    assert case.plan
+    with pytest.raises(TaskError, match=next(iter(changes))):
+        prepare(mini, [case.model_copy(update={"plan": case.plan.model_copy(update=changes)})], windows("12h"))
+
+
+def test_nothing_left(mini: World, cases: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(case: Case, world: World, *, window_hours: float | None = None, **_: Any) -> Case:
+        if window_hours is None:
+            return case
+        raise TaskError("the mean lies on a rounding half")
+
+    monkeypatch.setattr(sweep_module, "vary", refuse)
+    with pytest.raises(TaskError, match="nothing may rest on the results that decide under 12h, 36h"):
+        prepare(mini, cases, windows("12h,36h"))
 
 
 def test_curve_counts_by_setting(mini: World, cases: tuple[Case, ...]) -> None:

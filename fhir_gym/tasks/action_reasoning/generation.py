@@ -9,7 +9,7 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.action_reasoning.cases import Case, Direction, Family, Plan, Scenario
 from fhir_gym.tasks.action_reasoning.deriving import digits_of, solution, truth
-from fhir_gym.tasks.action_reasoning.mining import Find
+from fhir_gym.tasks.action_reasoning.mining import Find, finds
 from fhir_gym.tasks.action_reasoning.orders import ORDERS
 from fhir_gym.tasks.action_reasoning.phrasing import LENGTHS, PROMPTS, context, instruction
 from fhir_gym.tasks.action_reasoning.picking import Pick, interleaved, pools, rng_of
@@ -132,7 +132,7 @@ def generate(world: World, *, seed: int = 0, per_family: int = 200) -> tuple[Cas
         per_family: How many of each kind.
 
     Raises:
-        TaskError: The world lacks a kind altogether.
+        TaskError: The world has none of the scenarios.
     """
     found = chart(world)
     cases: list[Case] = []
@@ -150,12 +150,15 @@ def generate(world: World, *, seed: int = 0, per_family: int = 200) -> tuple[Cas
                     length=rng.choice(LENGTHS),
                 )
             )
+    if not cases:
+        raise TaskError(f"the world {world.name} has no scenario: no results of the {len(LABS)} tests to ask about")
     return tuple(cases)
 
 
 def _chosen(world: World, family: Family, count: int, rng: random.Random) -> list[Pick]:
     """The picks of one kind: none twice, A and B in their shares."""
-    a, b = pools(world, SCENARIOS[family], rng)
+    offered = [one for one in SCENARIOS[family] if any(finds(world, one, lab) for lab in LABS)]
+    a, b = pools(world, offered, rng)
     of_b = count // 2 if family == "conditional" else count // _NONE_IN
     taken: set[tuple[object, ...]] = set()
     without = _distinct(interleaved(b, rng), taken, of_b)

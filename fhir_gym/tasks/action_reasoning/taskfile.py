@@ -12,7 +12,7 @@ from fhir_gym.errors import TaskError
 from fhir_gym.tasks.action_reasoning.cases import Case
 from fhir_gym.tasks.taskfile import read_list
 
-__all__ = ["read_cases", "write_cases"]
+__all__ = ["dumped", "read_cases", "write_cases"]
 
 _CASES = TypeAdapter(tuple[Case, ...])
 _OURS = "fhir_gym"
@@ -28,16 +28,21 @@ def read_cases(path: str | Path) -> tuple[Case, ...]:
 
 
 def write_cases(path: str | Path, cases: Iterable[Case]) -> None:
-    """Write cases in the order of the paper's keys; the same cases, the same bytes.
+    """Write cases as `dumped` has them.
 
     Raises:
         TaskError: It cannot be written.
     """
+    try:
+        Path(path).expanduser().write_bytes(dumped(cases))
+    except OSError as error:
+        raise TaskError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def dumped(cases: Iterable[Case]) -> bytes:
+    """Cases as a file has them, in the order of the paper's keys; the same cases, the same bytes."""
     plain = [case.model_dump(mode="json", by_alias=True) for case in cases]
     for one in plain:
         if one[_OURS] is None:  # a case that others made keeps their form
             del one[_OURS]
-    try:
-        Path(path).expanduser().write_bytes(orjson.dumps(plain, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise TaskError(f"{path} cannot be written: {error.strerror}") from error
+    return orjson.dumps(plain, option=orjson.OPT_INDENT_2) + b"\n"

@@ -163,10 +163,22 @@ def test_the_same_bytes_in_any_process(cases: tuple[Case, ...], tmp_path: Path) 
     assert here == there
 
 
-def test_a_world_without_a_scenario_says_so(own_world: Callable[[str], World], empty_world: World) -> None:
-    with pytest.raises(TaskError, match=r"hospital-small has no cluster scenario; fhir-gym art mine --world"):
-        generate(own_world("FHIRAgent/Appointment-v0"))
-    with pytest.raises(TaskError, match="has no sparse scenario"):
+def test_of_a_world_without_a_scenario_the_others_are_taken(own_world: Callable[[str], World]) -> None:
+    hospital = own_world("FHIRAgent/Appointment-v0")
+    assert not any(finds(hospital, "cluster", lab) for lab in LABS)
+    cases = generate(hospital, per_family=20)
+    made = Counter(case.plan.scenario for case in cases if case.plan)
+    assert made == {"sparse": made["sparse"], "edge": 20 - made["sparse"], "window": made["window"]} | {
+        "general": made["general"],
+        "demographic": 20 - made["general"],
+    }
+    assert 0 < made["sparse"] < 20
+    assert 0 < made["window"] < 20  # it has 17
+    assert 0 < made["general"] < 20
+
+
+def test_a_world_without_any_scenario_says_so(empty_world: World) -> None:
+    with pytest.raises(TaskError, match="the world empty has no scenario: no results of the 11 tests"):
         generate(empty_world)
 
 
