@@ -18,7 +18,8 @@ def report(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="agent, pack, kind, difficulty, category, task or split; several with commas; all if not given."
+            help="agent, pack, kind, difficulty, category, task or split; several with commas; if not given all, but "
+            "task only where there are at most 60 (in JSON always)."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -39,6 +40,8 @@ def report(
     if json:
         print_json(evaluation.plain(found))
         return
+    if wanted is None:
+        found = found.brief()
     if markdown:
         out.file.write(evaluation.markdown(found))
         return

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -90,6 +90,7 @@ class Report:
     Attributes:
         runs: The runs.
         by: What episodes are grouped by.
+        left_out: What is not shown and could be, for the remarks.
 
     Example:
         >>> Report(read_runs(["rollouts.jsonl"]), by=("task",)).total(0).success.value  # doctest: +SKIP
@@ -98,6 +99,15 @@ class Report:
 
     runs: tuple[Run, ...]
     by: tuple[Dimension, ...] = DIMENSIONS
+    left_out: str | None = None
+
+    def brief(self, most: int = 60) -> Report:
+        """The same for people: with more tasks than that not grouped by task, which a remark says."""
+        tasks = len({(facts.env_id, facts.task) for run in self.runs for facts in run.facts})
+        if tasks <= most or "task" not in self.by:
+            return self
+        by = tuple(name for name in self.by if name != "task")
+        return replace(self, by=by, left_out=f"{tasks} tasks: `--by task` has a row for each")
 
     def total(self, run: int) -> Figures:
         """The figures of a whole run, by its place."""
@@ -155,7 +165,7 @@ class Report:
 
     def remarks(self) -> list[str]:
         """What a reader of the figures should know."""
-        said = []
+        said = [self.left_out] if self.left_out else []
         for run in self.runs:
             lost = sum(not facts.graded for facts in run.facts)
             if lost:

@@ -199,3 +199,22 @@ def test_errors_are_counted_by_their_labels_where_there_are_any(tmp_path: Path) 
     assert plain(report)["runs"][0]["labels"] == {"arithmetic": 2, "window boundary": 1}
     without = Report(read_runs([written(tmp_path / "b.jsonl", [rollout("01", 0, False)])]))
     assert "Errors by label" not in [one.title for one in sections(without)]
+
+
+def test_many_tasks_have_no_table_unless_asked(tmp_path: Path, cli: Cli) -> None:
+    one = rollout()
+    many = [one.model_copy(update={"task": one.task.model_copy(update={"key": f"t{n}"})}) for n in range(61)]
+    file = str(written(tmp_path / "many.jsonl", many))
+    for argv in (("report", file), ("report", file, "--markdown")):
+        found = cli(*argv)
+        assert "61 tasks: `--by task` has a row for each" in (found.out + found.err).replace("\\", "")
+        assert "By category" in found.out
+        assert "By task" not in found.out
+        assert "t60" not in found.out
+    asked = cli("report", file, "--by", "task")
+    assert "t60" in asked.out
+    assert "61 tasks" not in asked.err
+    assert len(json.loads(cli("report", file, "--json").out)["by"]["task"]) == 61
+    few = cli("report", str(written(tmp_path / "few.jsonl", many[:60])))
+    assert "t59" in few.out
+    assert "60 tasks" not in few.err
