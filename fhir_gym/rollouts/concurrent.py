@@ -86,6 +86,8 @@ class _Crew:
 
     async def _main(self) -> None:
         self._work = asyncio.create_task(self._all())
+        if self._cancelled:  # before there was anything to cancel
+            self._work.cancel()
         self._started.set()
         try:
             await self._work
@@ -103,7 +105,7 @@ class _Crew:
 
     async def _worker(self) -> None:
         for job in self._jobs:
-            if self._cancelled or not self._meter.begin():
+            if not self._meter.begin():
                 return
             rollout = await converse(self._todo, job, self._agent, self._world, self._meter)
             if rollout.stop_reason != "interrupted":
