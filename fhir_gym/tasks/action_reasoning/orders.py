@@ -18,6 +18,7 @@ from fhir_gym.tasks.medagentbench.orders import (
     amount_check,
     medication_checks,
     medication_order,
+    not_forbidden,
     service_checks,
     service_order,
 )
@@ -92,7 +93,7 @@ class Order:
             yield equal("order subject", end.refers(stored.get("subject")), f"Patient/{mrn}")
             yield equal("order status", stored.get("status"), "active")
             yield equal("order intent", stored.get("intent"), "order")
-            yield equal("order not forbidden", stored.get("doNotPerform", False), False)
+            yield not_forbidden("order", stored)
             return
         if self.dose is None:
             yield from service_checks(end, stored, mrn, now, self.system, self.code, self.priority)
@@ -109,11 +110,14 @@ class Order:
         code = f"the {_SYSTEMS[self.system]} code {self.code} (system {self.system})"
         head = f"An order for {self.name} is one new {self.resource_type} with the patient as subject, status active"
         if self.dose is None:
-            return f"{head}, intent order, priority {self.priority}, {code} in code, and the present as authoredOn."
+            return (
+                f"{head}, intent order, priority {self.priority}, {code} in code, and the present as authoredOn. "
+                "It is done once, not as needed."
+            )
         return (
             f"{head}, intent order, {code} in medicationCodeableConcept, the present as authoredOn, and one "
             f"dosageInstruction with route {self.dose.route} and one doseAndRate with a doseQuantity of "
-            f"{self.dose.value:g} {self.dose.unit}."
+            f"{self.dose.value:g} {self.dose.unit}. It is a single dose, not as needed."
         )
 
 

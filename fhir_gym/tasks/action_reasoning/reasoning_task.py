@@ -29,7 +29,7 @@ from fhir_gym.tasks.clock import instant, moment_in_words, parse_instant
 from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.labs import LabTest, Seen, seen
-from fhir_gym.tasks.medagentbench.orders import forbidden
+from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, blind, number_check
 from fhir_gym.tasks.splits import TEST_START
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
@@ -241,18 +241,19 @@ class ConditionalTask(ReasoningTask):
             yield "orders what is not due and denies it", [*reads, placed, Finish([value, False])]
             return
         yield "orders nothing and says so", [*reads, Finish([value, False])]
-        yield from forbidden(gold)
+        yield from spoilt(gold)
         for key, other in ORDERS.items():
             if key.startswith(f"{p.plan.lab} ") and other != order:
                 wrong = Post(f"/{other.resource_type}", other.body(mrn, p.now))
                 yield f"orders {other.name}", [*reads, wrong, finish]
 
     def equivalents(self, p: ReasoningParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
-        """The value written in other ways; the order with displays and a local code."""
+        """The value written in other ways; the order for once in so many words, with displays and a local code."""
         yield from super().equivalents(p, gold)
         *reads, last, finish = gold
         if p.order is None or last.kind != "POST":
             return
+        yield from said_once(gold)
         body = json.loads(last.body or "")
         name = "code" if p.order.dose is None else "medicationCodeableConcept"
         coding = body[name].get("coding", [])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from fhir_gym.actions import Action, Post
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import plain
 from fhir_gym.tasks.concepts import SNOMED, codes_of, codings, labels
 from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.medagentbench.once import once_check
 from fhir_gym.tasks.medagentbench.pack import same_minute
 from fhir_gym.types import Json, Resource
 
@@ -24,9 +23,9 @@ __all__ = [
     "amount_check",
     "blood_pressure_checks",
     "duration_check",
-    "forbidden",
     "medication_checks",
     "medication_order",
+    "not_forbidden",
     "note_check",
     "service_checks",
     "service_order",
@@ -50,6 +49,8 @@ _UNITS = {
     "mmHg": {"mmhg", "mm[hg]", "mm hg"},
     "g/h": {"g/h", "g/hr", "g/hour"},
 }
+_AS_GOOD = {"g": ("mg", 1000.0), "mg": ("g", 0.001)}
+"""Another unit an amount may be written in, and how many of it are one."""
 _CATEGORIES = (
     "http://terminology.hl7.org/CodeSystem/observation-category",
     "http://hl7.org/fhir/observation-category",  # the benchmark's, of an older version of FHIR
@@ -104,6 +105,8 @@ def medication_checks(
     yield equal("medication code", codes_of(drug, system), [code])
     said = _dosage(order).get("route")
     yield Check(name="medication route", passed=_is_route(said, route), expected=route[1][0], actual=said)
+    refills = _member(order, "dispenseRequest").get("numberOfRepeatsAllowed", 0)
+    yield once_check("medication once", _dosage(order), "timing", refills)
 
 
 def service_checks(
@@ -124,6 +127,7 @@ def service_checks(
     yield equal("service code", codes_of(order.get("code"), system), [code])
     if priority is not None:
         yield equal("service priority", order.get("priority"), priority)
+    yield once_check("service once", order, "occurrenceTiming")
 
 
 def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str) -> Iterator[Check]:
@@ -132,17 +136,15 @@ def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str)
     yield equal(f"{kind} intent", order.get("intent"), "order")
     written = order.get("authoredOn")
     yield Check(name=f"{kind} authoredOn", passed=same_minute(written, now), expected=now, actual=written)
+    yield not_forbidden(kind, order)
+
+
+def not_forbidden(kind: str, order: Resource) -> Check:
+    """The check that an order is not made something else: forbidden, or changed in a way that nobody knows."""
     forbids = order.get("doNotPerform", False)
-    yield Check(name=f"{kind} not forbidden", passed=forbids is False, expected=False, actual=forbids)
-
-
-def forbidden(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-    """Near misses: each order of a solution made one not to do what it says."""
-    for n, action in enumerate(gold):
-        if action.kind == "POST":
-            body = {**json.loads(action.body or ""), "doNotPerform": True}
-            name = f"a {body['resourceType']} not to be carried out"
-            yield name, [*gold[:n], Post(action.url, body), *gold[n + 1 :]]
+    changes = sorted(_modifiers(order))
+    passed = forbids is False and not changes
+    return Check(name=f"{kind} not forbidden", passed=passed, expected=False, actual=changes or forbids)
 
 
 def amount_check(order: Resource, value: float, unit: str, *, tolerance: float = _EXACT) -> Check:
@@ -223,7 +225,7 @@ def _pressures(found: Resource) -> Iterator[list[Json]]:
 
 def _component(components: Iterable[Resource], code: str) -> Json:
     quantities = [one.get("valueQuantity") or {} for one in components if code in codes_of(one.get("code"), LOINC)]
-    values = [one.get("value") for one in quantities if _is_unit(one, "mmHg")]
+    values = [one.get("value") for one in quantities if _is_unit(one, "mmHg") and "comparator" not in one]
     return values[0] if len(values) == len(quantities) == 1 else None
 
 
@@ -243,6 +245,15 @@ def _dosage(order: Resource) -> Resource:
 
 def _dose_and_rate(order: Resource) -> Resource:
     return _only(_dosage(order).get("doseAndRate"))
+
+
+def _modifiers(value: Json) -> set[str]:
+    """Elements anywhere in an order that may turn what it says into something else."""
+    if isinstance(value, list):
+        return {found for item in value for found in _modifiers(item)}
+    if not isinstance(value, dict):
+        return set()
+    return {*(value.keys() & {"modifierExtension", "implicitRules"}), *_modifiers([*value.values()])}
 
 
 def _is_route(said: Json, route: tuple[str, tuple[str, ...]]) -> bool:
@@ -267,9 +278,14 @@ def _is_unit(quantity: Json, unit: str) -> bool:
 
 
 def _is_quantity(quantity: Json, value: float, unit: str, tolerance: float = _EXACT) -> bool:
-    if not isinstance(quantity, dict):
+    if not isinstance(quantity, dict) or "comparator" in quantity:
         return False
-    return _is_number(quantity.get("value"), value, tolerance) and _is_unit(quantity, unit)
+    forms = [(value, unit)]
+    if unit in _AS_GOOD:
+        other, many = _AS_GOOD[unit]
+        forms.append((value * many, other))
+    said = quantity.get("value")
+    return any(_is_number(said, number, tolerance) and _is_unit(quantity, name) for number, name in forms)
 
 
 def _is_ratio(ratio: Json, grams_an_hour: float) -> bool:

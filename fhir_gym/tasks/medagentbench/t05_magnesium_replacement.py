@@ -13,11 +13,11 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
+from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     INTRAVENOUS,
     amount_check,
     duration_check,
-    forbidden,
     medication_checks,
     medication_order,
 )
@@ -54,8 +54,8 @@ class MagnesiumReplacement(LabTask[LabParams]):
         often, now and then at the edge of a degree.
     Decoys: as task 04, but all in mg/dL; each result of another degree now and then.
     Checks: one new MedicationRequest where the level is low: patient, drug, time, route, dose, duration, status,
-        intent, not forbidden; else no change; the answer is the level, or -1; the deciding result was retrieved, or
-        would have been.
+        intent, once, not forbidden; else no change; the answer is the level, or -1; the deciding result was
+        retrieved, or would have been.
     Light: where an order is due, a MedicationRequest was created.
     Differs from MedAgentBench: the level has to be answered; the route in any valid form; balanced branches.
     """
@@ -82,8 +82,9 @@ class MagnesiumReplacement(LabTask[LabParams]):
         f"Magnesium is an Observation with the code MG; the patient's id is the MRN. {RULES} A result taken exactly 24 "
         "hours ago still counts. An order is one new MedicationRequest with status active, intent order, the NDC "
         f"{MAGNESIUM_NDC} (system http://hl7.org/fhir/sid/ndc) in medicationCodeableConcept, the present as "
-        "authoredOn, and one dosageInstruction with route IV and one doseAndRate: doseQuantity in g, and the duration "
-        "as rateQuantity in h. Finish with FINISH([<value in mg/dL>]), or with FINISH([-1]) if there is no such result."
+        "authoredOn, and one dosageInstruction, for a single dose, with route IV and one doseAndRate: "
+        "doseQuantity in g, and the duration as rateQuantity in h. Finish with FINISH([<value in mg/dL>]), or with "
+        "FINISH([-1]) if there is no such result."
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 3
@@ -128,7 +129,7 @@ class MagnesiumReplacement(LabTask[LabParams]):
     def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """The dose of every other degree, or of a stale level; an order not to give it."""
         yield from super().near_misses(p, gold)
-        yield from forbidden(gold)
+        yield from spoilt(gold)
         search, finish = gold[0], gold[-1]
         for amount in (1, 2, 4):
             if amount != grams(p.level):
@@ -136,9 +137,10 @@ class MagnesiumReplacement(LabTask[LabParams]):
                 yield f"orders {amount} g", [search, Post("/MedicationRequest", order), finish]
 
     def equivalents(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        """Other forms of route and rate."""
+        """Other forms of route and rate; that it is given once."""
         if len(gold) < 3:
             return
+        yield from said_once(gold)
         search, order, finish = gold
         body = json.loads(order.body or "")
         amount = grams(p.level)

@@ -16,7 +16,8 @@ from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.medagentbench.orders import forbidden, note_check, service_checks, service_order
+from fhir_gym.tasks.medagentbench.once import said_once, spoilt
+from fhir_gym.tasks.medagentbench.orders import note_check, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
@@ -156,8 +157,12 @@ class Referral(Task[ReferralParams]):
         return (f"Patient/{p.mrn}",) if p.people else ()
 
     def near_misses(self, p: ReferralParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        """A referral not to be made."""
-        yield from forbidden(gold)
+        """A referral not to be made, or again and again."""
+        yield from spoilt(gold)
+
+    def equivalents(self, p: ReferralParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """A referral that says that it is for once."""
+        yield from said_once(gold)
 
 
 TASKS = (Referral,)

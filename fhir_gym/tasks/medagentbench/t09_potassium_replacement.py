@@ -14,11 +14,11 @@ from fhir_gym.tasks.clock import at, instant, parse_instant
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import RULES, Charting, K, LabParams, look, seen
+from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     LOINC,
     ORAL,
     amount_check,
-    forbidden,
     medication_checks,
     medication_order,
     service_checks,
@@ -63,10 +63,10 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
     Starting state: a patient whose latest level is missing, sufficient, low or very low, now and then at the edge.
     Decoys: an older result that was issued later; newer ones that are withdrawn, of sodium, or a namesake's; results in
         mEq/L; two of one specimen; more than a page of old results.
-    Checks: where the level is low, one new MedicationRequest (patient, drug, time, route, dose, status, intent, not
-        forbidden) and one new ServiceRequest (patient, test, time, day and hour, status, intent, priority, not
-        forbidden); else no change; the answer is the level, or -1; the deciding result was retrieved, or would have
-        been.
+    Checks: where the level is low, one new MedicationRequest (patient, drug, time, route, dose, status, intent, once,
+        not forbidden) and one new ServiceRequest (patient, test, time, day and hour, status, intent, priority,
+        once, not forbidden); else no change; the answer is the level, or -1; the deciding result was retrieved, or
+        would have been.
     Light: where orders are due, both were created.
     Differs from MedAgentBench: the level has to be answered; the route in any valid form; balanced branches.
     """
@@ -93,10 +93,11 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
         f"mEq. Potassium is an Observation with the code K; the patient's id is the MRN. {RULES} However old it is, "
         "the latest counts. The drug order is one new MedicationRequest with status active, intent order, the NDC "
         f"{POTASSIUM_NDC} (system http://hl7.org/fhir/sid/ndc) in medicationCodeableConcept, the present as "
-        "authoredOn, and one dosageInstruction with route oral and one doseAndRate with a doseQuantity in mEq. The "
-        "laboratory order is one new ServiceRequest with status active, intent order, priority stat, the LOINC code "
-        f"{POTASSIUM_LOINC} (system http://loinc.org), the present as authoredOn, and tomorrow 8 am as "
-        "occurrenceDateTime. Finish with FINISH([<value in mmol/L>]), or with FINISH([-1]) if there is none."
+        "authoredOn, and one dosageInstruction, for a single dose, with route oral and one doseAndRate with a "
+        "doseQuantity in mEq. The laboratory order is one new ServiceRequest with status active, intent order, "
+        f"priority stat, the LOINC code {POTASSIUM_LOINC} (system http://loinc.org), the present as authoredOn, and "
+        "tomorrow 8 am as occurrenceDateTime. Finish with FINISH([<value in mmol/L>]), or with FINISH([-1]) "
+        "if there is none."
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 4
@@ -151,7 +152,7 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
     def near_misses(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """Other doses; one of the two orders for nothing; orders not to do it."""
         yield from super().near_misses(p, gold)
-        yield from forbidden(gold)
+        yield from spoilt(gold)
         search, finish = gold[0], gold[-1]
         right = milliequivalents(p.level)
         lab = Post("/ServiceRequest", _morning(p.mrn, p.now))
@@ -162,6 +163,10 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
                 yield f"orders {amount} mEq", [search, drug, lab, finish]
         if right is None:
             yield "the laboratory order alone", [search, lab, finish]
+
+    def equivalents(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """Orders that say that they are for once."""
+        yield from said_once(gold)
 
 
 def _next_morning(now: str) -> str:

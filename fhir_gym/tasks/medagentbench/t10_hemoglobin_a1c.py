@@ -15,7 +15,8 @@ from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import A1C, RULES, Charting, LabParams, look, seen
-from fhir_gym.tasks.medagentbench.orders import LOINC, forbidden, service_checks, service_order
+from fhir_gym.tasks.medagentbench.once import said_once, spoilt
+from fhir_gym.tasks.medagentbench.orders import LOINC, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import NONE, Items
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
@@ -131,7 +132,7 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
     def near_misses(self, p: HemoglobinParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """Other times, other values; an order not to test."""
         yield from super().near_misses(p, gold)
-        yield from forbidden(gold)
+        yield from spoilt(gold)
         *before, finish = gold
         if p.taken is None or p.level is None:
             yield "a time for what is not there", [*before, Finish([NONE, p.now])]
@@ -145,7 +146,8 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
             yield "an order that is not due", [*before, order, finish]
 
     def equivalents(self, p: HemoglobinParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        """The time in another zone."""
+        """The time in another zone; an order that says that it is for once."""
+        yield from said_once(gold)
         *before, _ = gold
         if p.taken is not None:
             yield "time with an offset", [*before, Finish([p.level, p.taken.replace("Z", "+00:00")])]

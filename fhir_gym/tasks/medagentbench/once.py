@@ -1,0 +1,96 @@
+"""Whether an order is for once: a drug that is given as needed, or again and again, is another order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from fhir_gym.actions import Action, Post
+from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.compare import plain
+from fhir_gym.tasks.concepts import codes_of, labels
+from fhir_gym.types import Json, Resource
+
+__all__ = ["once_check", "said_once", "spoilt"]
+
+_REPEATING = "http://terminology.hl7.org/CodeSystem/v3-GTSAbbreviation"
+"""Codes of timings: all of them come again (BID, every morning)."""
+_REPEATED = re.compile(
+    r"\b(every|each|daily|nightly|hourly|weekly|twice|times|prn|as needed|q\s?\d+\s?h?|qd|qod|bid|tid|qid)\b"
+)
+_ONCE = frozenset(
+    {"duration", "durationMax", "durationUnit", "offset", "boundsDuration", "boundsPeriod", "boundsRange"}
+)
+"""What a timing may say of something that is given once: how long it takes, and within which time."""
+
+
+def once_check(name: str, holder: Resource, timing: str, refills: Json = 0) -> Check:
+    """The check that something is done once.
+
+    Args:
+        name: What the check is called.
+        holder: Where it is said: a ServiceRequest, or the Dosage of a drug.
+        timing: Which element of it is its Timing.
+        refills: How often a drug may be dispensed again.
+    """
+    needed = {name: value for name, value in holder.items() if name.startswith("asNeeded")}
+    single = all(value is False for value in needed.values()) and _is_once(holder.get(timing)) and not refills
+    said = {**needed, timing: holder.get(timing), "refills": refills}
+    return Check(name=name, passed=single, expected="once, not as needed", actual=said)
+
+
+def spoilt(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+    """Near misses: each order of a solution made one not to carry out, to carry out if needed, or again and again."""
+    thrice = {"repeat": {"frequency": 3, "period": 1, "periodUnit": "d"}}
+    daily = {"code": {"text": "once daily"}}
+    changes: dict[str, tuple[Resource, Resource]] = {
+        "not to be carried out": ({"doNotPerform": True},) * 2,
+        "changed nobody knows how": ({"modifierExtension": [{"url": "urn:example:x", "valueBoolean": True}]},) * 2,
+        "as needed": ({"asNeededBoolean": True},) * 2,
+        "for a case": ({"asNeededCodeableConcept": {"text": "palpitations"}},) * 2,
+        "three times a day": ({"timing": thrice}, {"occurrenceTiming": thrice}),
+        "once a day": ({"timing": daily}, {"occurrenceTiming": daily}),
+    }
+    for name, change in changes.items():
+        yield from _with(gold, name, *change)
+
+
+def said_once(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+    """Equivalents: each order of a solution says in some way that it is for once."""
+    count, text = {"repeat": {"count": 1}}, {"code": {"text": "once"}}
+    changes: dict[str, tuple[Resource, Resource]] = {
+        "not as needed": ({"asNeededBoolean": False},) * 2,
+        "for once": ({"timing": count}, {"occurrenceTiming": count}),
+        "for once, in words": ({"timing": text}, {"occurrenceTiming": text}),
+    }
+    for name, change in changes.items():
+        yield from _with(gold, name, *change)
+
+
+def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource) -> Iterator[tuple[str, list[Action]]]:
+    """A solution in which one order says something more: that of a drug in its dosage, if that can."""
+    for n, action in enumerate(gold):
+        if action.kind != "POST":
+            continue
+        body = json.loads(action.body or "")
+        if "dosageInstruction" in body and "doNotPerform" not in dosage:
+            body["dosageInstruction"] = [{**one, **dosage} for one in body["dosageInstruction"]]
+        elif "occurrenceDateTime" in body and "occurrenceTiming" in service:
+            continue  # an order says in one way only when it is carried out
+        else:
+            body |= service
+        yield f"a {body['resourceType']} {name}", [*gold[:n], Post(action.url, body), *gold[n + 1 :]]
+
+
+def _is_once(timing: Json) -> bool:
+    """Whether a Timing says that something is done once, or nothing of how often."""
+    if not isinstance(timing, dict):
+        return timing is None
+    repeat, code = timing.get("repeat") or {}, timing.get("code")
+    if repeat.get("count") == 1 and repeat.get("countMax", 1) == 1:
+        return True
+    often = repeat.keys() - _ONCE - ({"frequency"} if repeat.get("frequency") == 1 else set())
+    told = [plain(text).casefold() for text in labels(code)]
+    coded = bool(codes_of(code, _REPEATING)) or any(_REPEATED.search(text) for text in told)
+    return not often and not coded and len(timing.get("event") or []) <= 1
