@@ -19,6 +19,8 @@ from fhir_gym.tasks.action_reasoning.cases import (
     GroundTruth,
     Plan,
 )
+from fhir_gym.tasks.action_reasoning.orders import ORDERS
+from fhir_gym.tasks.action_reasoning.phrasing import LENGTHS, PROMPTS
 from fhir_gym.tasks.action_reasoning.ranges import LABS, Range, as_written, range_of
 from fhir_gym.tasks.action_reasoning.series import Chart, Reading, Series
 from fhir_gym.tasks.action_reasoning.traps import given, mean_digits
@@ -89,7 +91,7 @@ def require_possible(plan: Plan, what: str) -> None:
         what: How the error calls it.
 
     Raises:
-        TaskError: There is no such test or moment, or a number lies beyond all sense.
+        TaskError: It names what there is not (test, order, phrasing, moment), or a number lies beyond all sense.
     """
     problem = next(_impossible(plan), None)
     if problem is not None:
@@ -99,6 +101,16 @@ def require_possible(plan: Plan, what: str) -> None:
 def _impossible(plan: Plan) -> Iterator[str]:
     if plan.lab not in LABS:
         yield f"there is no laboratory test {plan.lab!r}; there are {', '.join(LABS)}"
+    if plan.order is not None and plan.order not in ORDERS:
+        yield f"there is no order {plan.order!r}"
+    if not 0 <= plan.phrasing < len(PROMPTS[plan.scenario]):
+        yield f"phrasing is {plan.phrasing}, not from 0 to {len(PROMPTS[plan.scenario]) - 1}"
+    if plan.length not in LENGTHS:
+        yield f"length is {plan.length}, not one of {', '.join(map(str, LENGTHS))}"
+    yield from _beyond_sense(plan)
+
+
+def _beyond_sense(plan: Plan) -> Iterator[str]:
     try:
         year = parse_instant(plan.as_of).year
     except ValueError:

@@ -294,6 +294,10 @@ def test_a_file_of_another_present_is_refused(mini: World, tmp_path: Path) -> No
         ({"window_hours": 0.0}, "window_hours is 0, not above 0"),
         ({"shift": 1e300}, r"shift is 1e\+300"),
         ({"digits": 10**9}, "digits is 1000000000"),
+        ({"order": "ZZ low"}, "there is no order 'ZZ low'"),
+        ({"phrasing": 99}, "phrasing is 99, not from 0 to"),
+        ({"phrasing": -1}, "phrasing is -1"),
+        ({"length": 3}, "length is 3, not one of 0, 1, 2"),
     ],
 )
 def test_plans_beyond_all_sense(mini: World, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
