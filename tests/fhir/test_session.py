@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -201,6 +202,17 @@ def test_a_runaway_search_is_stopped(world: World) -> None:
         assert answer.status == 400
         assert "too costly" in diagnostics(answer)
         assert ask(session, "GET", "/Patient/S1").status == 200
+
+
+def test_ctrl_c_in_a_long_search_is_not_taken_for_its_cost(world: World) -> None:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    long = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 2000000) SELECT count(*) FROM c"
+    try:
+        with world.session() as session, pytest.raises(KeyboardInterrupt), session.store.budget(10**9):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            session.store.db.execute(long).fetchall()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_deep_nesting_is_refused(session: Session) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir import index
@@ -58,9 +59,7 @@ class Store:
         self._types: Counter[str] = Counter()
         self._serial = 0
         self._marks: list[int] = []
-        self._steps_left: int | None = None
-        self._shielded = False
-        self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
+        self._tick: Callable[[], int] | None = None
 
     # reading
 
@@ -210,18 +209,23 @@ class Store:
 
     def _do(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Run a statement that is never interrupted: SQLite would undo every savepoint, not this one statement."""
-        self._shielded = True
-        try:
+        with self._shielded():
             self.db.execute(statement, values)
-        finally:
-            self._shielded = False
 
     def _do_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        self._shielded = True
-        try:
+        with self._shielded():
             self.db.executemany(statement, rows)
+
+    @contextmanager
+    def _shielded(self) -> Iterator[None]:
+        if self._tick is None:
+            yield
+            return
+        self.db.set_progress_handler(None, 0)
+        try:
+            yield
         finally:
-            self._shielded = False
+            self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
 
     # undoing
 
@@ -282,32 +286,30 @@ class Store:
 
     @contextmanager
     def budget(self, steps: int) -> Iterator[None]:
-        """Interrupt a reading statement inside once all statements took this many virtual-machine steps.
+        """Interrupt a reading statement inside once all of them took this many virtual-machine steps.
 
         `sqlite3.OperationalError("interrupted")` is what the caller sees. Steps are the same on every machine, but they
         are told in ten thousands over all runs of a prepared statement, and those of a connection outlive a session: a
         statement may be charged one portion more than another time.
         """
-        if self._steps_left is not None:  # a bundle's entries spend from the bundle's budget
+        if self._tick is not None:  # a bundle's entries spend from the bundle's budget
             yield
             return
-        self._steps_left = steps // _PROGRESS_STEPS
+        # No function of ours: Python would run signal handlers in it, and SQLite takes what they raise, Ctrl-C, for an
+        # interruption like any other.
+        tick = chain(repeat(0, steps // _PROGRESS_STEPS), repeat(1)).__next__
+        self.db.set_progress_handler(tick, _PROGRESS_STEPS)
+        self._tick = tick
         try:
             yield
         finally:
-            self._steps_left = None
-
-    def _tick(self) -> int:
-        if self._steps_left is None:
-            return False
-        self._steps_left -= 1
-        return self._steps_left < 0 and not self._shielded
+            self._tick = None
+            self.db.set_progress_handler(None, 0)
 
     def close(self) -> None:
         """Give the connection back; the overlay is gone. May be called twice."""
         db, self.db = self.db, _CLOSED
         if db is not _CLOSED:
-            db.set_progress_handler(None, 0)
             self._connections.give_back(db)
 
     def _select(self, query: str, values: Sequence[Any]) -> list[Row]:
