@@ -47,14 +47,14 @@ class Evidence(BaseModel):
     note: str
 
     @classmethod
-    def of(cls, missing: Iterable[str], looked: bool | None) -> Evidence:
-        """The finding in words, from its parts."""
+    def of(cls, missing: Iterable[str], looked: bool | None, when: str = "") -> Evidence:
+        """The finding in words, from its parts; `when`: by when it had to be looked up, if that matters."""
         missing = tuple(missing)
         lines = []
         if missing:
-            lines.append(f"never retrieved {', '.join(missing)}")
+            lines.append(f"never retrieved {', '.join(missing)}{when}")
         if looked is False:
-            lines.append("no request would have shown the record, had there been one")
+            lines.append(f"no request{when} would have shown the record, had there been one")
         sufficient = not missing and looked is not False
         note = "; ".join(lines) if lines else "every record the answer rests on was looked up"
         return cls(sufficient=sufficient, missing=missing, looked=looked, note=note + ".")

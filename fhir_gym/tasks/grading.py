@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.compare import differences
-from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.endstate import EndState, LoggedRequest
 from fhir_gym.tasks.evidence import Evidence, unread, would_have_seen
 from fhir_gym.tasks.process import Process, measure, tools_of
 from fhir_gym.tasks.task import Task, Touch, Variation
@@ -41,6 +41,9 @@ ANSWER_FORM = "answer form"
 NOTHING_ELSE = "nothing else changed"
 PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
+
+_BEFORE = " before the first change"
+_CHANGES = frozenset({"create", "update", "patch", "delete"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +193,23 @@ def find_evidence(
     """
     params = variation.params
     rests_on = task.rests_on(params)
-    missing = unread(end.requests, rests_on, task.decisive)
+    looks, when = (_before_changes(end), _BEFORE) if task.looks_first else (end.requests, "")
+    missing = unread(looks, rests_on, task.decisive)
     phantoms = task.phantom(params, end.world) if task.must_look(params) else []
     if not phantoms:
-        return Evidence.of(missing, None) if rests_on else Evidence(sufficient=True, note="no look-up is needed.")
-    if not end.requests:
-        return Evidence.of(missing, False)
+        return Evidence.of(missing, None, when) if rests_on else Evidence(sufficient=True, note="no look-up is needed.")
+    if not looks:
+        return Evidence.of(missing, False, when)
     known = task.counted(params)
     if scratch is not None:
-        return Evidence.of(missing, would_have_seen(end.requests, phantoms, scratch(), known))
+        return Evidence.of(missing, would_have_seen(looks, phantoms, scratch(), known), when)
     with end.world.session(base_url=end.base_url) as session:
         session.load([*variation.setup, *phantoms], next_id=variation.next_id)
-        return Evidence.of(missing, would_have_seen(end.requests, phantoms, session, known))
+        return Evidence.of(missing, would_have_seen(looks, phantoms, session, known), when)
+
+
+def _before_changes(end: EndState) -> tuple[LoggedRequest, ...]:
+    """The requests up to the first one that changed something; one that was refused changed nothing."""
+    requests = end.requests
+    changing = (n for n, one in enumerate(requests) if one.response.status < 300 and _CHANGES & {*tools_of([one])})
+    return requests[: next(changing, len(requests))]

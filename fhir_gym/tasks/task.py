@@ -119,6 +119,7 @@ class Task(ABC, Generic[P]):
             at them.
         harmless: Elements that may be added to what is written, by type, with a value each.
         decisive: Elements, by type, without which a record was not looked up: who sees an id only has not read it.
+        looks_first: Whether only what was looked up before the first change counts as evidence.
         gradings: Ways it can be judged; ``official`` only for the tasks of a benchmark's own file.
         pack: Env id it is registered under; empty until then.
     """
@@ -138,6 +139,7 @@ class Task(ABC, Generic[P]):
     unasked: ClassVar[frozenset[str]] = frozenset()
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
     decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    looks_first: ClassVar[bool] = False
     gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
     pack: str = ""
 

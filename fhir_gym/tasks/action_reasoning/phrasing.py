@@ -20,7 +20,7 @@ LENGTHS = (0, 1, 2)
 _LATEST = (
     "What is the most recent {lab} of {patient}{period}?",
     "Please look up the last {lab} result of {patient}{period} and tell me the value.",
-    "I am about to see {person}. Which {lab} was measured last{period}?",
+    "For my note on {person}: which {lab} was measured last{period}?",
 )
 _AVERAGE = (
     "What is the average {lab} of {patient}{period}?",

@@ -178,6 +178,7 @@ class ConditionalTask(ReasoningTask):
     kind = "action"
     category = GROUPS["conditional"]
     difficulty = 3
+    looks_first = True
     prohibited_tools = ("delete",)
     answer = Items("[number, true or false]", (("number", "flag"),))
     ending = ENDINGS["conditional"]
@@ -242,6 +243,7 @@ class ConditionalTask(ReasoningTask):
             return
         yield "orders nothing and says so", [*reads, Finish([value, False])]
         yield from spoilt(gold)
+        yield "orders first and looks afterwards", [placed, *reads, finish]
         for key, other in ORDERS.items():
             if key.startswith(f"{p.plan.lab} ") and other != order:
                 wrong = Post(f"/{other.resource_type}", other.body(mrn, p.now))

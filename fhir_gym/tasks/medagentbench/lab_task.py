@@ -27,6 +27,7 @@ class LabTask(Task[P], Generic[P]):
     Such a value comes from a small range and a guess is now and then right, so success always needs evidence.
     """
 
+    looks_first = True
     decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {"Observation": ("valueQuantity",)}
 
     def setup(self, p: P, world: World) -> list[Resource]:
@@ -54,6 +55,8 @@ class LabTask(Task[P], Generic[P]):
         if p.level is not None:
             others["none"] = NONE
             yield from blind(gold)
+            if len(gold) > 2:
+                yield "orders first and looks afterwards", [*gold[1:-1], gold[0], finish]
         for name, other in others.items():
             if p.level is None or abs(other - p.level) > p.tolerance + 1e-6:
                 yield f"answers {name}", [*before, Finish([other, *rest])]

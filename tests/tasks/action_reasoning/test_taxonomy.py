@@ -251,6 +251,13 @@ def test_context_insensitive_range_names_the_row(ask: Asked) -> None:
     culprit(unseen, "context-insensitive range")
 
 
+def test_who_says_the_contrary_of_what_was_rightly_done_mistook_no_range(ask: Asked) -> None:
+    step = culprit(ask("conditional", PATIENT, HGB, finish(13.0, True), lab="HGB"), "wrong action")
+    assert (step.expected, step.actual) == ("order due: False", "order due: True")
+    look = LOOK.replace("=K", "=GLU")
+    culprit(ask("conditional", look, finish(99, True), lab="GLU", direction="high"), "wrong action")
+
+
 def test_a_right_decision_without_the_patient(ask: Asked) -> None:
     step = culprit(ask("conditional", HGB, finish(13.0, False), lab="HGB"), "missing retrieval")
     assert "Patient/S1" in str(step.actual)
