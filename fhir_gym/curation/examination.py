@@ -17,7 +17,6 @@ from fhir_gym.tasks.action_reasoning.cases import (
     FIRST_YEAR,
     LEAST_SHIFT,
     LONGEST_WINDOW,
-    MOST_DIGITS,
     MOST_SHIFT,
     Case,
     GroundTruth,
@@ -35,6 +34,7 @@ _SCENARIOS = {
     "aggregation": ("window",),
     "conditional": ("general", "demographic"),
 }
+_MOST_DIGITS = 3
 _THEIR_OWN = frozenset({"threshold_low", "threshold_high", "value_category"})
 _LIMITS = ("low", "high", "critically_low", "critically_high")
 
@@ -138,7 +138,7 @@ def plan_faults(plan: Plan, now: datetime, *, own: bool) -> Iterator[str]:
     if plan.unit != lab.unit:
         yield f"the unit of {plan.lab} is {lab.unit}, the plan says {plan.unit!r}"
     least = lab.digits
-    if not least <= plan.digits <= (MOST_DIGITS if plan.family == "aggregation" else least):
+    if not least <= plan.digits <= (_MOST_DIGITS if plan.family == "aggregation" else least):
         yield f"{plan.lab} has {least} digits, the plan says {plan.digits}"
     yield from _text_faults(plan)
     if plan.family == "conditional":

@@ -17,7 +17,6 @@ __all__ = [
     "GROUPS",
     "LEAST_SHIFT",
     "LONGEST_WINDOW",
-    "MOST_DIGITS",
     "MOST_SHIFT",
     "PACK",
     "Case",
@@ -38,8 +37,6 @@ LONGEST_WINDOW = 24 * 366
 """Most hours of a window: a year."""
 LEAST_SHIFT, MOST_SHIFT = -0.9, 1.0
 """By which shares limits may be moved: further down or up no range is left that anybody could mean."""
-MOST_DIGITS = 3
-"""Most digits after the decimal point of an answer."""
 
 Family = Literal["retrieval", "aggregation", "conditional"]
 """The paper's three kinds of task: Table 2."""

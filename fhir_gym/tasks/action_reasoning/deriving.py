@@ -12,7 +12,6 @@ from fhir_gym.tasks.action_reasoning.cases import (
     FIRST_YEAR,
     LEAST_SHIFT,
     LONGEST_WINDOW,
-    MOST_DIGITS,
     MOST_SHIFT,
     Direction,
     Family,
@@ -30,6 +29,8 @@ from fhir_gym.types import Json
 __all__ = ["Truth", "digits_of", "due", "limits", "lures", "mean", "require_possible", "solution", "truth"]
 
 _OTHER_HOURS = (1, 6, 12, 36, 48, 72)
+_MOST_DIGITS = 17
+"""A file of others may state a mean as it came out of a program; a float of that size shows no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ def _beyond_sense(plan: Plan) -> Iterator[str]:
         yield f"window_hours is {plan.window_hours:g}, not above 0 and up to {LONGEST_WINDOW}"
     if not LEAST_SHIFT <= plan.shift <= MOST_SHIFT:
         yield f"shift is {plan.shift:g}, not from {LEAST_SHIFT:g} to {MOST_SHIFT:g}"
-    if not 0 <= plan.digits <= MOST_DIGITS:
-        yield f"digits is {plan.digits}, not from 0 to {MOST_DIGITS}"
+    if not 0 <= plan.digits <= _MOST_DIGITS:
+        yield f"digits is {plan.digits}, not from 0 to {_MOST_DIGITS}"
 
 
 def digits_of(family: Family, lab: str) -> int:

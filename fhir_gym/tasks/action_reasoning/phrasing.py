@@ -137,10 +137,8 @@ def context(plan: Plan, person: Person, age: int | None, order: Order | None) ->
 
 def rounding(digits: int) -> str:
     """How a mean is rounded."""
-    return (
-        f"Round the mean, half up, to {_DECIMALS[digits]}, or give it with more decimals; do not round the single "
-        "values."
-    )
+    told = _DECIMALS[digits] if digits < len(_DECIMALS) else f"{digits} decimals"
+    return f"Round the mean, half up, to {told}, or give it with more decimals; do not round the single values."
 
 
 def _needed(plan: Plan, order: Order | None) -> Iterator[str]:

@@ -262,6 +262,27 @@ def test_a_case_of_others_is_written_as_it_was_read(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "copy.json").read_bytes()) == [FIGURE_2]
 
 
+def test_a_mean_of_others_may_have_all_decimals(tmp_path: Path) -> None:
+    values = (1.1, 1.2, 1.2)
+    truth = {"value": 1.1666666666666667, "timestamp": None}
+    case = {
+        "id": "mean",
+        "instruction": "What is the average magnesium of patient S6227720 over the last 24 hours?",
+        "context": "Lab code: MG",
+        "sol": [1.1666666666666667],
+        "eval_MRN": "S6227720",
+        "ground_truth": truth,
+    }
+    readings = [
+        magnesium(value) | {"id": f"m{n}", "effectiveDateTime": f"2023-11-13T0{n}:00:00Z"}
+        for n, value in enumerate(values, start=1)
+    ]
+    path = written(tmp_path, case)
+    with world_of(PATIENT, *readings) as world:
+        assert played(path, world, LOOK, "FINISH([1.1666666666666667])", task="mean").success
+        assert not played(path, world, LOOK, "FINISH([1.2])", task="mean").success
+
+
 def test_gym_takes_a_file(mini: World, tmp_path: Path) -> None:
     write_cases(tmp_path / "tasks.json", generate(mini, per_family=2))
     env = gym.make(PACK, task_file=str(tmp_path / "tasks.json"), world=mini)
