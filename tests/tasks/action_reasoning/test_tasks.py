@@ -227,6 +227,9 @@ def test_sex_and_age_have_to_be_looked_up() -> None:
         assert episode("06", world, Get("/Patient", {"identifier": "S1", "_id": "S1"}), look, post, finish) is False
         assert episode("06", world, Get("/Patient", {"_id": "S1"}), look, post, finish)
         assert not episode("06", world, look, post, finish)
+        assert not episode("06", world, Get("/Patient/S1", {"_elements": "id"}), look, post, finish)
+        assert not episode("06", world, look, post, who, finish)
+        assert episode("06", world, Post("/ServiceRequest", {}), who, look, post, finish)  # refused: it changed nothing
         assert not episode("06", world, who, look, finish)
         assert not episode("06", world, who, look, post, Finish([16.5, False]))
         assert not episode("06", world, who, look, post, Finish([16.5, 1]))
