@@ -163,6 +163,8 @@ def _said(content: str, completion: Completion, protocol: Protocol) -> tuple[Rep
         return "filtered", Invalid("your answer was withheld by the provider's content filter", example)
     if completion.finish_reason == "length":
         return "length", Invalid("your answer was cut off: it is too long; answer with the action alone", example)
+    if completion.finish_reason == "unreadable":
+        return "unreadable", Invalid("your answer could not be read: it is no valid tool call", example)
     if not content.strip():
         return "empty", Invalid("your answer is empty", example)
     if protocol == "tools":

@@ -122,7 +122,7 @@ class Provider:
 
         Raises:
             InfraError: The provider failed, and went on failing.
-            EndpointError: It cannot be asked as told.
+            EndpointError: It cannot be asked as told, or has not answered once.
             OutOfContext: The conversation is too long for the model.
         """
         request = self.sampling.request(messages, opening)
@@ -136,7 +136,13 @@ class Provider:
             else:
                 self._answered = True
                 return completion.model_copy(update={"retries": attempt})
-        raise InfraError(f"{self.host} failed {self._retries + 1} times: {last}")
+        failed = f"{self.host} failed {self._retries + 1} times"
+        if not self._answered:  # every episode would meet it: servers say 500 of a model they cannot load, too
+            raise EndpointError(
+                f"{failed} and has answered nothing yet: {last}; does it have the model {self.sampling.model!r}, "
+                "can it read the model's tool calls? Its log says more"
+            )
+        raise InfraError(f"{failed}: {last}")
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -173,6 +179,8 @@ class Provider:
         except openai.APITimeoutError:
             raise _PassingError(f"no answer within {self._timeout:g} seconds") from None
         except openai.APIStatusError as error:
+            if _is_about_the_answer(said := _said(error.body)):
+                return Completion(finish_reason="unreadable", extra={"error": said})
             raise await self._refused(error) from error
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
@@ -286,6 +294,15 @@ def _is_about_length(message: str) -> bool:
     """Whether an error says that the conversation is too long: servers agree on no code."""
     text = message.lower()
     return "context" in text and any(word in text for word in ("length", "exceed", "size", "window", "too long"))
+
+
+def _is_about_the_answer(message: str) -> bool:
+    """Whether an error says that the server could not read what its model wrote.
+
+    llama.cpp answers 500 then ("The model produced output that does not match the expected peg-native format"). It is
+    the model's mistake: asked again it often makes it again, and an episode without a verdict would hide it.
+    """
+    return "model produced output that does not match" in message.lower()
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -14,7 +14,7 @@ Message = dict[str, Json]
 """A chat message in the form of the chat completions API."""
 
 Protocol = Literal["text", "tools"]
-ReplyKind = Literal["action", "no_call", "empty", "length", "refusal", "filtered"]
+ReplyKind = Literal["action", "no_call", "empty", "length", "refusal", "filtered", "unreadable"]
 
 
 class _Data(BaseModel):
@@ -73,7 +73,7 @@ class Completion(_Data):
     Attributes:
         content: What it wrote; None if nothing.
         tool_calls: Its tool calls as they came.
-        finish_reason: Why it stopped, in the provider's words.
+        finish_reason: Why it stopped, in the provider's words; ``unreadable`` if it cannot read what the model wrote.
         reasoning: What it thought, where the provider tells that apart.
         refusal: Its refusal, where the provider tells that apart.
         usage: Tokens; None if the provider does not say.
@@ -100,7 +100,8 @@ class ModelReply(_Data):
 
     Attributes:
         kind: What it was: ``action`` (valid or not), or why there was none: ``no_call`` (words instead of a tool call),
-            ``empty``, ``length`` (cut off by the token limit), ``refusal``, ``filtered`` (withheld by the provider).
+            ``empty``, ``length`` (cut off by the token limit), ``refusal``, ``filtered`` (withheld by the provider),
+            ``unreadable`` (the server cannot read what the model wrote).
         message: The assistant message that later requests hold.
         finish_reason: Why it stopped, in the provider's words.
         reasoning: What it thought, apart from what it said.

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 pytest.importorskip("openai")
 
@@ -16,6 +18,7 @@ from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtr
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
 from fhir_gym.testing import ChatServer, Fault, Say
+from fhir_gym.types import Json
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 
@@ -123,6 +126,52 @@ def test_failures_that_last_are_no_zero(hospital: World, fault: Fault, message: 
         rollout = roll(server, hospital, retries=1, timeout=0.3 if fault == "timeout" else 30)
     assert (rollout.stop_reason, rollout.reward, rollout.success, rollout.steps) == ("infra_error", None, None, 1)
     assert str(rollout.error).startswith("127.0.0.1 failed 2 times: ") and message in str(rollout.error)
+
+
+class Refusing(ChatServer):
+    """Fails as a real server does: a status, and the body as it comes over the wire."""
+
+    def __init__(self, status: int, body: Json, answers: Sequence[str], faults: Sequence[Fault | None]) -> None:
+        super().__init__(answers, faults=faults)
+        self.refusal = PlainTextResponse(body, status) if isinstance(body, str) else JSONResponse(body, status)
+
+    async def _faulty(self, fault: Fault, answer: bytes, http: Request) -> Response:
+        return self.refusal
+
+
+def test_an_answer_that_llama_cpp_cannot_read_is_the_models_mistake(hospital: World) -> None:
+    message = "The model produced output that does not match the expected peg-native format"
+    body: Json = {"error": {"code": 500, "message": message, "type": "server_error"}}
+    with Refusing(500, body, [], ["500"]) as server:
+        rollout = roll(server, hospital, protocol="tools")
+    assert [turn.reply.kind for turn in rollout.turns if turn.reply] == ["unreadable", "action"]
+    first = rollout.turns[0].reply
+    assert first is not None and first.extra == {"error": message} and first.finish_reason == "unreadable"
+    assert "could not be read" in str(rollout.turns[0].error) and rollout.graded and server.faulted == 1
+    assert rollout.timings is not None and rollout.timings.retries == 0
+
+
+def test_a_context_that_llama_cpp_finds_full_ends_the_episode_with_a_verdict(hospital: World) -> None:
+    message = "request (9895 tokens) exceeds the available context size (4096 tokens), try increasing it"
+    body: Json = {"error": {"code": 400, "message": message, "type": "exceed_context_size_error", "n_ctx": 4096}}
+    with Refusing(400, body, ["GET /Patient?_count=1"], [None, "500"]) as server:
+        rollout = roll(server, hospital)
+    assert (rollout.stop_reason, rollout.reward, rollout.steps) == ("context_limit", 0.0, 1)
+
+
+def test_an_endpoint_that_has_never_answered_ends_the_run(hospital: World) -> None:
+    """transformers serve says no more than 500 of a model it cannot load."""
+    never = "failed 3 times and has answered nothing yet: HTTP 500.*'scripted'"
+    with Refusing(500, "Internal Server Error", [], ["500"] * 4) as server, pytest.raises(EndpointError, match=never):
+        roll(server, hospital, retries=2)
+    assert len(server.requests) == 3
+
+
+def test_a_setting_that_transformers_serve_does_not_know_ends_the_run(hospital: World) -> None:
+    body: Json = {"detail": "Unexpected fields in the request: {'top_k'}"}
+    unknown = r"HTTP 422: Unexpected fields in the request: \{'top_k'\}"
+    with Refusing(422, body, [], ["500"]) as server, pytest.raises(EndpointError, match=unknown):
+        roll(server, hospital)
 
 
 def test_a_provider_may_say_when_to_come_back(hospital: World) -> None:
