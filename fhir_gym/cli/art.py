@@ -194,7 +194,8 @@ def sweep(
         raise typer.BadParameter("at least one of --windows and --shifts is needed")
     beside = out.with_suffix(".tasks.json")
     files = (("--out", out), ("--out", beside), ("--csv", csv))
-    _require_free(overwrite or resume, *files, read=[*_given(tasks_file), *_file_of(world)])
+    read, hint = [*_given(tasks_file), *_file_of(world)], "--resume goes on with it, --overwrite replaces it"
+    _require_free(overwrite or resume, *files, read=read, hint=hint)
     from fhir_gym.agents import make_agent
     from fhir_gym.curation import sweep as sweeps
 
@@ -226,13 +227,15 @@ def _file_of(world: str) -> list[Path]:
     return [Path(world)] if Path(world).is_file() else []
 
 
-def _require_free(overwrite: bool, *wanted: tuple[str, Path | None], read: Sequence[Path] = ()) -> None:
+def _require_free(
+    overwrite: bool, *wanted: tuple[str, Path | None], read: Sequence[Path] = (), hint: str = "--overwrite replaces it"
+) -> None:
     """Refuse files that cannot be written, are read as well, or exist: one may be a sheet that was filled in."""
     named = {path.resolve() for path in read}
     for option, path in wanted:
         if path is None:
             continue
-        problem = _problem(path, overwrite)
+        problem = _problem(path) or (f"{path} exists; {hint}" if path.exists() and not overwrite else None)
         if path.resolve() in named:
             problem = f"{path} is read or written already"
         if problem is not None:
@@ -240,12 +243,10 @@ def _require_free(overwrite: bool, *wanted: tuple[str, Path | None], read: Seque
         named.add(path.resolve())
 
 
-def _problem(path: Path, overwrite: bool) -> str | None:
-    """Why a file is not to be written, as far as that can be seen before there is anything to write."""
+def _problem(path: Path) -> str | None:
+    """Why a file cannot be written, as far as that can be seen before there is anything to write."""
     if path.exists():
-        if not path.is_file():
-            return f"{path} is {'a folder' if path.is_dir() else 'no file'}"
-        return None if overwrite else f"{path} exists; --overwrite replaces it"
+        return None if path.is_file() else f"{path} is {'a folder' if path.is_dir() else 'no file'}"
     folder = next(one for one in path.resolve().parents if one.exists())
     if not folder.is_dir():
         return f"{folder} is no folder"

@@ -242,6 +242,8 @@ def test_sweep(cli: Cli, tmp_path: Path) -> None:
     ]
     assert {one["success_share"] for one in curve} == {"1.0"}
 
+    assert "--resume" in cli(*SWEEP, "--out", out).err
+
     other = cli(*SWEEP[:3], 15, *SWEEP[4:], "--out", out, "--resume")
     assert other.code == 1
     assert "another sweep" in other.err
