@@ -87,10 +87,12 @@ def _is_once(timing: Json) -> bool:
     """Whether a Timing says that something is done once, or nothing of how often."""
     if not isinstance(timing, dict):
         return timing is None
-    repeat, code = timing.get("repeat") or {}, timing.get("code")
+    repeat, code, event = timing.get("repeat", {}), timing.get("code"), timing.get("event", [])
+    if not isinstance(repeat, dict) or not isinstance(event, list):
+        return False  # content that is judged as sent may be anything
     if repeat.get("count") == 1 and repeat.get("countMax", 1) == 1:
         return True
     often = repeat.keys() - _ONCE - ({"frequency"} if repeat.get("frequency") == 1 else set())
     told = [plain(text).casefold() for text in labels(code)]
     coded = bool(codes_of(code, _REPEATING)) or any(_REPEATED.search(text) for text in told)
-    return not often and not coded and len(timing.get("event") or []) <= 1
+    return not often and not coded and len(event) <= 1

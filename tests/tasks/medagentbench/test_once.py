@@ -85,3 +85,12 @@ def test_what_turns_an_order_into_another_is_found_anywhere() -> None:
 def test_amounts(dose: Any, passed: bool) -> None:
     order = {"dosageInstruction": [{"doseAndRate": [{"doseQuantity": dose}]}]}
     assert amount_check(order, 2, "g").passed == passed
+
+
+@pytest.mark.parametrize(
+    "timing",
+    ["x", 5, True, ["a"], {"repeat": "x"}, {"repeat": [{"count": 1}]}, {"repeat": None}, {"event": "2023"}],
+)
+def test_what_is_no_timing_is_not_once(timing: Any) -> None:
+    """Orders of the benchmark's own tasks are judged as sent, and agents send anything."""
+    assert not once_check("once", {"timing": timing}, "timing").passed
