@@ -51,13 +51,13 @@ def test_a_run_stops_at_its_budget_and_goes_on(cli: Any, hospital: World) -> Non
 
 
 def test_episodes_without_verdict_are_told_and_done_again(cli: Any) -> None:
-    with ChatServer(["FINISH([])"], faults=["500"]) as server:
+    with ChatServer(["FINISH([])"], faults=[None, "500"]) as server:
         line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=scripted", "--set", f"base_url={server.base_url}"]
         line += ["--set", "retries=0", "--tasks", "01", "--variations", "0-1", "--concurrency", "1", "--out", "r.jsonl"]
         first, second = cli(*line), cli(*line, "--resume")
     assert "1 episodes came to no verdict; --resume does them again" in first.err
     assert "1 episodes written" in second.err
-    assert [rollout.graded for rollout in read_rollouts("r.jsonl")] == [False, True, True]
+    assert [rollout.graded for rollout in read_rollouts("r.jsonl")] == [True, False, True]
 
 
 @pytest.mark.parametrize(
