@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from fhir_gym.agents.alone import Alone
 from fhir_gym.agents.conversation import Conversation, opening
-from fhir_gym.agents.protocol import Context, Reply
+from fhir_gym.agents.protocol import Context
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.replies import Protocol
 from fhir_gym.agents.room import Room
@@ -20,7 +20,7 @@ _SEEDS = 2**31
 """Providers take seeds below this one."""
 
 
-class ChatAgent:
+class ChatAgent(Alone):
     """Asks a model for each action. Needs the extra ``llm``.
 
     In a run its episodes are done concurrently, each a conversation of its own.
@@ -97,7 +97,6 @@ class ChatAgent:
             "observation_chars": observation_chars,
         }
         self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
-        self._alone: tuple[asyncio.Runner, Conversation] | None = None
 
     def converse(self, observation: str, context: Context) -> Conversation:
         """Begin an episode, beside those under way."""
@@ -108,25 +107,6 @@ class ChatAgent:
     async def aclose(self) -> None:
         """Close the connections; the agent may be used again."""
         await self._provider.aclose()
-
-    def reset(self, observation: str, context: Context) -> None:
-        """Begin an episode that is done alone, by `act`."""
-        self.close()
-        self._alone = (asyncio.Runner(), self.converse(observation, context))
-
-    def act(self, observation: str) -> Reply:
-        """The next action of the episode that `reset` began; on an event loop use `converse` instead."""
-        if self._alone is None:
-            raise RuntimeError("act() before reset()")
-        runner, conversation = self._alone
-        return runner.run(conversation.act(observation))
-
-    def close(self) -> None:
-        """Close what `reset` opened."""
-        if self._alone is not None:
-            runner, self._alone = self._alone[0], None
-            runner.run(self._provider.aclose())
-            runner.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Between episodes there is nothing to carry to another process."""

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
+from fhir_gym.agents.alone import Alone
 from fhir_gym.agents.conversation import Conversation, opening
-from fhir_gym.agents.protocol import Context, OutOfContext, Reply
+from fhir_gym.agents.protocol import Context, OutOfContext
 from fhir_gym.agents.replies import Completion, Message, Opening, Protocol, Usage
 from fhir_gym.agents.room import Room
 from fhir_gym.agents.transformer import Prompt, Sample, Transformer
@@ -25,7 +26,7 @@ _QUIET_TURNS = 8
 from one question to the next, so that a batch does not depend on how fast the machine is."""
 
 
-class LocalAgent:
+class LocalAgent(Alone):
     """Asks a transformers model in this process for each action. Needs the extra ``local``.
 
     In a run, episodes are done side by side, and what they ask at the same time is answered as one batch. Each answer
@@ -107,7 +108,6 @@ class LocalAgent:
             "observation_chars": observation_chars,
         }
         self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
-        self._alone: tuple[asyncio.Runner, Conversation] | None = None
 
     def converse(self, observation: str, context: Context) -> Conversation:
         """Begin an episode, beside those under way."""
@@ -120,25 +120,6 @@ class LocalAgent:
     async def aclose(self) -> None:
         """Let go of the event loop; the agent may be used again."""
         await self._batches.aclose()
-
-    def reset(self, observation: str, context: Context) -> None:
-        """Begin an episode that is done alone, by `act`."""
-        self.close()
-        self._alone = (asyncio.Runner(), self.converse(observation, context))
-
-    def act(self, observation: str) -> Reply:
-        """The next action of the episode that `reset` began; on an event loop use `converse` instead."""
-        if self._alone is None:
-            raise RuntimeError("act() before reset()")
-        runner, conversation = self._alone
-        return runner.run(conversation.act(observation))
-
-    def close(self) -> None:
-        """Close what `reset` opened."""
-        if self._alone is not None:
-            runner, self._alone = self._alone[0], None
-            runner.run(self.aclose())
-            runner.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """A model is not carried to another process."""
