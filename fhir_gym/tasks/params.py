@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Params"]
+__all__ = ["Params", "SceneParams"]
 
 
 class Params(BaseModel):
@@ -15,3 +17,17 @@ class Params(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SceneParams(Params):
+    """Parameters of a task whose target is chosen by lot; see `fhir_gym.tasks.scene`.
+
+    Attributes:
+        scene: What stands on the server; drawn without knowing the target. Tasks declare its type.
+        target: The record the prompt asks about (``Patient/S1234567``); empty if there is none.
+        qualifying: The records that could as well have been the target, the target among them.
+    """
+
+    scene: Any
+    target: str = ""
+    qualifying: tuple[str, ...] = ()

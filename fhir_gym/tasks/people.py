@@ -18,11 +18,14 @@ from fhir_gym.types import Resource
 
 __all__ = [
     "Person",
+    "confusable_dates",
+    "is_new_name",
     "longer_family",
     "namesake",
     "new_person",
     "other_given",
     "patient",
+    "person_called",
     "practitioner",
     "relative_with",
     "swapped",
@@ -131,16 +134,20 @@ def new_person(rng: random.Random, world: World, id: str, *, resource_type: str 
     """
     for _ in range(_TRIES):
         person = _draw(rng, world.now.date(), id)
-        if _is_new(world, resource_type, person.given, person.family):
+        if is_new_name(world, resource_type, person.given, person.family):
             return person
     raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
 
 
 def namesake(rng: random.Random, person: Person, id: str) -> Person:
     """Someone of the same name, with another date of birth that is easily mistaken for theirs."""
-    born = date.fromisoformat(person.birth_date)
-    other = rng.choice([day for day in _confusable(born) if day != born])
-    return person.model_copy(update={**_other_contact(rng, person), "id": id, "birth_date": other.isoformat()})
+    other = rng.choice(confusable_dates(person.birth_date))
+    return person.model_copy(update={**_other_contact(rng, person), "id": id, "birth_date": other})
+
+
+def person_called(rng: random.Random, id: str, given: str, family: str, gender: str, birth_date: str) -> Person:
+    """A person of whom only the means of contact are drawn."""
+    return Person(id=id, given=given, family=family, gender=gender, birth_date=birth_date, **_contact(rng))
 
 
 def relative_with(rng: random.Random, person: Person, id: str, **same_but: str) -> Person:
@@ -198,35 +205,43 @@ def _draw(rng: random.Random, today: date, id: str) -> Person:
     family = rng.choice(_FAMILY)
     if "-" not in family and rng.random() < 0.1:
         family = f"{family}-{rng.choice([name for name in _FAMILY if name != family and '-' not in name])}"
-    city, state = rng.choice(_CITIES)
-    area, number = rng.randrange(201, 990), rng.randrange(100, 200)
-    flat = rng.choice(("", "", f" Apt {rng.randrange(1, 40)}"))
     return Person(
         id=id,
         given=rng.choice(_GIVEN[gender]),
         family=family,
         gender=gender,
         birth_date=(today - timedelta(days=rng.randrange(_YOUNGEST * 365, _OLDEST * 365))).isoformat(),
-        phone=rng.choice((f"{area}-555-0{number}", f"({area}) 555-0{number}", f"+1 {area} 555 0{number}")),
-        line=f"{rng.randrange(1, 9_999)} {rng.choice(_STREETS)} {rng.choice(_STREET_KINDS)}{flat}",
-        city=city,
-        state=state,
+        **_contact(rng),
     )
+
+
+def _contact(rng: random.Random) -> dict[str, str]:
+    city, state = rng.choice(_CITIES)
+    area, number = rng.randrange(201, 990), rng.randrange(100, 200)
+    flat = rng.choice(("", "", f" Apt {rng.randrange(1, 40)}"))
+    return {
+        "phone": rng.choice((f"{area}-555-0{number}", f"({area}) 555-0{number}", f"+1 {area} 555 0{number}")),
+        "line": f"{rng.randrange(1, 9_999)} {rng.choice(_STREETS)} {rng.choice(_STREET_KINDS)}{flat}",
+        "city": city,
+        "state": state,
+    }
 
 
 def _other_contact(rng: random.Random, person: Person) -> dict[str, str]:
     """Phone and address of someone else, none of them the person's by chance."""
     while True:
-        other = _draw(rng, date.fromisoformat(person.birth_date), person.id)
-        shared = same_telephone(other.phone, person.phone) or other.line == person.line or other.city == person.city
+        other = _contact(rng)
+        shared = (
+            same_telephone(other["phone"], person.phone) or other["line"] == person.line or other["city"] == person.city
+        )
         if not shared:
-            return other.model_dump(include={"phone", "line", "city", "state"})
+            return other
 
 
 _known: WeakKeyDictionary[World, dict[str, list[tuple[str, str]]]] = WeakKeyDictionary()
 
 
-def _is_new(world: World, resource_type: str, given: str, family: str) -> bool:
+def is_new_name(world: World, resource_type: str, given: str, family: str) -> bool:
     """Whether no search by these names, in either order, finds somebody in the world: it matches how names start."""
     names = _names(world, resource_type)
     for first, last in ((_searched(given), _searched(family)), (_searched(family), _searched(given))):
@@ -260,11 +275,12 @@ def _searched(name: str) -> str:
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
-def _confusable(born: date) -> list[date]:
-    """Dates that a hasty reader takes for `born`: day and month swapped, a year or a decade off, a day off."""
+def confusable_dates(birth_date: str) -> list[str]:
+    """Dates that a hasty reader takes for a date: day and month swapped, a year or a decade off, a day off."""
+    born = date.fromisoformat(birth_date)
     days = [born - timedelta(days=1), born + timedelta(days=1)]
     if born.day <= 12:
         days.append(born.replace(month=born.day, day=born.month))
     if born.day <= 28:
         days += [born.replace(year=born.year - 1), born.replace(year=born.year - 10)]
-    return days
+    return [day.isoformat() for day in dict.fromkeys(days) if day != born]

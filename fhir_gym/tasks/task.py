@@ -22,7 +22,7 @@ from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import id_number
-from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.splits import Half, split_of
 from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json, Resource
@@ -87,6 +87,9 @@ class Variation:
         setup: Resources the episode starts with, beyond the world, in the order of their creation.
         next_id: Number of the id that the server gives to the first resource the agent creates, so that it is another
             one in each variation.
+        _target: For those who judge tasks, never for those who play them: the record the prompt asks about
+            (``Patient/S1234567``); empty where there is none, or the task chooses none by lot.
+        _qualifying: For judges too: the records that were as likely to be the target, the target among them.
     """
 
     task_key: str
@@ -97,6 +100,8 @@ class Variation:
     prompt: str
     setup: tuple[Resource, ...]
     next_id: int
+    _target: str = ""
+    _qualifying: tuple[str, ...] = ()
 
 
 class Task(ABC, Generic[P]):
@@ -234,11 +239,13 @@ class Task(ABC, Generic[P]):
         used = own_phrasing if phrasing is None else phrasing
         if not 0 <= used < len(self.prompts):
             raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
-        setup = tuple(sorted(self.setup(params, world), key=_creation_order))
-        highest = max(world.manifest.next_id, *(_creation_order(one)[0] for one in setup), 0)
+        setup = self.setup(params, world)
+        rng.shuffle(setup)  # the order of creation tells nothing of how the records were drawn
+        highest = max(world.manifest.next_id, *(id_number(one["id"]) or 0 for one in setup), 0)
         next_id = highest + rng.randrange(1, _FARTHEST_CREATED)
         prompt = self.prompt(params, world, used)
-        return Variation(self.key, k, split_of(k), used, params, prompt, setup, next_id)
+        target, qualifying = (params.target, params.qualifying) if isinstance(params, SceneParams) else ("", ())
+        return Variation(self.key, k, split_of(k), used, params, prompt, tuple(setup), next_id, target, qualifying)
 
     def prompt(self, p: P, world: World, phrasing: int) -> str:
         """The whole prompt: the present, the ask in one of its phrasings, the form of the answer."""
@@ -249,9 +256,3 @@ class Task(ABC, Generic[P]):
 def _rng(*parts: Any) -> random.Random:
     digest = blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest()
     return random.Random(int.from_bytes(digest, "big"))
-
-
-def _creation_order(resource: Resource) -> tuple[int, str]:
-    """Ids come from one counter on a server, so the lower id was created first."""
-    id = str(resource["id"])
-    return (id_number(id) or 0, id)

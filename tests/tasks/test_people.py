@@ -13,7 +13,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.compare import same_telephone
 from fhir_gym.tasks.people import (
     Person,
-    _is_new,
+    is_new_name,
     longer_family,
     namesake,
     new_person,
@@ -104,5 +104,5 @@ def test_new_names_are_those_a_search_does_not_find(hospital: World) -> None:
             assert hospital.search(kind, family=person.family, given=person.given) == []
             assert hospital.search(kind, family=person.given, given=person.family) == []
     found = hospital.search("Patient", _count=5)[0]["name"][0]
-    assert not _is_new(hospital, "Patient", found["given"][0], found["family"])
-    assert not _is_new(hospital, "Patient", found["family"][:3], found["given"][0][:2])
+    assert not is_new_name(hospital, "Patient", found["given"][0], found["family"])
+    assert not is_new_name(hospital, "Patient", found["family"][:3], found["given"][0][:2])

@@ -11,31 +11,54 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check, equal
+from fhir_gym.tasks.crowd import crossings, crowd, mistakable
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, longer_family, namesake, new_person, other_given, patient, relative_with
-from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person, patient, person_called
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams"]
+_FEWEST = 5
+_ON_FILE, _ABSENT = "on file", "absent"
 
-_DECOYS = 4
 
-
-class SearchPatientParams(Params):
+class SearchPatientParams(SceneParams):
     """Values of tasks 02a and 02b.
 
     Attributes:
+        scene: People on file who are easily mistaken for each other.
         person: Who is looked for.
-        decoys: People on file who are easily mistaken for them.
     """
 
+    scene: tuple[Person, ...]
     person: Person
-    decoys: tuple[Person, ...]
 
 
-class _SearchPatient(Task[SearchPatientParams]):
+class Seeker(Params):
+    """Somebody who could be looked for.
+
+    Attributes:
+        given: Given name.
+        family: Family name.
+        birth_date: Date of birth.
+        id: Id of their record; empty for somebody who is not on file.
+    """
+
+    given: str
+    family: str
+    birth_date: str
+    id: str = ""
+
+    @property
+    def target(self) -> str:
+        """The record."""
+        return f"Patient/{self.id}" if self.id else ""
+
+
+class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Seeker]):
     """What both tasks share."""
 
     category = "Patient Records"
@@ -60,21 +83,34 @@ class _SearchPatient(Task[SearchPatientParams]):
     gold_steps = 2
     on_file: ClassVar[bool]
 
-    def sample(self, rng: random.Random, world: World) -> SearchPatientParams:
-        """Draw a person new to the world, and four who are like them."""
-        ids = Ids(rng, world, _DECOYS + 1)
-        person = new_person(rng, world, ids.new())
-        decoys = (
-            namesake(rng, person, ids.new()),
-            namesake(rng, person, ids.new()),
-            relative_with(rng, person, ids.new(), given=other_given(rng, person)),
-            relative_with(rng, person, ids.new(), family=longer_family(rng, person)),
-        )
-        return SearchPatientParams(person=person, decoys=decoys)
+    def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
+        """Draw people who share names and dates of birth."""
+        ids = Ids(rng, world, 16)
+        return crowd(rng, world, ids.new, rng.randrange(9, 14), fewest=_FEWEST)
 
-    def setup(self, p: SearchPatientParams, world: World) -> list[Resource]:
-        """The decoys, and the person if they are on file."""
-        return [patient(person) for person in (*p.decoys, *([p.person] if self.on_file else []))]
+    def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Seeker]]:
+        """Whoever cannot be found by two of the three, on file or not."""
+        there = [
+            Seeker(given=one.given, family=one.family, birth_date=one.birth_date, id=one.id)
+            for one in mistakable(scene)
+        ]
+        absent = [Seeker(given=given, family=family, birth_date=birth) for given, family, birth in crossings(scene)]
+        # Both tasks accept the same scenes: nothing on file tells whether the person who is asked for is.
+        return {_ON_FILE: there, _ABSENT: absent} if len(there) >= _FEWEST and absent else {}
+
+    def ask(self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: Seeker) -> SearchPatientParams:
+        """The person, who gets a record of their own for the phantom if they are not on file."""
+        known = {one.id: one for one in scene}
+        if chosen.id:
+            return SearchPatientParams(scene=scene, person=known[chosen.id])
+        ids = Ids(rng, world, 16)
+        free = next(id for id in iter(ids.new, "") if id not in known)
+        person = person_called(rng, free, chosen.given, chosen.family, scene[0].gender, chosen.birth_date)
+        return SearchPatientParams(scene=scene, person=person)
+
+    def furnish(self, scene: tuple[Person, ...], world: World) -> list[Resource]:
+        """Their records."""
+        return [patient(person) for person in scene]
 
     def words(self, p: SearchPatientParams, world: World) -> dict[str, str]:
         """Name and birth date."""
@@ -96,9 +132,9 @@ class _SearchPatient(Task[SearchPatientParams]):
 class SearchExistingPatient(_SearchPatient):
     """Look up a patient who is on file.
 
-    Starting state: the person.
-    Decoys: two namesakes with other birth dates, someone of the same family name and birth date, and someone born the
-        same day whose double family name starts with the person's, as a search by family name also finds.
+    Starting state: 9 to 13 people who share given names, family names and dates of birth; the person is one of at least
+        five of them who cannot be found by two of the three.
+    Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: the answer is the person's id.
     Light: none.
     Differs from FHIR-AgentEval: random ids instead of one that never changes, decoys, and an exact form for "not on
@@ -108,6 +144,7 @@ class SearchExistingPatient(_SearchPatient):
     key = "02a"
     title = "Search an existing patient"
     on_file = True
+    strata = (_ON_FILE,)
 
     def rests_on(self, p: SearchPatientParams) -> tuple[str, ...]:
         """The person's record."""
@@ -117,8 +154,9 @@ class SearchExistingPatient(_SearchPatient):
 class SearchNonexistentPatient(_SearchPatient):
     """Look up a person who is not on file.
 
-    Starting state: the person is not on file.
-    Decoys: those of 02a, one of whom a hasty agent answers.
+    Starting state: people as in 02a; the person who is asked for shares any two of name, family name and birth date
+        with one of them.
+    Decoys: those people, one of whom a hasty agent answers.
     Checks: the answer is ``[]``, and a request would have shown the person, had they been on file.
     Light: none.
     Differs from FHIR-AgentEval: there, repeating the prompt's sentence passed without a look; here, saying "none"
@@ -128,6 +166,7 @@ class SearchNonexistentPatient(_SearchPatient):
     key = "02b"
     title = "Search a nonexistent patient"
     on_file = False
+    strata = (_ABSENT,)
 
     def must_look(self, p: SearchPatientParams) -> bool:
         """There is nobody to find."""

@@ -1,0 +1,149 @@
+"""Crowds: people who are easily mistaken for each other, drawn alike, for scenes whose target is chosen by lot."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import date, timedelta
+from functools import cache
+from itertools import product
+from math import prod
+
+from fhir_gym.errors import TaskError
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.people import (
+    Person,
+    confusable_dates,
+    is_new_name,
+    longer_family,
+    new_person,
+    other_given,
+    person_called,
+)
+
+__all__ = ["NAME", "NAME_AND_BIRTH", "crossings", "crowd", "mistakable"]
+
+NAME = ("given", "family")
+NAME_AND_BIRTH = ("given", "family", "birth_date")
+"""What a prompt tells people apart by."""
+
+_TRIES = 1_000
+
+
+def crowd(
+    rng: random.Random,
+    world: World,
+    new_id: Callable[[], str],
+    size: int,
+    *,
+    by: Sequence[str] = NAME_AND_BIRTH,
+    fewest: int = 0,
+    resource_type: str = "Patient",
+) -> tuple[Person, ...]:
+    """People who share given names, family names and dates of birth, no two of them all of these, all new to the world.
+
+    They are cells, chosen at random, of a grid of a few names and dates that is a little larger than the crowd. So most
+    of them differ from another one in the given name alone, from one in the family name alone (which may be a longer
+    name that starts alike), and from one in the date of birth alone. All else is drawn for each of them anew.
+
+    Args:
+        rng: Source of chance.
+        world: Where the names must be new.
+        new_id: Gives the ids.
+        size: How many people, 4 to 16.
+        by: What tells them apart: `NAME_AND_BIRTH`, or `NAME` alone.
+        fewest: How many at least must be `mistakable`.
+        resource_type: ``Patient`` or ``Practitioner``.
+
+    Raises:
+        TaskError: The world knows too many names, or no crowd of this size has so many who are mistakable.
+    """
+    for _ in range(_TRIES):
+        seed = new_person(rng, world, "", resource_type=resource_type)
+        grid = _grid(rng, world, seed, rng.choice(_shapes(size, len(by))), resource_type)
+        if not all(is_new_name(world, resource_type, *name) for name in product(*grid[:2])):
+            continue
+        cells = rng.sample([*product(*grid)], size)
+        if fewest == 0 or len(_near_others(cells)) >= fewest:
+            return tuple(
+                person_called(rng, new_id(), cell[0], cell[1], seed.gender, cell[2] if len(cell) == 3 else birth)
+                for cell, birth in zip(cells, _births(rng, seed, size), strict=True)
+            )
+    raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
+
+
+def mistakable(people: Sequence[Person], by: Sequence[str] = NAME_AND_BIRTH) -> list[Person]:
+    """Those who cannot be told apart from the others without all of some attributes.
+
+    For each attribute somebody else has another value of it and shares the rest.
+
+    Args:
+        people: The crowd.
+        by: Names of attributes.
+    """
+    cells = [tuple(str(getattr(one, name)) for name in by) for one in people]
+    near = _near_others(cells)
+    return [one for one, cell in zip(people, cells, strict=True) if cell in near]
+
+
+def crossings(people: Sequence[Person]) -> list[tuple[str, str, str]]:
+    """Given names, family names and dates of birth of people who could belong to the crowd and do not.
+
+    For each of the three somebody in the crowd has another value of it and shares the rest.
+    """
+    there = {(one.given, one.family, one.birth_date) for one in people}
+    given, family, birth_date = (sorted({cell[n] for cell in there}) for n in range(3))
+    partly = _all_but_one(there)
+    return [
+        cell
+        for cell in product(given, family, birth_date)
+        if cell not in there and all(partly[n, *cell[:n], *cell[n + 1 :]] for n in range(3))
+    ]
+
+
+def _near_others(cells: Collection[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """The cells that have, in every dimension, another one that differs from them there alone."""
+    partly = _all_but_one(cells)
+    return {cell for cell in cells if all(partly[n, *cell[:n], *cell[n + 1 :]] > 1 for n in range(len(cell)))}
+
+
+def _all_but_one(cells: Iterable[tuple[str, ...]]) -> Counter[tuple[int | str, ...]]:
+    """How many cells there are by all their values but one, and the number of that one."""
+    return Counter((n, *cell[:n], *cell[n + 1 :]) for cell in cells for n in range(len(cell)))
+
+
+def _births(rng: random.Random, seed: Person, size: int) -> list[str]:
+    """Any dates of birth within twenty years."""
+    first = date.fromisoformat(seed.birth_date)
+    return [(first + timedelta(days=rng.randrange(-3_650, 3_650))).isoformat() for _ in range(size)]
+
+
+@cache
+def _shapes(size: int, dimensions: int) -> tuple[tuple[int, ...], ...]:
+    """Numbers of given names, family names and dates that make a grid a little larger than a crowd."""
+    sides = ((2, 3, 4), (2, 3, 4), (2, 3)) if dimensions == 3 else ((2, 3, 4, 5),) * 2
+    return tuple(shape for shape in product(*sides) if size < prod(shape) <= size + 2 + size // 2)
+
+
+def _grid(
+    rng: random.Random, world: World, seed: Person, shape: tuple[int, ...], resource_type: str
+) -> list[list[str]]:
+    """Given names of one gender, family names and, where there are three sides, dates of birth."""
+    givens, families = [seed.given], [seed.family]
+    while len(givens) < shape[0]:
+        _add_unless_alike(givens, other_given(rng, seed))
+    if "-" not in seed.family and rng.random() < 0.5:
+        families.append(longer_family(rng, seed))
+    while len(families) < shape[1]:
+        _add_unless_alike(families, new_person(rng, world, "", resource_type=resource_type).family)
+    grid = [givens, families]
+    if len(shape) == 3:
+        grid.append([seed.birth_date, *rng.sample(confusable_dates(seed.birth_date), shape[2] - 1)])
+    return grid
+
+
+def _add_unless_alike(names: list[str], name: str) -> None:
+    """Add a name that neither starts one that is there nor is started by it."""
+    if not any(name.startswith(one) or one.startswith(name) for one in names):
+        names.append(name)
