@@ -133,7 +133,7 @@ def _grid(
     givens, families = [seed.given], [seed.family]
     while len(givens) < shape[0]:
         _add_unless_alike(givens, other_given(rng, seed))
-    if "-" not in seed.family and rng.random() < 0.5:
+    if "-" not in seed.family:
         families.append(longer_family(rng, seed))
     while len(families) < shape[1]:
         _add_unless_alike(families, new_person(rng, world, "", resource_type=resource_type).family)

@@ -15,6 +15,7 @@ from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks import get_task, packs, register, split_numbers, split_of, task_keys
 from fhir_gym.tasks.ids import id_number
 from fhir_gym.tasks.task import Task
+from fhir_gym.types import Resource
 
 from .fakes import Greeting, GreetingParams, fake_world
 
@@ -95,12 +96,27 @@ def test_variations_use_every_phrasing_and_fill_it(task: Task[Any]) -> None:
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
 @pytest.mark.parametrize("now", ["2023-11-13T10:15:00+00:00", "2024-02-29T23:59:59+00:00", "2023-12-30T00:00:00+00:00"])
-def test_setup_ids_are_new_unique_and_in_order(task: Task[Any], now: str) -> None:
+def test_setup_ids_are_new_and_unique(task: Task[Any], now: str) -> None:
     world = fake_world(now=datetime.fromisoformat(now).astimezone(UTC))
     for k in range(30):
-        ids = [id_number(resource["id"]) or 0 for resource in task.variation(k, world).setup]
-        assert ids == sorted(set(ids))
-        assert ids[0] > world.manifest.next_id
+        references = [(one["resourceType"], one["id"]) for one in task.variation(k, world).setup]
+        assert len(set(references)) == len(references)
+        assert not any(world.read(kind, id) for kind, id in references)
+
+
+@pytest.mark.parametrize("key", ["02a", "03", "14a"])
+def test_the_order_of_creation_says_nothing(key: str) -> None:
+    """The first resource that `setup` names is created anywhere among the others."""
+    task, places = get_task(PACK, key), set()
+    for k in range(30):
+        variation = task.variation(k, fake_world())
+        first = task.setup(variation.params, fake_world())[0]
+        places.add([_reference(one) for one in variation.setup].index(_reference(first)))
+    assert len(places) >= 4
+
+
+def _reference(resource: Resource) -> tuple[str, str]:
+    return resource["resourceType"], resource["id"]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)

@@ -1,0 +1,168 @@
+"""Scenes: what stands on the server does not know what the prompt asks about."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, ClassVar
+
+import pytest
+
+from fhir_gym.actions import Finish
+from fhir_gym.errors import TaskError
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks import Check, EndState, Fhir, Gold, Params, get_task
+from fhir_gym.tasks.answers import Nothing
+from fhir_gym.tasks.crowd import NAME, crossings, crowd, mistakable
+from fhir_gym.tasks.params import SceneParams
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.types import Resource
+
+from .fakes import fake_world
+
+PACK = "FHIRAgent/Appointment-v0"
+
+
+class Dot(Params):
+    number: int
+    target: str
+
+
+class DotParams(SceneParams):
+    scene: tuple[int, ...]
+    number: int
+
+
+class OddOrEven(SceneTask[DotParams, tuple[int, ...], Dot]):
+    """Asks for one of some numbers: in two of three variations an odd one."""
+
+    key, title, category, difficulty, kind = "dots", "Dots", "Dots", 1, "query"
+    required_tools, required_resources, prohibited_tools = (), (), ()
+    prompts, ending, answer, gold_steps = ("{number}",), "", Nothing(), 1
+    pack = "Test/Dots-v0"
+    strata: ClassVar[tuple[str, ...]] = ("odd", "odd", "even")
+    fewest = 2
+    highest: ClassVar[int] = 20
+
+    def draw_scene(self, rng: random.Random, world: World) -> tuple[int, ...]:
+        return tuple(rng.sample(range(self.highest), 6))
+
+    def candidates(self, scene: tuple[int, ...]) -> dict[str, list[Dot]]:
+        dots = [Dot(number=one, target=f"Basic/n{one}") for one in scene]
+        return {"odd": [one for one in dots if one.number % 2], "even": [one for one in dots if not one.number % 2]}
+
+    def ask(self, rng: random.Random, world: World, scene: tuple[int, ...], chosen: Dot) -> DotParams:
+        return DotParams(scene=scene, number=chosen.number)
+
+    def furnish(self, scene: tuple[int, ...], world: World) -> list[Resource]:
+        return [{"resourceType": "Basic", "id": f"n{one}", "code": {"text": "dot"}} for one in scene]
+
+    def words(self, p: DotParams, world: World) -> dict[str, str]:
+        return {"number": str(p.number)}
+
+    def gold(self, p: DotParams, fhir: Fhir) -> Gold:
+        yield Finish()
+
+    def checks(self, p: DotParams, end: EndState) -> Iterator[Check]:
+        yield from ()
+
+
+def test_the_target_is_one_of_those_that_qualify_and_each_is_as_likely() -> None:
+    ranks: Counter[int] = Counter()
+    kinds: Counter[str] = Counter()
+    for k in range(900):
+        variation = OddOrEven().variation(k, fake_world())
+        p: Any = variation.params
+        kind = "odd" if p.number % 2 else "even"
+        kinds[kind] += 1
+        alike = [one.target for one in OddOrEven().candidates(p.scene)[kind]]
+        assert variation._qualifying == p.qualifying == tuple(alike)
+        assert variation._target == p.target == f"Basic/n{p.number}"
+        if len(alike) == 3:
+            ranks[alike.index(p.target)] += 1
+    assert abs(kinds["odd"] - 600) < 60
+    assert max(ranks.values()) < 1.25 * min(ranks.values())
+
+
+def test_every_scene_offers_enough_of_every_kind() -> None:
+    for k in range(100):
+        p: Any = OddOrEven().variation(k, fake_world()).params
+        assert all(len(found) >= 2 for found in OddOrEven().candidates(p.scene).values())
+
+
+def test_the_start_state_is_that_of_the_scene_whatever_is_asked() -> None:
+    task = OddOrEven()
+    p = task.sample(random.Random(3), fake_world())
+    for number in p.scene:
+        other = p.model_copy(update={"number": number, "target": f"Basic/n{number}"})
+        assert task.setup(other, fake_world()) == task.setup(p, fake_world())
+
+
+def test_a_scene_that_never_offers_enough_is_an_error() -> None:
+    class Few(OddOrEven):
+        highest = 6
+        fewest = 4
+
+    with pytest.raises(TaskError, match="4 candidates of each kind"):
+        Few().variation(0, fake_world())
+
+
+def test_tasks_without_a_scene_name_no_target() -> None:
+    variation = get_task(PACK, "01").variation(0, fake_world())
+    assert (variation._target, variation._qualifying) == ("", ())
+
+
+@pytest.mark.parametrize("size", [6, 8, 11, 14, 16])
+def test_a_crowd_is_of_different_people_who_are_mistaken_for_each_other(size: int) -> None:
+    for seed in range(20):
+        people = crowd(random.Random(seed), fake_world(), map("p{}".format, count()).__next__, size)
+        assert len({(one.given, one.family, one.birth_date) for one in people}) == len(people) == size
+        assert [one.id for one in people] == [f"p{n}" for n in range(size)]
+        assert len({one.gender for one in people}) == 1
+        for one in mistakable(people):
+            others = [other for other in people if other is not one]
+            assert any((o.given, o.family) == (one.given, one.family) for o in others)
+            assert any((o.given, o.birth_date) == (one.given, one.birth_date) for o in others)
+            assert any((o.family, o.birth_date) == (one.family, one.birth_date) for o in others)
+
+
+def test_a_crowd_has_as_many_mistakable_people_as_are_asked_for() -> None:
+    for seed in range(30):
+        people = crowd(random.Random(seed), fake_world(), map(str, count()).__next__, 10, fewest=5)
+        assert len(mistakable(people)) >= 5
+
+
+def test_doctors_may_be_mistaken_by_name_alone() -> None:
+    doctors = crowd(
+        random.Random(1), fake_world(), map(str, count()).__next__, 5, by=NAME, resource_type="Practitioner"
+    )
+    assert len({one.name for one in doctors}) == 5
+    assert len(mistakable(doctors, NAME)) >= 2
+    assert len({one.birth_date for one in doctors}) > 2
+
+
+def test_crossings_are_nobody_and_share_two_of_three_with_somebody() -> None:
+    met = 0
+    for seed in range(30):
+        people = crowd(random.Random(seed), fake_world(), map(str, count()).__next__, 10)
+        there = {(one.given, one.family, one.birth_date) for one in people}
+        for cell in crossings(people):
+            met += 1
+            assert cell not in there
+            for n in range(3):
+                assert any(other[:n] + other[n + 1 :] == cell[:n] + cell[n + 1 :] for other in there)
+    assert met
+
+
+def test_both_searches_for_a_person_accept_the_same_scenes() -> None:
+    """What is on file does not tell whether the person who is asked for is (02a, 02b)."""
+    present: Any = get_task(PACK, "02a")
+    absent: Any = get_task(PACK, "02b")
+    for k in range(40):
+        for task in (present, absent):
+            p: Any = task.variation(k, fake_world()).params
+            found = present.candidates(p.scene)
+            assert set(found) == set(absent.candidates(p.scene)) == {"on file", "absent"}
+            assert len(found["on file"]) >= 5
