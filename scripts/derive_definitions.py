@@ -29,6 +29,7 @@ _BINDING_NAME = "http://hl7.org/fhir/StructureDefinition/elementdefinition-bindi
 # Required bindings that HAPI's structures hold as a plain code, not as an enumeration.
 _PLAIN_CODES = {"resource-types", "all-types", "defined-types"}
 _BASES = ("Resource", "DomainResource")
+_ALWAYS_MODIFIERS = ("implicitRules", "modifierExtension")
 # Where the ten parameters stand that the package defines without saying for which type.
 _NO_BASE = "(none)"
 
@@ -269,6 +270,22 @@ def _type_name(element: Definition, kind: Definition) -> str:
     return next(str(e["valueUrl"]) for e in kind["extension"] if e["url"] == _FHIR_TYPE)
 
 
+def derive_modifiers(package: Package) -> dict[str, list[str]]:
+    """Path -> JSON names of the elements below it that R4 marks as modifiers.
+
+    ``implicitRules`` and ``modifierExtension``, which are modifiers wherever they stand, are left out.
+    """
+    table: dict[str, list[str]] = {}
+    for structure in package.structures:
+        for element in structure["snapshot"]["element"][1:]:
+            parent, name = element["path"].rsplit(".", 1)
+            if element.get("isModifier") and name not in _ALWAYS_MODIFIERS:
+                stem = name.removesuffix("[x]")
+                types = [str(kind["code"]) for kind in element.get("type", ())] if stem != name else [""]
+                table.setdefault(parent, []).extend(stem + one[:1].upper() + one[1:] for one in types)
+    return {path: table[path] for path in sorted(table)}
+
+
 # Search parameters -----------------------------------------------------------------------------------------------
 
 
@@ -349,6 +366,7 @@ def derive(package: Package) -> dict[str, str]:
         "valuesets.json": _lines({"(complete)": [s for s in complete_systems(package) if s in used], **value_sets}),
         "codes.json": _lines({name: codes[name] for name in sorted(codes)}),
         "elements.json": _lines(derive_elements(package, codes)),
+        "modifiers.json": _lines(derive_modifiers(package)),
         "search.json": _lines(derive_search(package)),
     }
 

@@ -11,10 +11,11 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.compare import differences
 from fhir_gym.tasks.endstate import EndState, LoggedRequest
 from fhir_gym.tasks.evidence import Evidence, unread, would_have_seen
+from fhir_gym.tasks.meaning import added_meaning
 from fhir_gym.tasks.process import Process, measure, tools_of
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
-from fhir_gym.types import Resource
+from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
@@ -24,6 +25,7 @@ __all__ = [
     "EVIDENCE",
     "GRADINGS",
     "NOTHING_ELSE",
+    "NOTHING_REVERSED",
     "PROHIBITED",
     "Findings",
     "Grading",
@@ -39,6 +41,7 @@ GRADINGS: tuple[Grading, ...] = ("state", "evidence", "official")
 
 ANSWER_FORM = "answer form"
 NOTHING_ELSE = "nothing else changed"
+NOTHING_REVERSED = "nothing changes the meaning"
 PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
@@ -153,8 +156,12 @@ def _judged(
 def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> Iterator[Check]:
     problem = task.answer.problem(end.answer, end.base_url)
     yield Check(name=ANSWER_FORM, passed=problem is None, expected=task.answer.words, actual=problem or end.answer)
-    surplus = _surplus(end, task.touches(variation.params))
+    touches = task.touches(variation.params)
+    surplus = _surplus(end, touches)
     yield Check(name=NOTHING_ELSE, passed=not surplus, expected=[], actual=surplus)
+    if touches:
+        added: list[Json] = [*added_meaning(task.asked, end)]
+        yield Check(name=NOTHING_REVERSED, passed=not added, expected=[], actual=added)
     used = sorted({tool for tool in tools_of(end.requests) if tool in task.prohibited_tools})
     yield Check(name=PROHIBITED, passed=not used, expected=[], actual=used)
 

@@ -122,6 +122,8 @@ class Task(ABC, Generic[P]):
         gold_steps: Most actions of the reference solution, ``FINISH`` included.
         unasked: Elements the reference solution writes though nobody asked (``"Patient.name.use"``): no check looks
             at them.
+        asked: Elements, by type, that it asks for in what the agent creates, also of parts
+            (``"dosageInstruction.route"``); any other must be neutral (`fhir_gym.tasks.neutral`).
         harmless: Elements that may be added to what is written, by type, with a value each.
         decisive: Elements, by type, without which a record was not looked up: who sees an id only has not read it.
         looks_first: Whether only what was looked up before the first change counts as evidence.
@@ -142,6 +144,7 @@ class Task(ABC, Generic[P]):
     answer: ClassVar[AnswerForm]
     gold_steps: ClassVar[int]
     unasked: ClassVar[frozenset[str]] = frozenset()
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
     decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     looks_first: ClassVar[bool] = False

@@ -11,7 +11,7 @@ from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.session import Change
 from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, grade
-from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, PROHIBITED
+from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
 
 from .fakes import Greeting, GreetingParams, created, end_state, fake_world
 
@@ -42,7 +42,7 @@ def test_success() -> None:
     assert verdict.success
     assert verdict.light
     assert verdict.reward() == verdict.reward("dense") == 1
-    assert verdict.explanation.startswith("Success: all 6 checks passed.")
+    assert verdict.explanation.startswith("Success: all 7 checks passed.")
     assert not verdict.evidence.sufficient, "the person was never looked up"
 
 
@@ -58,7 +58,7 @@ def test_idle_is_worth_nothing() -> None:
     assert not verdict.success
     assert not verdict.light
     assert verdict.reward() == verdict.reward("dense") == 0
-    assert set(verdict.idle) == {NOTHING_ELSE, PROHIBITED}
+    assert set(verdict.idle) == {NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED}
 
 
 def test_never_finishing_is_worth_nothing() -> None:

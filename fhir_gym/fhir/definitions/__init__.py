@@ -7,7 +7,7 @@ other table when it is first asked for.
 from __future__ import annotations
 
 from fhir_gym.fhir.definitions._codes import codes, enum_name
-from fhir_gym.fhir.definitions._elements import Element, children
+from fhir_gym.fhir.definitions._elements import Element, children, modifiers
 from fhir_gym.fhir.definitions._files import DATA_TYPES, PRIMITIVES, RESOURCE_TYPES, patient_parameters
 from fhir_gym.fhir.definitions._search import SearchParameter, definition_ids, search_parameters
 from fhir_gym.fhir.definitions._terminology import bound_value_set, is_complete, value_set
@@ -24,6 +24,7 @@ __all__ = [
     "definition_ids",
     "enum_name",
     "is_complete",
+    "modifiers",
     "patient_parameters",
     "search_parameters",
     "value_set",

@@ -12,7 +12,10 @@ from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.definitions import _codes
 from fhir_gym.fhir.definitions._files import PRIMITIVES, read
 
-__all__ = ["Element", "children"]
+__all__ = ["Element", "children", "modifiers"]
+
+
+_ALWAYS_MODIFIERS = ("implicitRules", "modifierExtension")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,20 @@ def children(path: str) -> Mapping[str, Element]:
     if path not in table:
         return _below(path)
     return MappingProxyType({e.name: e for row in table[path] for e in _expand(path, *row)})
+
+
+@cache
+def _modifiers() -> dict[str, Any]:
+    return read("modifiers")
+
+
+def modifiers(path: str) -> frozenset[str]:
+    """JSON names of the elements directly below a path that R4 marks as modifiers (``isModifier``).
+
+    Args:
+        path: A resource type, a data type, or a path of element names below one.
+    """
+    return frozenset((*_ALWAYS_MODIFIERS, *_modifiers().get(path, ())))
 
 
 def _below(path: str) -> Mapping[str, Element]:

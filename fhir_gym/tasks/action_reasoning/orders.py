@@ -18,7 +18,6 @@ from fhir_gym.tasks.medagentbench.orders import (
     amount_check,
     medication_checks,
     medication_order,
-    not_forbidden,
     service_checks,
     service_order,
 )
@@ -93,7 +92,6 @@ class Order:
             yield equal("order subject", end.refers(stored.get("subject")), f"Patient/{mrn}")
             yield equal("order status", stored.get("status"), "active")
             yield equal("order intent", stored.get("intent"), "order")
-            yield not_forbidden("order", stored)
             return
         if self.dose is None:
             yield from service_checks(end, stored, mrn, now, self.system, self.code, self.priority)

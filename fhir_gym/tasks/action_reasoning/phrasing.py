@@ -10,6 +10,7 @@ from fhir_gym.tasks.action_reasoning.cases import Family, Plan, Scenario
 from fhir_gym.tasks.action_reasoning.orders import Order
 from fhir_gym.tasks.action_reasoning.ranges import LABS, table_text
 from fhir_gym.tasks.action_reasoning.series import Person
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.labs import RULES
 
 __all__ = ["ENDINGS", "LENGTHS", "PROMPTS", "context", "instruction", "rounding", "words"]
@@ -67,8 +68,9 @@ _AGGREGATION_FORM = (
 )
 _CONDITIONAL_FORM = (
     "A value is low if it is below the lower limit of the range that holds for the patient, and high if it is above "
-    "the upper limit; a value equal to a limit is within the range. If no result counts, nothing is ordered. Finish "
-    "with FINISH([<value>, true]) if you placed the order, with FINISH([<value>, false]) if none is due, and with "
+    "the upper limit; a value equal to a limit is within the range. If no result counts, nothing is ordered. "
+    f"{ADD_NOTHING} Finish with FINISH([<value>, true]) if you placed the order, with FINISH([<value>, false]) if none "
+    "is due, and with "
     "FINISH([-1, false]) if no result counts. Change nothing else."
 )
 ENDINGS: Mapping[Family, str] = {

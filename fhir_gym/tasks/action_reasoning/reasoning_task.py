@@ -30,6 +30,7 @@ from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.labs import LabTest, Seen, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
+from fhir_gym.tasks.medagentbench.orders import MEDICATION_ASKED, SERVICE_ASKED
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items, blind, number_check
 from fhir_gym.tasks.splits import TEST_START
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
@@ -185,6 +186,10 @@ class ConditionalTask(ReasoningTask):
     required_resources: ClassVar[tuple[str, ...]] = ("Observation", "MedicationRequest", "ServiceRequest")
     required_tools: ClassVar[tuple[tuple[str, ...], ...]] = (("search",), ("search", "create"))
     gold_steps = 3
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "MedicationRequest": MEDICATION_ASKED,
+        "ServiceRequest": SERVICE_ASKED,
+    }
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"note": [{"text": "Value out of range."}], "priority": "routine"},
         "ServiceRequest": {"note": [{"text": "Value out of range."}], "category": [{"text": "Laboratory"}]},

@@ -21,6 +21,7 @@ from fhir_gym.types import Json, Resource
 
 __all__ = [
     "NEW_REMARKS",
+    "PARTICIPANTS",
     "Booking",
     "Finding",
     "accepted",
@@ -34,6 +35,9 @@ __all__ = [
     "place_checks",
     "reason",
 ]
+
+PARTICIPANTS = ("participant", "participant.actor", "participant.status")
+"""What the prompts ask to say of who takes part."""
 
 NEW_REMARKS = ("comment", "patientInstruction")
 """What whoever changes an appointment may write on it, if it was not there."""

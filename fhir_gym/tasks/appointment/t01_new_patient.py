@@ -16,6 +16,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import address_parts, named, phone_numbers, plain, same_telephone
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient, relative_with
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
@@ -68,10 +69,11 @@ class NewPatient(Task[NewPatientParams]):
         "Contact: phone {phone}; {line} (address line), {city} (city), {state} (state). Any similar record belongs "
         "to somebody else.",
     )
-    ending = 'Finish with FINISH(["<id>"]), where <id> is the id of the new patient.'
+    ending = f'{ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new patient.'
     answer = IdsAnswer(("Patient",))
     gold_steps = 2
     unasked = frozenset({"Patient.name.use"})
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"Patient": ("name", "telecom", "birthDate", "address")}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {"Patient": {"active": True, "language": "en"}}
 
     def sample(self, rng: random.Random, world: World) -> NewPatientParams:

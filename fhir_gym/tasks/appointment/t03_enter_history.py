@@ -23,6 +23,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import Concept, codes_of, concept_checks
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, patient
@@ -32,7 +33,6 @@ from fhir_gym.types import Json, Resource
 __all__ = ["TASKS", "EnterHistory", "EnterHistoryParams"]
 
 _STATUSES = ("active", "active", "inactive", "resolved")
-_DENIED = frozenset({"refuted", "entered-in-error"})
 
 
 class EnterHistoryParams(Params):
@@ -59,8 +59,8 @@ class EnterHistory(Task[EnterHistoryParams]):
 
     Starting state: the patient, with another condition.
     Decoys: the same condition of the patient, entered in error (to be written over); the same one of a namesake.
-    Checks: exactly one new Condition of that patient with that code, display and clinical status, neither refuted
-        nor entered in error; the answer is its id.
+    Checks: exactly one new Condition of that patient with that code, display and clinical status, not
+        refuted, hedged or entered in error; the answer is its id.
     Light: a new Condition with a subject, a clinical status and a code.
     Differs from FHIR-AgentEval: the prompt says the clinical status, which was checked but not asked for; any coding
         may be the one, not the first only; other codings may stand beside it; the answer counts.
@@ -85,10 +85,11 @@ class EnterHistory(Task[EnterHistoryParams]):
     ending = (
         "Create one new Condition whose subject is that patient, with the code and its display in the system "
         f"http://snomed.info/sct and the clinical status in the system {CLINICAL_STATUS}; reuse or change no record "
-        'that is there. Finish with FINISH(["<id>"]), where <id> is the id of the new condition.'
+        f'that is there. {ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new condition.'
     )
     answer = IdsAnswer(("Condition",))
     gold_steps = 2
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"Condition": ("clinicalStatus", "code", "subject")}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Condition": {
             "verificationStatus": {"coding": [{"system": VERIFICATION_STATUS, "code": "confirmed"}]},
@@ -153,7 +154,7 @@ class EnterHistory(Task[EnterHistoryParams]):
         """Denied, hedged, or written over what is there."""
         create, finish = gold
         body = json.loads(create.body or "")
-        for status in sorted(_DENIED):
+        for status in ("entered-in-error", "provisional", "refuted"):
             denied = {"coding": [{"system": VERIFICATION_STATUS, "code": status}]}
             yield f"{status}", [Post("/Condition", {**body, "verificationStatus": denied}), finish]
         other = p.decoys[-1].what
@@ -191,9 +192,6 @@ class EnterHistory(Task[EnterHistoryParams]):
         yield equal("subject", end.refers(found.get("subject")), f"Patient/{p.person.id}")
         yield from concept_checks("condition", found.get("code"), p.what)
         yield equal("clinical status", codes_of(found.get("clinicalStatus"), CLINICAL_STATUS), [p.clinical])
-        verification = codes_of(found.get("verificationStatus"), VERIFICATION_STATUS)
-        denied = _DENIED.intersection(verification)
-        yield Check(name="not denied", passed=not denied, expected="no status that denies it", actual=verification)
         yield equal("answer", answer, found.get("id", "the id of the new condition"))
 
 

@@ -17,6 +17,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import Concept, concept_checks
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, patient
@@ -78,11 +79,12 @@ class EnterSurgery(Task[EnterSurgeryParams]):
     ending = (
         "A confirmed surgery plan is a ServiceRequest with status active and intent order, the patient as subject, the "
         "operation's code and its display in the system http://snomed.info/sct, and the date as occurrence. Create a "
-        "new one; reuse or change no record that is there. "
+        f"new one; reuse or change no record that is there. {ADD_NOTHING} "
         'Finish with FINISH(["<id>"]), where <id> is the id of the new ServiceRequest.'
     )
     answer = IdsAnswer(("ServiceRequest",))
     gold_steps = 2
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"ServiceRequest": ("status", "intent", "code", "subject", *_WHEN)}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {"category": [SURGICAL.concept], "priority": "routine", "doNotPerform": False}
     }
@@ -188,8 +190,6 @@ class EnterSurgery(Task[EnterSurgeryParams]):
         yield equal("subject", end.refers(found.get("subject")), f"Patient/{p.person.id}")
         yield from concept_checks("operation", found.get("code"), p.what)
         yield Check(name="day", passed=on_day(found, p.day), expected=p.day, actual=when)
-        forbids = found.get("doNotPerform", False)
-        yield Check(name="not forbidden", passed=forbids is False, expected=False, actual=forbids)
         yield equal("answer", answer, found.get("id", "the id of the new order"))
 
 

@@ -37,6 +37,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, patient
@@ -116,10 +117,18 @@ class EnterInsurance(Task[EnterInsuranceParams]):
         "RelatedPerson as subscriber and as policyHolder, the period with both dates, as its only payor the active "
         "Organization on file whose name is exactly the insurer's, and as its only classes the group and the plan, of "
         f"type group and type plan in {COVERAGE_CLASS}, each number as the value. Records on file stay as they are. "
+        f"{ADD_NOTHING} "
         'Finish with FINISH(["<id>"]), where <id> is the id of the new Coverage.'
     )
     answer = IdsAnswer(("Coverage",))
     gold_steps = 4
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "RelatedPerson": ("patient", "relationship", "name"),
+        "Coverage": (
+            *("status", "beneficiary", "subscriber", "policyHolder", "period", "payor"),
+            *("class", "class.type", "class.value"),
+        ),
+    }
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Coverage": {
             "type": {"text": "Employer health plan"},

@@ -25,6 +25,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient
@@ -83,10 +84,11 @@ class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
     )
     ending = (
         f"Create exactly one RelatedPerson. Say the relationship by its code in {ROLES}, or by the word as text. "
-        'Finish with FINISH(["<id>"]), where <id> is the id of the new RelatedPerson.'
+        f'{ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new RelatedPerson.'
     )
     answer = IdsAnswer(("RelatedPerson",))
     gold_steps = 2
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"RelatedPerson": ("patient", "relationship", "name", "birthDate")}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "RelatedPerson": {"active": True, "gender": "other", "language": "en"}
     }

@@ -14,6 +14,7 @@ from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient, relative_with
@@ -102,10 +103,11 @@ class CreateAccount(_CreateAccount):
         "subject. Whatever is on file already is to remain unchanged.",
     )
     ending = (
-        "Create exactly one Account with status active and the patient as its only subject. Finish with "
-        'FINISH(["<id>"]), where <id> is the id of the new account.'
+        f"Create exactly one Account with status active and the patient as its only subject. {ADD_NOTHING} "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the new account.'
     )
     gold_steps = 2
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"Account": ("status", "subject")}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Account": {"name": "Billing account", "type": {"text": "Patient billing"}, "description": "Opened by phone"}
     }

@@ -12,6 +12,7 @@ from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.bookings import (
+    PARTICIPANTS,
     accepted,
     answered,
     find_patient,
@@ -26,6 +27,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import WEEKDAYS, at, instant, next_weekday
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import (
@@ -83,10 +85,12 @@ class _BookAppointment(Task[MakeAppointmentParams]):
         f"{DOCTOR}{NEXT_WEEKDAY}Use the doctor's free slot that starts at that time: create one "
         "Appointment with status booked that refers to the slot, has the slot's start and end, and has the patient and "
         "the practitioner, and nobody else, as participants with status accepted. Set the slot's status to busy and "
-        'leave everything else as it is. Finish with FINISH(["<id>"]), where <id> is the id of the appointment.'
+        f"leave everything else as it is. {ADD_NOTHING} "
+        'Finish with FINISH(["<id>"]), where <id> is the id of the appointment.'
     )
     answer = IdsAnswer(("Appointment",))
     gold_steps = 6
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"Appointment": ("status", "start", "end", "slot", *PARTICIPANTS)}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Appointment": {"description": "Visit", "minutesDuration": _MINUTES, "comment": "By phone"}
     }

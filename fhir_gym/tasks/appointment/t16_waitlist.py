@@ -12,6 +12,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.bookings import (
     NEW_REMARKS,
+    PARTICIPANTS,
     Booking,
     answered,
     booked,
@@ -39,6 +40,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import at, instant, parse_instant
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource, updated
 from fhir_gym.tasks.people import Person
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
@@ -119,11 +121,12 @@ class AddToWaitlist(Task[AddToWaitlistParams]):
         "and nobody else, as participants, and without slot, start and end, for it has no time yet. It has one "
         "requestedPeriod; its start is the first day of the window (0 days from today is today), its end the last day "
         "of it or the day after that, on which it is over. Dates and times are both fine, and a time counts by its day "
-        "in UTC. Leave everything else as it is, the booked appointment too. "
+        f"in UTC. Leave everything else as it is, the booked appointment too. {ADD_NOTHING} "
         'Finish with FINISH(["<id>"]), where <id> is the id of the new appointment.'
     )
     answer = IdsAnswer(("Appointment",))
     gold_steps = 3
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"Appointment": ("status", "requestedPeriod", *PARTICIPANTS)}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Appointment": {"description": "An earlier time", "minutesDuration": _MINUTES, "comment": "Any time of day"}
     }
@@ -236,8 +239,6 @@ class AddToWaitlist(Task[AddToWaitlistParams]):
         yield equal("appointment status", found.get("status"), "waitlist")
         yield participants_check(end, found, waiting_participants(p.patient.id, p.doctor.id))
         yield from window_checks(found.get("requestedPeriod"), p.first, (_days_after(p.until, -1), p.until))
-        times = {name: found[name] for name in _NO_TIME_YET if name in found}
-        yield Check(name="no time yet", passed=bool(found) and not times, expected={}, actual=times)
         yield answered(end, Appointment=found.get("id", "the id of the new appointment"))
 
     def _wanted(self, p: AddToWaitlistParams, id: str) -> Waiting:

@@ -15,12 +15,14 @@ from fhir_gym.tasks.compare import plain
 from fhir_gym.tasks.concepts import labels
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person
 from fhir_gym.types import Json, Resource
 
 __all__ = [
+    "ASKED",
     "DEFINITIONS",
     "UNASKED",
     "FamilyHistory",
@@ -37,9 +39,14 @@ DEFINITIONS = (
     "A family history is a new FamilyMemberHistory with status completed, the patient, the relationship (a code of "
     f"{ROLES}), and one condition whose code has the condition's name as text; the age belongs into that condition's "
     "onset, as onsetAge in years (unit code a of http://unitsofmeasure.org). Reuse or change no family history that is "
-    "there."
+    f"there. {ADD_NOTHING}"
 )
 """What the prompts say about family histories."""
+ASKED = (
+    *("status", "patient", "relationship"),
+    *("condition", "condition.code", "condition.onsetAge", "condition.onsetString"),
+)
+"""Elements of a FamilyMemberHistory that the prompts ask for."""
 UNASKED = frozenset(f"FamilyMemberHistory.condition.onsetAge.{name}" for name in ("unit", "system", "code"))
 """Any of these may be missing, as long as another one says the unit."""
 

@@ -24,6 +24,7 @@ from fhir_gym.tasks.genetic_testing.orders import (
     twin_of,
 )
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, patient, practitioner, swapped
@@ -95,11 +96,14 @@ class PlaceOrder(Task[PlaceOrderParams]):
         '"Dr. A B" is the practitioner with given name A and family name B. An order is a ServiceRequest with intent '
         "order that refers to the patient as subject and to the practitioner as requester. The test stands in its "
         "code, or else, if it has no code, in its category: code and display in the system "
-        f"{TEST_SYSTEM}. Create one new order; reuse or change no record that is there. "
+        f"{TEST_SYSTEM}. Create one new order; reuse or change no record that is there. {ADD_NOTHING} "
         'Finish with FINISH(["<id>"]), where <id> is the id of the new order.'
     )
     answer = IdsAnswer(("ServiceRequest",))
     gold_steps = 4
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ServiceRequest": ("status", "intent", "code", "category", "subject", "requester")
+    }
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {
             "category": [{"coding": [{"system": "http://snomed.info/sct", "code": "108252007"}]}],
@@ -217,8 +221,6 @@ class PlaceOrder(Task[PlaceOrderParams]):
         yield equal("subject", end.refers(found.get("subject")), f"Patient/{p.person.id}")
         yield equal("requester", end.refers(found.get("requester")), f"Practitioner/{p.doctor.id}")
         yield from concept_checks("test", _tested(found), p.test)
-        forbids = found.get("doNotPerform", False)
-        yield Check(name="not forbidden", passed=forbids is False, expected=False, actual=forbids)
         yield equal("answer", answer, found.get("id", "the id of the new order"))
 
 

@@ -14,6 +14,7 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.genetic_testing.attach import DEFINITIONS as ORDER_DEFINITIONS
 from fhir_gym.tasks.genetic_testing.family import (
+    ASKED,
     DEFINITIONS,
     UNASKED,
     FamilyHistory,
@@ -96,6 +97,7 @@ class AddFamilyHistory(Task[AddFamilyHistoryParams]):
     answer = IdsAnswer(("ServiceRequest",))
     gold_steps = 5
     unasked = UNASKED
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"FamilyMemberHistory": ASKED}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}
     }

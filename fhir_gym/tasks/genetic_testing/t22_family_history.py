@@ -13,6 +13,7 @@ from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.genetic_testing.family import (
+    ASKED,
     DEFINITIONS,
     UNASKED,
     FamilyHistory,
@@ -88,6 +89,7 @@ class AddFamilyMember(Task[AddFamilyMemberParams]):
     answer = IdsAnswer(("FamilyMemberHistory",))
     gold_steps = 3
     unasked = UNASKED
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"FamilyMemberHistory": ASKED}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}
     }

@@ -17,21 +17,39 @@ from fhir_gym.types import Json, Resource
 __all__ = [
     "INTRAVENOUS",
     "LOINC",
+    "MEDICATION_ASKED",
     "NDC",
     "ORAL",
+    "RATES_ASKED",
+    "SERVICE_ASKED",
     "SUBCUTANEOUS",
     "amount_check",
     "blood_pressure_checks",
     "duration_check",
     "medication_checks",
     "medication_order",
-    "not_forbidden",
     "note_check",
     "service_checks",
     "service_order",
 ]
 
 NDC, LOINC = "http://hl7.org/fhir/sid/ndc", "http://loinc.org"
+MEDICATION_ASKED = (
+    *("status", "intent", "medicationCodeableConcept", "subject", "authoredOn", "dosageInstruction"),
+    *(
+        f"dosageInstruction.{name}"
+        for name in (
+            *("route", "timing", "asNeededBoolean", "text", "patientInstruction", "additionalInstruction", "method"),
+            *("doseAndRate", "doseAndRate.doseQuantity"),
+        )
+    ),
+)
+RATES_ASKED = tuple(f"dosageInstruction.doseAndRate.{name}" for name in ("rateQuantity", "rateRatio"))
+SERVICE_ASKED = (
+    *("status", "intent", "priority", "code", "subject", "authoredOn"),
+    *("occurrenceTiming", "asNeededBoolean"),
+)
+"""Elements of orders that are asked for, or judged with what is: how much, how, and that it is for once."""
 INTRAVENOUS = ("47625008", ("iv", "intravenous", "intravenously", "intravenous route", "intravenous use"))
 ORAL = ("26643006", ("oral", "orally", "po", "by mouth", "oral route", "oral use"))
 SUBCUTANEOUS = (
@@ -136,15 +154,6 @@ def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str)
     yield equal(f"{kind} intent", order.get("intent"), "order")
     written = order.get("authoredOn")
     yield Check(name=f"{kind} authoredOn", passed=same_minute(written, now), expected=now, actual=written)
-    yield not_forbidden(kind, order)
-
-
-def not_forbidden(kind: str, order: Resource) -> Check:
-    """The check that an order is not made something else: forbidden, or changed in a way that nobody knows."""
-    forbids = order.get("doNotPerform", False)
-    changes = sorted(_modifiers(order))
-    passed = forbids is False and not changes
-    return Check(name=f"{kind} not forbidden", passed=passed, expected=False, actual=changes or forbids)
 
 
 def amount_check(order: Resource, value: float, unit: str, *, tolerance: float = _EXACT) -> Check:
@@ -245,15 +254,6 @@ def _dosage(order: Resource) -> Resource:
 
 def _dose_and_rate(order: Resource) -> Resource:
     return _only(_dosage(order).get("doseAndRate"))
-
-
-def _modifiers(value: Json) -> set[str]:
-    """Elements anywhere in an order that may turn what it says into something else."""
-    if isinstance(value, list):
-        return {found for item in value for found in _modifiers(item)}
-    if not isinstance(value, dict):
-        return set()
-    return {*(value.keys() & {"modifierExtension", "implicitRules"}), *_modifiers([*value.values()])}
 
 
 def _is_route(said: Json, route: tuple[str, tuple[str, ...]]) -> bool:

@@ -16,6 +16,7 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.orders import LOINC, blood_pressure_checks
 from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
 from fhir_gym.tasks.outcomes import is_new, new_resource
@@ -77,11 +78,16 @@ class BloodPressure(Task[BloodPressureParams]):
         "Create one new Observation with status final, category vital-signs (system http://terminology.hl7.org/"
         "CodeSystem/observation-category), the flowsheet ID BP as text of its code, the present as effectiveDateTime, "
         'and the value as a valueString such as "124/81 mmHg" (two components with LOINC codes will do as well). '
-        "Finish "
-        "with FINISH([])."
+        f"{ADD_NOTHING} Finish with FINISH([])."
     )
     answer = Nothing()
     gold_steps = 3
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Observation": (
+            *("status", "category", "code", "subject", "effectiveDateTime", "effectiveInstant", "valueString"),
+            *("component", "component.code", "component.valueQuantity"),
+        )
+    }
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Observation": {"language": "en", "bodySite": {"text": "x"}}
     }

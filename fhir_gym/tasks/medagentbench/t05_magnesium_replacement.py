@@ -11,11 +11,14 @@ from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     INTRAVENOUS,
+    MEDICATION_ASKED,
+    RATES_ASKED,
     amount_check,
     duration_check,
     medication_checks,
@@ -83,11 +86,13 @@ class MagnesiumReplacement(LabTask[LabParams]):
         "hours ago still counts. An order is one new MedicationRequest with status active, intent order, the NDC "
         f"{MAGNESIUM_NDC} (system http://hl7.org/fhir/sid/ndc) in medicationCodeableConcept, the present as "
         "authoredOn, and one dosageInstruction, for a single dose, with route IV and one doseAndRate: "
-        "doseQuantity in g, and the duration as rateQuantity in h. Finish with FINISH([<value in mg/dL>]), or with "
+        "doseQuantity in g, and the duration as rateQuantity in h. "
+        f"{ADD_NOTHING} Finish with FINISH([<value in mg/dL>]), or with "
         "FINISH([-1]) if there is no such result."
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 3
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"MedicationRequest": (*MEDICATION_ASKED, *RATES_ASKED)}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"priority": "routine", "requester": {"display": "Dr. Someone"}}
     }

@@ -16,8 +16,9 @@ from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
-from fhir_gym.tasks.medagentbench.orders import note_check, service_checks, service_order
+from fhir_gym.tasks.medagentbench.orders import SERVICE_ASKED, note_check, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params
@@ -99,10 +100,11 @@ class Referral(Task[ReferralParams]):
     ending = (
         "Create one new ServiceRequest with status active, intent order, priority stat, the SNOMED CT code "
         "306181000000106 (system http://snomed.info/sct), the present as authoredOn, and the text, without the "
-        "quotation marks, as its only note. Finish with FINISH([])."
+        f"quotation marks, as its only note. {ADD_NOTHING} Finish with FINISH([])."
     )
     answer = Nothing()
     gold_steps = 3
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"ServiceRequest": (*SERVICE_ASKED, "note")}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {"language": "en", "category": [{"text": "Referral"}], "performerType": {"text": "Surgeon"}}
     }

@@ -12,12 +12,15 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import at, instant, parse_instant
 from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import RULES, Charting, K, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     LOINC,
+    MEDICATION_ASKED,
     ORAL,
+    SERVICE_ASKED,
     amount_check,
     medication_checks,
     medication_order,
@@ -96,11 +99,15 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
         "authoredOn, and one dosageInstruction, for a single dose, with route oral and one doseAndRate with a "
         "doseQuantity in mEq. The laboratory order is one new ServiceRequest with status active, intent order, "
         f"priority stat, the LOINC code {POTASSIUM_LOINC} (system http://loinc.org), the present as authoredOn, and "
-        "tomorrow 8 am as occurrenceDateTime. Finish with FINISH([<value in mmol/L>]), or with FINISH([-1]) "
-        "if there is none."
+        f"tomorrow 8 am as occurrenceDateTime. {ADD_NOTHING} "
+        "Finish with FINISH([<value in mmol/L>]), or with FINISH([-1]) if there is none."
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 4
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "MedicationRequest": MEDICATION_ASKED,
+        "ServiceRequest": (*SERVICE_ASKED, "occurrenceDateTime"),
+    }
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"note": [{"text": "Low potassium."}]},
         "ServiceRequest": {"reasonCode": [{"text": "Low potassium"}]},

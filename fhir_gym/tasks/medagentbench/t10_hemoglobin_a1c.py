@@ -13,10 +13,11 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
 from fhir_gym.tasks.medagentbench.labs import A1C, RULES, Charting, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
-from fhir_gym.tasks.medagentbench.orders import LOINC, service_checks, service_order
+from fhir_gym.tasks.medagentbench.orders import LOINC, SERVICE_ASKED, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import NONE, Items
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
@@ -83,12 +84,13 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
         f"HbA1c is an Observation with the code A1C; the patient's id is the MRN. {RULES} A year ago means the same "
         "date and time in the year before; a result of exactly that moment is not yet too old. An order is one new "
         f"ServiceRequest with status active, intent order, priority stat, the LOINC code {A1C_LOINC} (system "
-        'http://loinc.org), and the present as authoredOn. Finish with FINISH([<value in %>, "<time it was taken>"]), '
-        "the "
+        f"http://loinc.org), and the present as authoredOn. {ADD_NOTHING} "
+        'Finish with FINISH([<value in %>, "<time it was taken>"]), the '
         "time as it is stored, or with FINISH([-1]) if there is none."
     )
     answer = Items('[number, "time"] or [-1]', (("number", "text"), ("number",)))
     gold_steps = 3
+    asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"ServiceRequest": SERVICE_ASKED}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {"category": [{"text": "Laboratory"}], "reasonCode": [{"text": "Follow-up"}]}
     }

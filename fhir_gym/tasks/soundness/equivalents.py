@@ -14,7 +14,7 @@ from fhir_gym.tasks.soundness.recording import Recording, Step, rebody, with_ids
 from fhir_gym.tasks.task import Fhir, Gold, Task
 from fhir_gym.types import Json, Resource
 
-__all__ = ["equivalents"]
+__all__ = ["equivalents", "same"]
 
 _CLIENT_ID = "chosen-by-client-"
 
@@ -27,7 +27,7 @@ def equivalents(task: Task[Any], gold: Recording, base_url: str) -> Iterator[Pol
         gold: Its reference solution's episode.
         base_url: Where the server answers.
     """
-    yield _same("graded by evidence", gold, [*gold.steps], grading="evidence")
+    yield same("graded by evidence", gold, [*gold.steps], grading="evidence")
     yield from _answers(task, gold, base_url)
     yield from _other_requests(gold, base_url)
     if any(step.writes for step in gold.steps):
@@ -35,7 +35,7 @@ def equivalents(task: Task[Any], gold: Recording, base_url: str) -> Iterator[Pol
         yield from _other_writes(gold)
 
 
-def _same(
+def same(
     name: str,
     gold: Recording,
     steps: Sequence[Step],
@@ -60,17 +60,17 @@ def _same(
 def _answers(task: Task[Any], gold: Recording, base_url: str) -> Iterator[Policy]:
     """The same answer written in other ways."""
     for name, finish in spellings(task.answer, gold.answer, base_url):
-        yield _same(name, gold, gold.steps, finish=finish)
+        yield same(name, gold, gold.steps, finish=finish)
 
 
 def _other_requests(gold: Recording, base_url: str) -> Iterator[Policy]:
     """Other ways to ask."""
     extra = [Step(Get("/metadata"), None, None), Step(Get("/Patient/nobody-0"), None, None)]
-    yield _same("further reads and a failed one", gold, [*extra, *gold.steps, *extra])
+    yield same("further reads and a failed one", gold, [*extra, *gold.steps, *extra])
     absolute = [replace(step, action=replace(step.action, url=base_url + step.action.url)) for step in gold.steps]
-    yield _same("absolute urls", gold, absolute)
+    yield same("absolute urls", gold, absolute)
     posted = [replace(step, action=_as_post_search(step.action)) for step in gold.steps]
-    yield _same("searches by POST", gold, posted)
+    yield same("searches by POST", gold, posted)
 
 
 def _as_post_search(action: Action) -> Action:
@@ -89,11 +89,11 @@ def _other_bodies(task: Task[Any], gold: Recording) -> Iterator[Policy]:
     for name, change in changes.items():
         steps = [_changed(step, change) for step in gold.steps]
         if any(new.action != old.action for new, old in zip(steps, gold.steps, strict=True)):
-            yield _same(name, gold, steps)
+            yield same(name, gold, steps)
     for kind, elements in task.harmless.items():
         for element, value in elements.items():
             steps = [_changed(step, _adding(kind, element, value)) for step in gold.steps]
-            yield _same(f"with {kind}.{element}", gold, steps)
+            yield same(f"with {kind}.{element}", gold, steps)
 
 
 def _changed(step: Step, change: Callable[[Json], Json]) -> Step:
@@ -134,19 +134,19 @@ def _other_writes(gold: Recording) -> Iterator[Policy]:
     """Other interactions with the same effect."""
     patched = [_as_patch(step) for step in gold.steps]
     if patched != list(gold.steps):
-        yield _same("PATCH instead of PUT", gold, patched)
-        yield _same("FHIRPath Patch instead of PUT", gold, [_as_fhirpath_patch(step) for step in gold.steps])
+        yield same("PATCH instead of PUT", gold, patched)
+        yield same("FHIRPath Patch instead of PUT", gold, [_as_fhirpath_patch(step) for step in gold.steps])
     put = [_as_put(step, number) for number, step in enumerate(gold.steps)]
     if put != list(gold.steps):
-        yield _same("PUT with a new id instead of POST", gold, put)
+        yield same("PUT with a new id instead of POST", gold, put)
     writes = [step for step in gold.steps if step.writes]
     reads = [step for step in gold.steps if not step.writes]
     new = _placeholders(writes)
     tied = any(_pointing(step.body, new) != step.body for step in writes)
     if writes and not any(step.created for step in gold.steps):
-        yield _same("the same updates once more", gold, [*gold.steps, *writes])
+        yield same("the same updates once more", gold, [*gold.steps, *writes])
     if len(writes) > 1 and not tied:
-        yield _same("writes in another order", gold, [*reads, *reversed(writes)])
+        yield same("writes in another order", gold, [*reads, *reversed(writes)])
     for kind in ("transaction",) if tied else ("transaction", "batch"):
         yield _in_one(kind, gold, [step.action for step in reads], writes)
 

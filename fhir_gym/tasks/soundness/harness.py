@@ -23,6 +23,7 @@ from fhir_gym.tasks.soundness.judge import Judge
 from fhir_gym.tasks.soundness.near_misses import near_misses
 from fhir_gym.tasks.soundness.recording import Recording
 from fhir_gym.tasks.soundness.report import SoundnessReport, TaskReport
+from fhir_gym.tasks.soundness.reversals import reversals
 from fhir_gym.tasks.task import Task
 
 __all__ = ["Progress", "by_world", "check", "check_task", "check_tasks"]
@@ -207,6 +208,7 @@ def _policies(task: Task[Any], arena: Arena, gold: Recording, stranger: Recordin
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)
     yield from near_misses(task, gold, task.must_look(params))
+    yield from reversals(task, gold, arena.world.now)
     yield from habits(task, params, gold)
     whole = [*gold.actions, Finish(gold.answer)]
     for name, actions in task.near_misses(params, whole):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.tasks.medagentbench.once import once_check
-from fhir_gym.tasks.medagentbench.orders import amount_check, not_forbidden
+from fhir_gym.tasks.medagentbench.orders import amount_check
 
 _PRESENT, _LATER = "2023-11-13T10:15:00Z", "2023-11-14T10:15:00Z"
 _DAILY = {"frequency": 1, "period": 1, "periodUnit": "d"}
@@ -61,14 +61,6 @@ def test_as_needed_and_refills() -> None:
     assert not is_once(asNeededBoolean=True)
     assert not is_once(asNeededCodeableConcept={"text": "pain"})
     assert not is_once(refills=2)
-
-
-def test_what_turns_an_order_into_another_is_found_anywhere() -> None:
-    order = {"dosageInstruction": [{"modifierExtension": [{"url": "urn:example:not"}]}]}
-    assert not_forbidden("drug", {"doNotPerform": False, "extension": [{"url": "urn:example:x"}]}).passed
-    assert not_forbidden("drug", order).actual == ["modifierExtension"]
-    assert not not_forbidden("drug", {"implicitRules": "urn:example:rules"}).passed
-    assert not not_forbidden("drug", {"doNotPerform": True}).passed
 
 
 @pytest.mark.parametrize(

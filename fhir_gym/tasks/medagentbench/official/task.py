@@ -223,6 +223,7 @@ def _task(case: Case, functions: str) -> OfficialTask:
         "prompts": (listed + "Context: {context}\nQuestion: {instruction}",),
         "ending": "Answer with a JSON list, without units or words around a value.",
         "answer": _answer(case, ours),
+        "asked": ours.asked,
         "decisive": ours.decisive,
         "gold_steps": _STEPS.get(case.kind, 2),
     }

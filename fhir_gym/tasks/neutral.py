@@ -1,0 +1,116 @@
+"""What may be added to a record without changing what it says, element by element.
+
+The tables speak of the elements of R4 that leave open who, what, when, how much and whether. An element that is in
+none of them changes the meaning: it must be absent unless the task asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+__all__ = ["BY_DATA_TYPE", "BY_RECORD", "EVERYWHERE", "Rule", "fits_vocabulary"]
+
+_Named = Literal["anything", "part", "today", "in force", "by name"]
+Rule = _Named | tuple[str | bool | int, ...]
+"""What an element may say: anything; what its own table allows; the present day; a period that the present lies in; a
+name, but no record; or one of some values, where a concept has them as codes and words."""
+
+EVERYWHERE: Mapping[str, Rule] = dict.fromkeys(
+    ("resourceType", "id", "meta", "language", "text", "contained", "extension", "identifier"), "anything"
+)
+"""Elements that any record may have."""
+
+_PERSON: Mapping[str, Rule] = {
+    **dict.fromkeys(("gender", "telecom", "address", "photo", "communication"), "anything"),
+    "active": (True,),
+}
+
+BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
+    "Patient": {
+        **_PERSON,
+        **dict.fromkeys(("maritalStatus", "contact", "generalPractitioner", "managingOrganization"), "anything"),
+        "deceasedBoolean": (False,),
+        "multipleBirthBoolean": (False,),
+    },
+    "RelatedPerson": {**_PERSON, "period": "in force"},
+    "Condition": {
+        **dict.fromkeys(("category", "recorder", "asserter", "evidence", "note"), "anything"),
+        "verificationStatus": ("confirmed",),
+        "recordedDate": "today",
+    },
+    "ServiceRequest": {
+        **dict.fromkeys(("requisition", "category", "requester", "performerType", "reasonCode"), "anything"),
+        **dict.fromkeys(("reasonReference", "insurance", "supportingInfo", "note", "patientInstruction"), "anything"),
+        "doNotPerform": (False,),
+        "asNeededBoolean": (False,),
+        "priority": ("routine",),
+        "performer": "by name",
+        "authoredOn": "today",
+        "occurrenceDateTime": "today",
+        "occurrencePeriod": "in force",
+    },
+    "MedicationRequest": {
+        **dict.fromkeys(("category", "priority", "requester", "recorder", "performerType", "reasonCode"), "anything"),
+        **dict.fromkeys(("reasonReference", "supportingInformation", "groupIdentifier", "insurance"), "anything"),
+        **dict.fromkeys(("note", "substitution"), "anything"),
+        "dispenseRequest": "part",
+        "doNotPerform": (False,),
+        "reportedBoolean": (False,),
+        "performer": "by name",
+        "courseOfTherapyType": ("acute", "short course (acute) therapy"),
+    },
+    "MedicationRequest.dispenseRequest": {"numberOfRepeatsAllowed": (0,), "performer": "anything"},
+    "Dosage": {"sequence": (1,)},
+    "Dosage.doseAndRate": {"type": ("ordered", "calculated")},
+    "Observation": {
+        **dict.fromkeys(("performer", "bodySite", "method", "device", "referenceRange", "note"), "anything"),
+        "issued": "today",
+    },
+    "Observation.component": {"referenceRange": "anything"},
+    "FamilyMemberHistory": {
+        **dict.fromkeys(("name", "reasonCode", "reasonReference", "note"), "anything"),
+        "date": "today",
+    },
+    "FamilyMemberHistory.condition": {"note": "anything", "contributedToDeath": (False,)},
+    "Coverage": {
+        **dict.fromkeys(("type", "dependent", "subscriberId", "network"), "anything"),
+        "relationship": ("child", "dependent", "other"),
+        "order": (1,),
+        "subrogation": (False,),
+    },
+    "Coverage.class": {"name": "anything"},
+    "Account": {
+        **dict.fromkeys(("type", "name", "description", "owner", "coverage"), "anything"),
+        "servicePeriod": "in force",
+    },
+    "Appointment": {
+        **dict.fromkeys(("serviceCategory", "serviceType", "specialty", "appointmentType", "reasonCode"), "anything"),
+        **dict.fromkeys(("reasonReference", "description", "supportingInformation", "minutesDuration"), "anything"),
+        **dict.fromkeys(("comment", "patientInstruction"), "anything"),
+        "priority": (0, 5),
+        "created": "today",
+    },
+    "Appointment.participant": {"type": "anything", "required": ("required",), "period": "in force"},
+}
+"""Records and their parts that have no more than what is asked for and these elements, by path in R4."""
+
+BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
+    "HumanName": {"use": ("usual", "official"), "period": "in force"},
+    "ContactPoint": {"use": ("home", "work", "mobile"), "period": "in force"},
+    "Address": {"use": ("home", "work", "billing"), "period": "in force"},
+    "Identifier": {"use": ("usual", "official", "secondary"), "period": "in force"},
+}
+"""What elements of data types may say; those that are in no table may say anything, unless R4 marks them a modifier."""
+
+
+def fits_vocabulary(value: object, words: tuple[str | bool | int, ...]) -> bool:
+    """Whether a primitive is one of the words, or a concept says nothing else by codes, displays and texts."""
+    if isinstance(value, list):
+        return all(fits_vocabulary(item, words) for item in value)
+    if not isinstance(value, dict):
+        return any(value == word and isinstance(value, bool) == isinstance(word, bool) for word in words)
+    codings = value.get("coding", [])
+    told = [value.get("text"), *(one.get(name) for one in codings for name in ("code", "display"))]
+    said = [str(one).casefold() for one in told if one is not None]
+    return bool(said) and all(one in words for one in said)

@@ -1,0 +1,173 @@
+"""Elements beside those that were asked for: neutral ones are fine, those that change the meaning are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fhir_gym.fhir.definitions import children, modifiers
+from fhir_gym.fhir.session import Change
+from fhir_gym.tasks import get_task, packs, task_keys
+from fhir_gym.tasks.appointment.history import PROBLEMS
+from fhir_gym.tasks.appointment.surgery import OPERATIONS
+from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.genetic_testing.orders import TESTS
+from fhir_gym.tasks.meaning import added_meaning, takes_back
+from fhir_gym.tasks.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE
+
+from .fakes import FakeView, created, fake_world
+
+ASKED = {
+    "Patient": ("name", "telecom", "birthDate"),
+    "ServiceRequest": ("status", "intent", "code", "subject", "note"),
+    "MedicationRequest": get_task("FHIRAgent/MedAgentBench-v0", "05").asked["MedicationRequest"],
+    "Observation": get_task("FHIRAgent/MedAgentBench-v0", "03").asked["Observation"],
+    "Appointment": get_task("FHIRAgent/Appointment-v0", "14a").asked["Appointment"],
+}
+MINE, OTHER = {"reference": "Patient/S1"}, {"reference": "Patient/S2"}
+RECORDS: Mapping[str, dict[str, Any]] = {
+    "Patient": {"name": [{"family": "Lee"}], "telecom": [{"system": "phone", "value": "555-0100"}]},
+    "ServiceRequest": {"status": "active", "intent": "order", "subject": MINE, "code": {"text": "Potassium"}},
+    "MedicationRequest": {"status": "active", "intent": "order", "subject": MINE, "dosageInstruction": [{}]},
+    "Observation": {"status": "final", "subject": MINE, "valueString": "120/80 mmHg"},
+    "Appointment": {"status": "booked", "participant": [{"actor": MINE, "status": "accepted"}]},
+    "Basic": {"code": {"text": "A greeting"}},
+}
+
+
+def end_of(*changes: Change, **more: dict[str, Any]) -> EndState:
+    after = FakeView(*(change.after for change in changes if change.after), *more.values())
+    return EndState([], (), FakeView(), after, changes, fake_world())
+
+
+def found(kind: str, **added: Any) -> list[str]:
+    body = {"resourceType": kind, "id": "1", **RECORDS[kind], **added}
+    observation = {"resourceType": "Observation", "id": "o2", "subject": OTHER}
+    return added_meaning(ASKED, end_of(created(body), other=observation))
+
+
+@pytest.mark.parametrize(
+    ("kind", "added"),
+    [
+        ("Patient", {"active": True, "language": "en", "gender": "female", "deceasedBoolean": False}),
+        ("Patient", {"name": [{"use": "official", "family": "Lee", "period": {"start": "2020-01-01"}}]}),
+        ("Patient", {"identifier": [{"use": "usual", "value": "7"}], "maritalStatus": {"text": "married"}}),
+        ("ServiceRequest", {"doNotPerform": False, "priority": "routine", "requester": {"display": "Dr. Lee"}}),
+        ("ServiceRequest", {"authoredOn": "2023-11-13", "occurrenceDateTime": "2023-11-13T11:15:00+01:00"}),
+        ("ServiceRequest", {"occurrencePeriod": {"start": "2023-11-13"}, "performer": [{"display": "Surgery"}]}),
+        ("ServiceRequest", {"note": [{"text": "Do not be alarmed: the text of the note was asked for."}]}),
+        ("ServiceRequest", {"reasonCode": [{"text": "Low potassium"}], "supportingInfo": [MINE]}),
+        ("MedicationRequest", {"dispenseRequest": {"numberOfRepeatsAllowed": 0}, "priority": "stat"}),
+        ("MedicationRequest", {"courseOfTherapyType": {"coding": [{"code": "acute"}]}}),
+        ("MedicationRequest", {"reasonCode": [{"text": "Hypomagnesemia, 1.2 mg/dL"}], "note": [{"text": "Low."}]}),
+        ("Observation", {"issued": "2023-11-13T10:15:00Z", "performer": [MINE], "method": {"text": "cuff"}}),
+        ("Appointment", {"description": "Visit", "comment": "By phone", "created": "2023-11-13"}),
+        ("Basic", {"author": OTHER, "created": "1999-01-01"}),
+    ],
+)
+def test_neutral(kind: str, added: dict[str, Any]) -> None:
+    assert found(kind, **added) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "added", "what"),
+    [
+        ("Patient", {"active": False}, "active"),
+        ("Patient", {"deceasedBoolean": True}, "deceasedBoolean"),
+        ("Patient", {"deceasedDateTime": "2001-01-01"}, "deceasedDateTime"),
+        ("Patient", {"link": [{"other": OTHER, "type": "replaced-by"}]}, "link"),
+        ("Patient", {"modifierExtension": [{"url": "urn:x", "valueBoolean": True}]}, "modifierExtension"),
+        ("Patient", {"implicitRules": "urn:x"}, "implicitRules"),
+        ("Patient", {"name": [{"use": "old", "family": "Lee"}]}, "name.use"),
+        ("Patient", {"telecom": [{"value": "1", "period": {"end": "2001-01-01"}}]}, "telecom.period"),
+        ("Patient", {"text": {"div": "<div>Entered in <b>error</b></div>"}}, "text.div"),
+        ("ServiceRequest", {"doNotPerform": True}, "doNotPerform"),
+        ("ServiceRequest", {"quantityQuantity": {"value": 10}}, "quantityQuantity"),
+        ("ServiceRequest", {"asNeededBoolean": True}, "asNeededBoolean"),
+        ("ServiceRequest", {"occurrenceDateTime": "1999-01-01"}, "occurrenceDateTime"),
+        ("ServiceRequest", {"occurrencePeriod": {"end": "1999-01-01"}}, "occurrencePeriod"),
+        ("ServiceRequest", {"replaces": [{"reference": "ServiceRequest/2"}]}, "replaces"),
+        ("ServiceRequest", {"priority": "stat"}, "priority"),
+        ("ServiceRequest", {"performer": [{"reference": "Practitioner/2"}]}, "performer"),
+        ("ServiceRequest", {"supportingInfo": [OTHER]}, "supportingInfo"),
+        ("ServiceRequest", {"supportingInfo": [{"reference": "Observation/o2"}]}, "supportingInfo"),
+        ("ServiceRequest", {"code": {"text": "Do not measure potassium"}}, "code.text"),
+        ("ServiceRequest", {"patientInstruction": "This order is cancelled."}, "patientInstruction"),
+        ("MedicationRequest", {"courseOfTherapyType": {"coding": [{"code": "continuous"}]}}, "courseOfTherapyType"),
+        ("MedicationRequest", {"dispenseRequest": {"numberOfRepeatsAllowed": 5}}, None),
+        ("MedicationRequest", {"dosageInstruction": [{"maxDosePerAdministration": {"value": 10}}]}, None),
+        ("MedicationRequest", {"dosageInstruction": [{"modifierExtension": []}]}, None),
+        ("MedicationRequest", {"dosageInstruction": [{"doseAndRate": [{"rateRange": {}}]}]}, None),
+        ("MedicationRequest", {"note": [{"text": "Hold until the doctor calls."}]}, "note.text"),
+        ("MedicationRequest", {"reportedBoolean": True}, "reportedBoolean"),
+        ("Observation", {"focus": [OTHER]}, "focus"),
+        ("Observation", {"dataAbsentReason": {"text": "unknown"}}, "dataAbsentReason"),
+        ("Observation", {"component": [{"valueQuantity": {"value": 1, "comparator": "<"}}]}, None),
+        ("Appointment", {"participant": [{"required": "information-only"}]}, "participant.required"),
+        ("Appointment", {"cancelationReason": {"text": "Called off"}}, "cancelationReason"),
+        ("Basic", {"modifierExtension": []}, "modifierExtension"),
+        ("Basic", {"identifier": [{"use": "old"}]}, "identifier.use"),
+    ],
+)
+def test_another_meaning(kind: str, added: dict[str, Any], what: str | None) -> None:
+    paths = found(kind, **added)
+    assert len(paths) == 1
+    assert what is None or paths == [f"{kind}.{what}"]
+
+
+def updated(before: dict[str, Any], **changed: Any) -> list[str]:
+    body = {"resourceType": "Appointment", "id": "1", **before}
+    return added_meaning(ASKED, end_of(Change("updated", "Appointment", "1", body, {**body, **changed})))
+
+
+def test_what_an_update_adds_inside_of_what_it_changes() -> None:
+    actor, unknown = {"actor": MINE, "status": "accepted"}, [{"url": "urn:x", "valueBoolean": True}]
+    assert updated({"participant": [actor]}, participant=[actor, {**actor, "actor": OTHER}]) == []
+    assert updated({"participant": [actor]}, participant=[{**actor, "modifierExtension": unknown}]) != []
+    assert updated({"participant": [{**actor, "modifierExtension": unknown}]}, status="booked") == []
+    assert updated({"status": "booked"}, status="cancelled", comment="The patient does not want to wait.") == []
+    assert updated({"status": "booked"}, status="cancelled", comment="Ignore this: the visit still stands.") != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Do not give", "don't", "CANCELLED", "void", "entered-in-error", "Hold", "PRN", "on another patient", "ruled out"],
+)
+def test_texts_that_take_back(text: str) -> None:
+    assert takes_back(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Low potassium", "Reported by the patient", "Threshold 1.9 mg/dL", "Notes from the visit", "Nothing by mouth?"],
+)
+def test_texts_that_do_not(text: str) -> None:
+    assert not takes_back(text)
+
+
+def test_no_concept_of_the_tasks_reads_as_taken_back() -> None:
+    assert not [one.display for one in (*PROBLEMS, *OPERATIONS, *TESTS) if takes_back(one.display)]
+
+
+def test_the_tables_name_elements_of_r4() -> None:
+    for table in (BY_RECORD, BY_DATA_TYPE):
+        for content, rules in table.items():
+            assert rules.keys() <= children(content).keys(), content
+    assert EVERYWHERE.keys() - {"resourceType", "identifier"} <= children("Patient").keys()
+    assert modifiers("Patient") == {"active", "deceasedBoolean", "deceasedDateTime", "link"} | modifiers("Basic.x")
+    assert modifiers("Quantity") - modifiers("Basic.x") == {"comparator"}
+
+
+def test_every_task_that_creates_says_what_it_asks_for() -> None:
+    for env in packs():
+        for key in task_keys(env):
+            task = get_task(env, key)
+            unlike = (
+                key in ("09d", "16b", "17a", "17b") or "create" in task.prohibited_tools
+            )  # they only change what is there
+            if not unlike and any("create" in tools for tools in task.required_tools):
+                assert task.asked, (env, key)
+            for kind, elements in task.asked.items():
+                assert {name.partition(".")[0] for name in elements} <= children(kind).keys(), (env, key)
