@@ -1,4 +1,4 @@
-"""`fhir-gym tasks …`: list, show, check."""
+"""`fhir-gym tasks …`: list, show, check, probe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, names
 
 if TYPE_CHECKING:
     from fhir_gym.tasks.soundness import TaskReport
+    from fhir_gym.tasks.soundness.probe import TaskProbe
 
-__all__ = ["app", "check", "experiments", "list_", "show"]
+__all__ = ["app", "check", "experiments", "list_", "probe", "show"]
 
 _SHOWN_FAILURES = 5
 
@@ -180,6 +181,61 @@ def check(
             print_text(f"\n{problem}", style="red")
     if not report.sound:
         raise typer.Exit(1)
+
+
+@app.command()
+def probe(
+    env_ids: Annotated[list[str] | None, typer.Argument(help="Environments; all of them if not given.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
+    train: Annotated[int, typer.Option(min=20, help="Training variations of each task.")] = 200,
+    test: Annotated[int | None, typer.Option(min=20, help="Test variations; 300 if not given, 1,000 if slow.")] = None,
+    slow: Annotated[bool, typer.Option("--slow", help="Stricter, with more test variations.")] = False,
+    world: OwnWorldOption = None,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Try whether a learner wins tasks without their prompts. Needs scikit-learn.
+
+    It learns from solved training variations and the server's content which record a task asks about, and what the
+    answer is. On other variations it may do no better than a fair guess among the records that qualify, and no better
+    than the most frequent answer. Leaves with 1 if it does.
+
+    Example: fhir-gym tasks probe FHIRAgent/Appointment-v0 --tasks 02a,11a --workers 2
+    """
+    from fhir_gym import worlds
+    from fhir_gym.tasks import soundness
+    from fhir_gym.tasks.soundness.probe import Effort, ProbeReport
+    from fhir_gym.tasks.soundness.probe import probe as run_probe
+
+    effort = Effort(train, test or (1_000 if slow else 300), strict=slow)
+    found: list[TaskProbe] = []
+    for name, chosen in soundness.by_world(env_ids or None, tasks=names(tasks), world=world).items():
+        with progress(f"Building {name}") as update:
+            opened = worlds.load(name, progress=update)
+        with opened, progress(f"Probing on {name}") as update:
+
+            def tell(_: str, done: int, total: int, update: Callable[..., None] = update) -> None:
+                update(done, total)
+
+            found += run_probe(opened, chosen, effort, workers=workers, progress=tell).tasks
+    report = ProbeReport(tuple(found))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        table(report.columns, report.rows())
+        for task in report.tasks:
+            _explain_probe(task)
+    if not report.sound:
+        raise typer.Exit(1)
+
+
+def _explain_probe(task: TaskProbe) -> None:
+    """What a learner found, and by what."""
+    for problem in task.problems[:_SHOWN_FAILURES]:
+        print_text(f"\n{task.env} {task.task}: {problem}", style="red")
+    if task.ranker is not None and task.ranker.leaks:
+        for feature, share in task.ranker.telling:
+            print_text(f"  {share:.0%} by {feature}")
 
 
 def _explain(task: TaskReport) -> None:

@@ -1,0 +1,144 @@
+"""What do agents win that do only part of the work?
+
+    python -m benchmarks.hasty_policies --variations 100 --out hasty.json     writes hasty.json and hasty.md
+
+Each follows the reference solution but leaves something out: one condition of one search, all conditions but one, every
+page but the first, the status; or it says that there is nothing. The share of the variations that each wins is reported
+by task. Policies are named by the search and the condition, so that tables of two versions can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fhir_gym import worlds
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Task
+from fhir_gym.tasks.soundness import by_world
+from fhir_gym.tasks.soundness.arena import Arena, Policy
+from fhir_gym.tasks.soundness.habits import hasty
+from fhir_gym.tasks.soundness.recording import Recording
+
+__all__ = ["compared", "markdown", "measure"]
+
+Shares = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Share of the variations won, by task, group of policies and policy."""
+
+
+def measure(task: Task[Any], world: World, variations: Iterable[int]) -> dict[str, dict[str, float]]:
+    """Share of the variations that each policy wins, by group and name.
+
+    A policy that a variation does not have (its solution makes no such search) is not counted there. `gold` and `any`,
+    the share of the variations that at least one policy wins, and `mean`, over all policies, are added under `all`.
+
+    Args:
+        task: The task.
+        world: The world.
+        variations: Which variations.
+    """
+    won: dict[tuple[str, str], list[bool]] = {}
+    for number in variations:
+        with Arena(task, task.variation(number, world), world) as arena:
+            run = arena.gold()
+            recording = Recording.of(run, arena.variation.setup)
+            here: dict[tuple[str, str], list[bool]] = {}
+            for policy in hasty(task, arena.variation.params, recording):
+                here.setdefault(_name(policy), []).append(arena.run(policy)[0].verdict.success)
+        for key, several in here.items():
+            won.setdefault(key, []).extend(several)
+        won.setdefault(("all", "gold"), []).append(run.verdict.success)
+        won.setdefault(("all", "any"), []).append(any(one for several in here.values() for one in several))
+        won.setdefault(("all", "mean"), []).extend(one for several in here.values() for one in several)
+    shares: dict[str, dict[str, float]] = {}
+    for (group, name), several in sorted(won.items()):
+        shares.setdefault(group, {})[name] = round(sum(several) / len(several), 4) if several else 0.0
+    return shares
+
+
+def _name(policy: Policy) -> tuple[str, str]:
+    return policy.group, policy.name
+
+
+def markdown(shares: Shares) -> str:
+    """A table with a line for each task: the mean of each group, and the policy that wins most often."""
+    groups = sorted({group for task in shares.values() for group in task} - {"all"})
+    lines = [f"| task | gold | any | {' | '.join(groups)} | most often |", "|---" * (len(groups) + 4) + "|"]
+    for name, task in shares.items():
+        means = (_percent(sum(of.values()) / len(of)) if (of := task.get(group)) else "" for group in groups)
+        best, share = _best(task)
+        lines.append(
+            f"| {name} | {_percent(task['all']['gold'])} | {_percent(task['all']['any'])} | {' | '.join(means)} | "
+            f"{best} {_percent(share)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def compared(before: Shares, after: Shares) -> str:
+    """A table of the policies that win more often than before, and of each task's means.
+
+    Args:
+        before: What `measure` gave for the tasks of an earlier version.
+        after: The same for this one.
+    """
+    lines = ["| task | policy | before | after |", "|---|---|---|---|"]
+    for name, task in after.items():
+        old = before.get(name, {})
+        rows = [
+            (f"{group}: {policy}", old.get(group, {}).get(policy), share)
+            for group, of in task.items()
+            for policy, share in of.items()
+        ]
+        for label, was, share in rows:
+            if label.startswith("all: ") or was is None or share > was:
+                lines.append(f"| {name} | {label} | {'new' if was is None else _percent(was)} | {_percent(share)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _best(task: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:
+    rows = [(share, f"{group}: {name}") for group, of in task.items() if group != "all" for name, share in of.items()]
+    share, name = max(rows, default=(0.0, ""))
+    return name, share
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print a line for each task, write the files."""
+    parser = argparse.ArgumentParser(prog="benchmarks.hasty_policies", description=__doc__.partition("\n")[0])
+    parser.add_argument("env_ids", nargs="*", metavar="ENV_ID", help="environments; all of them if not given")
+    parser.add_argument("--tasks", help="keys of tasks, separated by commas")
+    parser.add_argument("--variations", type=int, default=100, help="of each task")
+    parser.add_argument("--world", help="a world for all; each environment's own if not given")
+    parser.add_argument("--out", type=Path, help="write JSON to this file, and a table beside it (.md)")
+    parser.add_argument("--before", type=Path, help="JSON of an earlier version to compare with (.diff.md)")
+    args = parser.parse_args(arguments)
+    shares: dict[str, dict[str, dict[str, float]]] = {}
+    keys = args.tasks.split(",") if args.tasks else None
+    for name, chosen in by_world(args.env_ids or None, tasks=keys, world=args.world).items():
+        with worlds.load(name) as world:
+            for task in chosen:
+                label = f"{task.pack.removeprefix('FHIRAgent/')} {task.key}"
+                shares[label] = measure(task, world, range(args.variations))
+                print(json.dumps({"task": label, **shares[label]["all"]}), flush=True)
+                _write(args, shares)
+    return 0
+
+
+def _write(args: argparse.Namespace, shares: Shares) -> None:
+    if args.out:
+        args.out.write_text(json.dumps(shares, indent=1) + "\n", encoding="utf-8")
+        args.out.with_suffix(".md").write_text(markdown(shares), encoding="utf-8")
+        if args.before:
+            before = json.loads(args.before.read_text(encoding="utf-8"))
+            args.out.with_suffix(".diff.md").write_text(compared(before, shares), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Probe tasks: gather their scenes, train the learners, compare them with fair guesses."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fhir_gym.errors import InfraError
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.registry import get_task, task_keys
+from fhir_gym.tasks.soundness.harness import Progress
+from fhir_gym.tasks.soundness.probe.blind import guesses
+from fhir_gym.tasks.soundness.probe.chance import RARE, most_hits
+from fhir_gym.tasks.soundness.probe.leaves import Background
+from fhir_gym.tasks.soundness.probe.models import require_learners
+from fhir_gym.tasks.soundness.probe.ranker import hits, scores, single_features
+from fhir_gym.tasks.soundness.probe.report import BlindReport, ProbeReport, RankerReport, TaskProbe
+from fhir_gym.tasks.soundness.probe.scenes import Scene, scenes_of
+from fhir_gym.tasks.soundness.probe.table import tabulated
+from fhir_gym.tasks.splits import TEST_START
+from fhir_gym.tasks.task import Task
+
+__all__ = ["Effort", "probe", "probe_pool"]
+
+_MOST_ABOVE_FAIR = 1.3
+_MOST_ABOVE_MAJORITY = 1.1
+_FEWEST = 20
+"""Scenes with a target, of each half, without which nothing is learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """On how many variations learners are trained and tried.
+
+    Attributes:
+        train: Training variations, from 0.
+        test: Test variations, from the first of that split.
+        strict: Whether the learner may not exceed 1.3 times a fair guess, nor 1.1 times the most frequent answer, even
+            by chance; for many test variations.
+    """
+
+    train: int = 200
+    test: int = 300
+    strict: bool = False
+
+    @property
+    def numbers(self) -> list[int]:
+        """The variations."""
+        return [*range(self.train), *range(TEST_START, TEST_START + self.test)]
+
+
+QUICK, SLOW = Effort(), Effort(test=1_000, strict=True)
+
+
+def probe(
+    world: World,
+    chosen: Sequence[Task[Any]],
+    effort: Effort = QUICK,
+    *,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> ProbeReport:
+    """Probe tasks on a world.
+
+    Args:
+        world: The world.
+        chosen: The tasks. Others that share their prompts are looked at too, for the answers are judged together.
+        effort: How many variations.
+        workers: Worker processes; 0 to run in this one. They know the packs that ship with this package.
+        progress: Told how far it is.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    require_learners()
+    wanted = {(task.pack, task.key) for task in chosen}
+    pools = _pools(chosen)
+    reports: dict[tuple[str, str], TaskProbe] = {}
+    for done, part in enumerate(
+        _here(world, pools, effort) if workers == 0 else _elsewhere(world, pools, effort, workers), 1
+    ):
+        reports |= {(one.env, one.task): one for one in part if (one.env, one.task) in wanted}
+        if progress is not None:
+            progress(f"{part[0].env} {part[0].task}", done, len(pools))
+    return ProbeReport(tuple(reports[task.pack, task.key] for task in chosen))
+
+
+def _pools(chosen: Iterable[Task[Any]]) -> list[list[Task[Any]]]:
+    """The tasks, each with those of its pack that ask alike."""
+    pools: dict[tuple[str, tuple[str, ...]], list[Task[Any]]] = {}
+    for task in chosen:
+        if (task.pack, task.prompts) not in pools:
+            others = (get_task(task.pack, key) for key in task_keys(task.pack)) if task.pack else ()
+            pools[task.pack, task.prompts] = [one for one in others if one.prompts == task.prompts]
+    return list(pools.values())
+
+
+def _here(world: World, pools: Iterable[Sequence[Task[Any]]], effort: Effort) -> Iterator[list[TaskProbe]]:
+    for pool in pools:
+        yield probe_pool(world, pool, effort)
+
+
+def _elsewhere(
+    world: World, pools: Sequence[Sequence[Task[Any]]], effort: Effort, workers: int
+) -> Iterator[list[TaskProbe]]:
+    context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
+    with ProcessPoolExecutor(workers, context) as pool:
+        parts = [pool.submit(_work, world, [(one.pack, one.key) for one in tasks], effort) for tasks in pools]
+        try:
+            yield from (part.result() for part in parts)
+        except BrokenProcessPool as error:
+            raise InfraError("a worker process died, perhaps for want of memory: try fewer workers") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _work(world: World, names: Sequence[tuple[str, str]], effort: Effort) -> list[TaskProbe]:
+    return probe_pool(world, [get_task(env_id, key) for env_id, key in names], effort)
+
+
+def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK) -> list[TaskProbe]:
+    """Probe tasks that ask alike: each for its targets, all together for their answers.
+
+    Args:
+        world: The world.
+        tasks: The tasks.
+        effort: How many variations.
+    """
+    scenes = {task.key: list(scenes_of(task, world, effort.numbers)) for task in tasks}
+    blind = _blind(scenes, effort)
+    return [
+        TaskProbe(
+            task.pack,
+            task.key,
+            any(one.declared for one in scenes[task.key]),
+            _ranker(scenes[task.key], world, effort),
+            blind,
+            tuple(f"variation {one.number}: {one.mismatch}" for one in scenes[task.key] if one.mismatch),
+        )
+        for task in tasks
+    ]
+
+
+def _ranker(scenes: Sequence[Scene], world: World, effort: Effort) -> RankerReport | None:
+    kinds = Counter(one.target.partition("/")[0] for one in scenes if one.target)
+    if not kinds:
+        return None
+    (kind, _) = kinds.most_common(1)[0]
+    aimed = [one for one in scenes if one.target.startswith(f"{kind}/")]
+    learnt = sum(one.number < TEST_START for one in aimed)
+    if min(learnt, len(aimed) - learnt) < _FEWEST:
+        return None
+    table = tabulated(aimed, kind, Background(world))
+    train, test = table.part(table.groups[:learnt]), table.part(table.groups[learnt:])
+    scored = scores(train, test)
+    fair = [group.fair for group in test.groups]
+    rare = RARE / 2  # two learners are tried
+    bound = most_hits(fair, rare) / len(fair)
+    if effort.strict:
+        bound = min(bound, _MOST_ABOVE_FAIR * float(np.mean(fair)))
+    return RankerReport(
+        kind,
+        tried=len(test.groups),
+        top=float(np.mean(hits(test, scored))),
+        top_within=float(np.mean(hits(test, scores(train, test, within=True)))),
+        top_of_all=float(np.mean(hits(test, scored, among_all=True))),
+        fair=float(np.mean(fair)),
+        qualifying=float(np.mean([len(group.qualifying) for group in test.groups])),
+        bound=bound,
+        telling=tuple(single_features(table)),
+    )
+
+
+def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport:
+    everyone = [one for some in scenes.values() for one in some]
+    train = [one for one in everyone if one.number < TEST_START]
+    test = [one for one in everyone if one.number >= TEST_START]
+    guessed = guesses(train, test)
+    answers = Counter(one.answer for one in test)
+    majority, count = answers.most_common(1)[0]
+    share = count / len(test)
+    allowed = min(1.0, _MOST_ABOVE_MAJORITY * share)
+    bound = most_hits([share if effort.strict else allowed] * len(test)) / len(test)
+    overall = Counter(one.answer for one in everyone)
+    return BlindReport(
+        tuple(scenes),
+        tried=len(test),
+        right=sum(one.answer == guess for one, guess in zip(test, guessed, strict=True)) / len(test),
+        majority=majority,
+        share=share,
+        share_of_all=max(overall.values()) / len(everyone),
+        classes=len(overall),
+        bound=max(bound, allowed) if effort.strict else bound,
+    )
