@@ -9,6 +9,7 @@ from typing import Any
 
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import CountedIds, Ids, IdSet
+from fhir_gym.tasks.params import SceneParams
 from fhir_gym.tasks.soundness.arena import Arena, Run
 from fhir_gym.tasks.task import Task, Variation
 from fhir_gym.types import Json, Resource
@@ -61,17 +62,17 @@ def scenes_of(task: Task[Any], world: World, numbers: Iterable[int]) -> Iterator
 
 
 def _scene(task: Task[Any], variation: Variation, run: Run) -> Scene:
-    target, qualifying = getattr(variation, "_target", ""), tuple(getattr(variation, "_qualifying", ()))
-    declared = bool(qualifying)
-    mismatch = ""
-    if not declared:
-        target = target or _solved(task, variation, run)
+    target, qualifying, mismatch = variation._target, variation._qualifying, ""
+    declared = isinstance(variation.params, SceneParams)
+    if declared:
+        mismatch = _mismatch(task, variation, run)
+    else:
+        target = _solved(task, variation, run)
         kind = target.partition("/")[0]
         qualifying = tuple(reference_of(one) for one in variation.setup if one["resourceType"] == kind)
-    else:
-        mismatch = _mismatch(task, variation, run, target, qualifying)
-    here = dict.fromkeys(reference_of(one) for one in variation.setup)
-    read = (run.end.before.read(*name.split("/", 1)) for name in (dict.fromkeys(qualifying) | here))
+    prepared = [reference_of(one) for one in variation.setup]
+    residents = [name for name in qualifying if name not in prepared]
+    read = (run.end.before.read(*name.split("/", 1)) for name in (*residents, *prepared))
     records = tuple(one for one in read if one is not None)
     return Scene(variation.number, records, target, qualifying, _answer_class(task, variation, run), declared, mismatch)
 
@@ -89,10 +90,14 @@ def _solved(task: Task[Any], variation: Variation, run: Run) -> str:
     return next(iter([*answered, *changed, *rests_on, *referred]), "")
 
 
-def _mismatch(task: Task[Any], variation: Variation, run: Run, target: str, qualifying: tuple[str, ...]) -> str:
+def _mismatch(task: Task[Any], variation: Variation, run: Run) -> str:
     """What is wrong with a declared target."""
+    target, qualifying = variation._target, variation._qualifying
     if not target:
         return ""
+    gone = [name for name in qualifying if run.end.before.read(*name.split("/", 1)) is None]
+    if gone:
+        return f"{gone[0]} qualifies but is not on the server"
     if target not in qualifying:
         return f"{target} is not among those that qualify"
     id = target.partition("/")[2]

@@ -85,7 +85,7 @@ def tabulated(scenes: Iterable[Scene], kind: str, background: Background) -> Tab
     for scene in scenes:
         names, columns = candidates(scene.records, kind, background)
         places = {name: at for at, name in enumerate(names)}
-        qualifying = np.array([places[name] for name in scene.qualifying], np.intp)
+        qualifying = np.array([places[name] for name in scene.qualifying if name in places], np.intp)
         groups.append(Group(slice(row, row + len(names)), places[scene.target], qualifying))
         parts.append(columns)
         row += len(names)
