@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.interactions import WRITES, Interaction, attempted
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.patch import FhirPathPatch, Patch, read_patch
 from fhir_gym.fhir.urls import decode
@@ -62,6 +63,12 @@ class Entry:
     def is_search(self) -> bool:
         """Whether the url names no instance, or an operation on one."""
         return not self.id or "$" in self.path or self.path.endswith("_history")
+
+    def attempt(self) -> Interaction:
+        """What it asks for, for the log."""
+        if self.verb in WRITES:  # whatever its url is like
+            return Interaction(WRITES[self.verb], self.type, self.id, entry=self.number)
+        return replace(attempted(self.verb, self.path.split("/")), entry=self.number)
 
     def no_verb(self) -> FhirError:
         """What is said of an entry without a verb."""

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
+from fhir_gym.fhir.interactions import Interaction, Kind
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 
@@ -81,6 +82,8 @@ class Context:
         pretty_default: Whether answers are indented unless `_pretty` says otherwise (HAPI's habit, and the HTTP
             adapter's); page links then carry `_pretty=true`.
         handle: Answers another request of the same session (the GET entries of a bundle).
+        log: What the request does: what it attempts, and, once nothing can undo that any more, what was done. Those
+            without a status take that of the answer.
     """
 
     store: Store
@@ -91,6 +94,11 @@ class Context:
     searches: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     validation: Validation = "hapi"
     pretty_default: bool = False
+    log: tuple[Interaction, ...] = ()
+
+    def doing(self, kind: Kind, resource_type: str = "", id: str = "", operation: str = "") -> None:
+        """Note what the request attempts."""
+        self.log = (Interaction(kind, resource_type, id, operation=operation),)
 
     @property
     def now_text(self) -> str:

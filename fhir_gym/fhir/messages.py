@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.types import Json
 
 __all__ = ["Request", "Response"]
@@ -42,11 +43,13 @@ class Response:
         status: HTTP status.
         headers: Headers in HTTP's usual capitals (``"ETag"``).
         body: Body as sent, UTF-8.
+        done: What the server did, the entries of a bundle in their order; for those who judge, not sent.
     """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     body: bytes = b""
+    done: tuple[Interaction, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def text(self) -> str:

@@ -10,6 +10,7 @@ from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
 from fhir_gym.fhir.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.index import plan
+from fhir_gym.fhir.interactions import Effect, Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
@@ -34,6 +35,7 @@ def operate(
 ) -> Response:
     """Run the operation named by the last of `segments`, at system, type or instance level."""
     name, path = segments[-1], "/".join(segments)
+    ctx.doing("operation", resource_type or "", id or "", name)
     if request.method == "DELETE":
         raise FhirError(405, "HAPI-0427: HTTP Method DELETE is not allowed for this operation. Allowed method(s): POST")
     if request.method not in ("GET", "HEAD", "POST"):
@@ -86,6 +88,8 @@ def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
 
 
 def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *, add: bool) -> Response:
+    operation = "$meta-add" if add else "$meta-delete"
+    ctx.doing("update", resource_type, id, operation)
     parameters = parsing.parse_resource(request.body, None) if request.body else {}
     given = next((p.get("valueMeta") for p in _parameters(parameters) if p.get("name") == "meta"), None)
     if not isinstance(given, dict):
@@ -106,7 +110,10 @@ def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *,
         meta |= {"versionId": str(row.version)}
     else:
         resource["meta"] = meta
-        ctx.store.amend(row, parsing.dumps(resource), resource)
+        body = parsing.dumps(resource)
+        ctx.store.amend(row, body, resource)
+        effect: Effect = "" if body == row.body else "updated"
+        ctx.log = (Interaction("update", resource_type, id, 200, effect, operation),)
     return _returned(meta)
 
 

@@ -1,27 +1,29 @@
 """The same session on a running FHIR server, HAPI for one: set up, act, compare and undo over HTTP.
 
-Before a write is sent, what it may change is read: the resource its url names, the matches of its conditional url, or
-those of every entry of a bundle. What it creates is read off the answer. So every write can be compared and undone.
+Before a write is sent, and after, what it may change is read: the resource its url names, the matches of its
+conditional url, or those of every entry of a bundle. What it creates is read off the answer. So every write can be
+compared, logged and undone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import parsing
+from fhir_gym.fhir.answered import State, created, interactions
 from fhir_gym.fhir.headers import JSON
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.session import Change
 from fhir_gym.fhir.store import World
-from fhir_gym.fhir.touched import Target, created, is_write, targets
+from fhir_gym.fhir.touched import Asked, Target, asked, is_write, targets
 from fhir_gym.fhir.urls import search_query
 from fhir_gym.types import Json, Resource
 
@@ -38,14 +40,6 @@ class RemoteCheckpoint:
     """A place in a remote session's log of writes."""
 
     writes: int
-
-
-class _Written(NamedTuple):
-    """One resource a write touched: what it was before, None if it was not there."""
-
-    type: str
-    id: str
-    before: Resource | None
 
 
 class RemoteSession:
@@ -65,7 +59,7 @@ class RemoteSession:
         self.base_url = url.rstrip("/")
         self.world = world
         self._client = client or httpx.Client(timeout=timeout)
-        self._log: list[_Written] = []
+        self._log: list[State] = []
         self._lost: list[str] = []
         try:
             self._check_world()
@@ -85,23 +79,40 @@ class RemoteSession:
             InfraError: No answer came, or the server says it is down.
         """
         if not is_write(request):
-            return self._send(request)
-        try:
-            named = [state for target in targets(request, self.base_url) for state in self._states(target)]
-        except (ValueError, RecursionError):
-            named = None  # a server that accepts it all the same leaves what cannot be undone
+            response = self._send(request)
+            one = Asked(request.method, f"{request.path}?{request.query}")
+            return replace(response, done=interactions(request, response, [one], [[]]))
+        return self._write(request)
+
+    def _write(self, request: Request, *, logged: bool = True) -> Response:
+        """Send a write; unless it is to be logged, what became of what it names is not read."""
+        parts, states = self._before(request)
         try:
             response = self._send(request)
         except InfraError as error:
             if not isinstance(error.__cause__, _NEVER_SENT):
-                self._log += named or []
+                self._log += [one for some in states for one in some]
                 self._lost.append(f"{request.method} {request.path or '/'}")
             raise
+        if logged:
+            states = [[one._replace(after=self._now(one.type, one.id)) for one in some] for some in states]
+        self._log += [one for some in states for one in some if response.status < 300 or one.effect]
         if 200 <= response.status < 300:
-            self._log += [*(named or []), *(_Written(kind, id, None) for kind, id in created(response))]
-            if named is None:
+            self._log += [State(kind, id, None) for kind, id in created(response)]
+            if parts is None:
                 self._lost.append(f"{request.method} {request.path or '/'}")
-        return response
+        return replace(response, done=interactions(request, response, parts or [], states))
+
+    def _before(self, request: Request) -> tuple[list[Asked] | None, list[list[State]]]:
+        """A write in parts, and what each may change; None for a bundle that cannot be read.
+
+        A server that accepts such a bundle all the same leaves what cannot be undone.
+        """
+        try:
+            parts = asked(request, self.base_url)
+        except (ValueError, RecursionError):
+            return None, []
+        return parts, [[state for target in targets(one) for state in self._states(target)] for one in parts]
 
     def _send(self, request: Request) -> Response:
         path = request.path if request.path.startswith("/") or not request.path else f"/{request.path}"
@@ -121,19 +132,22 @@ class RemoteSession:
         kept = ("Content-Type", "Location", "Content-Location", "ETag", "Last-Modified")
         return Response(answer.status_code, {k: answer.headers[k] for k in kept if k in answer.headers}, body)
 
-    def _states(self, target: Target) -> list[_Written]:
+    def _states(self, target: Target) -> list[State]:
         """What a write may change, as it is now."""
         if target.id:
-            response = self._send(Request("GET", f"/{quote(target.type)}/{quote(target.id)}"))
-            found = self._json(response) if response.status == 200 else None
-            if response.status >= 500:
-                raise InfraError(f"{self.base_url} answered {response.status} for {target.type}/{target.id}")
-            return [_Written(target.type, target.id, found)]
+            return [State(target.type, target.id, self._now(target.type, target.id))]
         try:
             matches = self._matches(f"/{quote(target.type)}?{target.query}&_count={_PAGE}")
         except FhirError:
             return []  # the server refuses the criteria, of the write too
-        return [_Written(target.type, match["id"], match) for match in matches]
+        return [State(target.type, match["id"], match) for match in matches]
+
+    def _now(self, resource_type: str, id: str) -> Resource | None:
+        """What a write names, which may be no sound id; None if it is not there."""
+        response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}"))
+        if response.status >= 500:
+            raise InfraError(f"{self.base_url} answered {response.status} for {resource_type}/{id}")
+        return self._json(response) if response.status == 200 else None
 
     def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
         """PUT resources at their ids, in transactions, so that their references may come in any order.
@@ -154,7 +168,7 @@ class RemoteSession:
             ]
             bundle = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
             headers = {"content-type": "application/fhir+json"}
-            response = self.handle(Request("POST", "", headers=headers, body=parsing.dumps(bundle)))
+            response = self._write(Request("POST", "", headers=headers, body=parsing.dumps(bundle)), logged=False)
             if response.status != 200:
                 raise FhirError(response.status, f"{self.base_url} refuses the set-up: {response.text[:500]}")
 
@@ -185,7 +199,7 @@ class RemoteSession:
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
         """What differs from a checkpoint, in order of first write."""
         found = []
-        for kind, id, before in self._touched(since.writes if since else 0):
+        for kind, id, before, _ in self._touched(since.writes if since else 0):
             after = self.read(kind, id)
             if before == after:
                 continue
@@ -239,14 +253,14 @@ class RemoteSession:
                     "load the world's resources there, or name the world it holds"
                 )
 
-    def _touched(self, start: int) -> list[_Written]:
+    def _touched(self, start: int) -> list[State]:
         """Each resource written since, once, as it was before the first such write."""
-        first: dict[tuple[str, str], _Written] = {}
+        first: dict[tuple[str, str], State] = {}
         for written in self._log[start:]:
             first.setdefault((written.type, written.id), written)
         return list(first.values())
 
-    def _undo(self, changed: list[tuple[_Written, Resource | None]]) -> None:
+    def _undo(self, changed: list[tuple[State, Resource | None]]) -> None:
         """Bring back what changed, delete what is new, take off the labels that a PUT would keep."""
         entries: list[dict[str, Any]] = []
         for old, now in changed:

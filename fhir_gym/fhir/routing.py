@@ -6,6 +6,7 @@ from fhir_gym.fhir import parsing, search, transaction, writes
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.history import history
+from fhir_gym.fhir.interactions import attempted
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.operations import operate
 from fhir_gym.fhir.outcome import FhirError
@@ -19,11 +20,12 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 def dispatch(ctx: Context, request: Request) -> Response:
-    """Answer one request.
+    """Answer one request, and note in the context's log what was done.
 
     Raises:
         FhirError: For everything that is answered with an error.
     """
+    ctx.log = (attempted(request.method, [part for part in request.path.split("/") if part]),)
     if len(request.path) + len(request.query) > ctx.limits.url_chars:
         raise FhirError(414, f"The URL is longer than the {ctx.limits.url_chars} characters this server reads")
     if len(request.body) > ctx.limits.body_bytes:
@@ -42,6 +44,7 @@ def dispatch(ctx: Context, request: Request) -> Response:
             raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
         return _metadata(ctx, pairs)
     if segments == ["_history"]:
+        ctx.doing("history")
         return history(ctx, None, None, pairs, path=request.path)
     if segments[0].startswith("$"):
         return operate(ctx, None, None, segments, request, pairs)
@@ -61,6 +64,7 @@ def unknown_type(name: str) -> FhirError:
 def _metadata(ctx: Context, pairs: Pairs) -> Response:
     from fhir_gym.fhir.capability import capability_statement  # a large table, and few ask for it
 
+    ctx.doing("capabilities")
     statement = capability_statement(ctx.base_url, ctx.now_text)
     place = {"Content-Location": f"{ctx.base_url}/CapabilityStatement/{statement['id']}"}
     return Response(200, place, shape(parsing.dumps(statement), pairs).body)
@@ -72,6 +76,7 @@ def _base(ctx: Context, request: Request, rest: str, pairs: Pairs) -> Response:
     if request.method == "POST":
         return transaction.bundle(ctx, request)
     if request.method == "GET" and any(name == "_getpages" for name, _ in pairs):
+        ctx.doing("search")
         return search.page(ctx, pairs)
     if request.method == "OPTIONS":
         return _metadata(ctx, [])
@@ -87,8 +92,10 @@ def _on_type(ctx: Context, request: Request, segments: list[str], pairs: Pairs) 
     if second is None:
         return _type_level(ctx, request, kind, pairs)
     if second == "_history" and len(segments) == 2 and method in ("GET", "HEAD"):
+        ctx.doing("history", kind)
         return history(ctx, kind, None, pairs, path=request.path)
     if second == "_search" and len(segments) == 2 and method in ("GET", "POST"):
+        ctx.doing("search", kind)
         return search.search(ctx, kind, pairs, f"{kind}/_search", request)
     if second.startswith("$") and len(segments) == 2:
         return operate(ctx, kind, None, segments, request, pairs)
@@ -100,6 +107,7 @@ def _on_type(ctx: Context, request: Request, segments: list[str], pairs: Pairs) 
 def _type_level(ctx: Context, request: Request, kind: str, pairs: Pairs) -> Response:
     match request.method:
         case "GET":
+            ctx.doing("search", kind)
             return search.search(ctx, kind, pairs, kind, request)
         case "POST":
             return writes.create(ctx, kind, request)
@@ -123,11 +131,14 @@ def _instance_level(ctx: Context, request: Request, kind: str, id: str, rest: li
     if method == "DELETE":
         return writes.delete(ctx, kind, id, request)
     if rest == ["_history"]:
+        ctx.doing("history", kind, id)
         return history(ctx, kind, id, pairs, path=request.path)
     if method == "POST" and not rest:
         return writes.create(ctx, kind, request)
     if method in ("GET", "HEAD") and not rest:
+        ctx.doing("read", kind, id)
         return read(ctx, kind, id, request, pairs)
     if method in ("GET", "HEAD") and len(rest) == 2 and rest[0] == "_history":
+        ctx.doing("vread", kind, id)
         return vread(ctx, kind, id, rest[1], request, pairs)
     raise unroutable(request, "/".join([kind, id, *rest]), pairs)

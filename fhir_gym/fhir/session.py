@@ -6,7 +6,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -128,7 +128,7 @@ class Session:
             response = _failure(
                 FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
             )
-        return self._finish(request, response)
+        return self._finish(ctx, request, response)
 
     # for those who set up and grade
 
@@ -277,8 +277,8 @@ class Session:
             pretty_default=self.pretty,
         )
 
-    def _finish(self, request: Request, response: Response) -> Response:
-        """Indentation, Content-Type, size limit and HEAD: the same for every answer."""
+    def _finish(self, ctx: Context, request: Request, response: Response) -> Response:
+        """Indentation, Content-Type, size limit, HEAD and the log: the same for every answer."""
         if (size := len(response.body)) > self.limits.answer_bytes:
             response = _failure(
                 FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
@@ -288,7 +288,8 @@ class Session:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
             if headers["Content-Type"] == JSON and self._wants_indentation(request):
                 body = parsing.pretty(body)
-        return Response(response.status, headers, b"" if request.method == "HEAD" else body)
+        done = tuple(one if one.status else replace(one, status=response.status) for one in ctx.log)
+        return Response(response.status, headers, b"" if request.method == "HEAD" else body, done)
 
     def _wants_indentation(self, request: Request) -> bool:
         if "_pretty" not in request.query:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.interactions import Effect, Interaction, Kind
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import dumps
 from fhir_gym.fhir.patch import Patch
@@ -96,6 +97,15 @@ class Written:
     body: bytes
     outcome: SuccessOutcome
     text: str = ""
+
+    def interaction(self, kind: Kind, entry: int | None = None) -> Interaction:
+        """The same for the log, as an interaction of a kind."""
+        effect: Effect = ""
+        if self.outcome.kind is Success.DELETE:
+            effect = "deleted"
+        elif self.text:
+            effect = "created" if self.status == 201 else "updated"
+        return Interaction(kind, self.type, self.id, self.status, effect, entry=entry)
 
     @property
     def location(self) -> str:

@@ -1,21 +1,21 @@
-"""What a write sent to another server may change, read off the request, and what it created, read off the answer."""
+"""What a write sent to another server may change, read off the request."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.interactions import WRITES
+from fhir_gym.fhir.messages import Request
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.urls import decode, decode_query, encode_pairs
 from fhir_gym.fhir.xml_body import parse_xml
 
-__all__ = ["Target", "created", "is_write", "targets"]
+__all__ = ["Asked", "Target", "asked", "is_bundle", "is_write", "targets"]
 
-_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_VERSIONED = re.compile(r"([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})/_history/(\d+)$")
+_WRITES = frozenset({"PUT", "PATCH", "DELETE"})
+_PURE = frozenset({"_search", "$validate", "$everything", "$meta", "$expand", "$lookup", "$validate-code"})
 _SHAPING = frozenset(
     {"_contained", "_containedType", "_count", "_elements", "_format", "_include", "_offset", "_pretty", "_revinclude"}
     | {"_sort", "_summary", "_total"}
@@ -30,23 +30,38 @@ class Target(NamedTuple):
     query: str = ""
 
 
+class Asked(NamedTuple):
+    """A request, or one entry of a bundle: its method, and its url below the server's base."""
+
+    method: str
+    url: str
+
+    @property
+    def segments(self) -> list[str]:
+        """The parts of its path."""
+        return [segment for segment in self.url.partition("?")[0].split("/") if segment]
+
+
+def is_bundle(request: Request) -> bool:
+    """Whether a request brings a batch or a transaction."""
+    return request.method == "POST" and not request.path.strip("/")
+
+
 def is_write(request: Request) -> bool:
     """Whether a request may change something; searches and pure operations by POST do not."""
     last = request.path.rstrip("/").rpartition("/")[2]
-    return request.method in _WRITES and last not in ("_search", "$validate", "$everything", "$meta")
+    return request.method in _WRITES or (request.method == "POST" and last not in _PURE)
 
 
-def targets(request: Request, base_url: str) -> list[Target]:
-    """Resources a write may change that are there before it.
+def asked(request: Request, base_url: str) -> list[Asked]:
+    """A request, or the entries of the bundle it brings.
 
     Raises:
-        ValueError: The Bundle it sends cannot be read.
+        ValueError: The Bundle cannot be read.
     """
-    if request.method == "POST" and not request.path.strip("/"):
-        asked = list(_entries(request))
-    else:
-        asked = [(request.method, f"{request.path}?{request.query}")]
-    return [found for method, url in asked for found in _named(method, url.removeprefix(base_url))]
+    if not is_bundle(request):
+        return [Asked(request.method, f"{request.path}?{request.query}")]
+    return [Asked(method, url.removeprefix(base_url)) for method, url in _entries(request)]
 
 
 def _entries(request: Request) -> Iterator[tuple[str, str]]:
@@ -61,39 +76,21 @@ def _entries(request: Request) -> Iterator[tuple[str, str]]:
     listed = bundle.get("entry", []) if isinstance(bundle, dict) else []
     for entry in listed if isinstance(listed, list) else []:
         asked = entry.get("request") if isinstance(entry, dict) else None
-        if isinstance(asked, dict):
-            yield str(asked.get("method", "")), str(asked.get("url", ""))
+        asked = asked if isinstance(asked, dict) else {}
+        yield str(asked.get("method", "")), str(asked.get("url", ""))
 
 
-def _named(method: str, url: str) -> Iterator[Target]:
-    path, _, query = url.partition("?")
+def targets(one: Asked) -> Iterator[Target]:
+    """Resources a write may change that are there before it."""
+    path, _, query = one.url.partition("?")
     try:
         segments = [decode(segment) for segment in path.split("/") if segment]
         pairs = [(name, value) for name, value in decode_query(query) if name not in _SHAPING]
     except FhirError:
         return  # no server can read that either
-    operation = len(segments) == 3 and segments[2].startswith("$")
-    if not segments or (method == "POST" and not operation):
+    if not segments or one.method not in WRITES:
         return
-    if len(segments) > 1:
+    if len(segments) > 1 and segments[1][0] not in "_$":
         yield Target(segments[0], segments[1])
-    elif pairs:
+    elif pairs and len(segments) == 1 and one.method != "POST":
         yield Target(segments[0], "", encode_pairs(pairs))
-
-
-def created(response: Response) -> list[tuple[str, str]]:
-    """Type and id of each resource that a write's answer says is new, or there again."""
-    return [(match[1], match[2]) for place in _places(response) if (match := _VERSIONED.search(place))]
-
-
-def _places(response: Response) -> Iterable[str]:
-    try:
-        body = json.loads(response.body) if response.body.startswith(b"{") else {}
-    except ValueError:
-        body = {}
-    if body.get("type") not in ("transaction-response", "batch-response"):
-        headers = response.headers
-        found = headers.get("Content-Location") or headers.get("Location")
-        return [found] if found and response.status == 201 else []
-    answers = [entry.get("response", {}) for entry in body.get("entry", [])]
-    return [str(a["location"]) for a in answers if str(a.get("status", "")).startswith("201") and a.get("location")]

@@ -8,13 +8,14 @@ so that entries may refer to each other in any order, then storing them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
 from fhir_gym.fhir import conditional, search, storing
 from fhir_gym.fhir.bundle_entry import Entry, read_entries, read_patch_resource
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.parsing import dumps
@@ -36,6 +37,7 @@ _UNREADABLE = ("HAPI-0302", "HAPI-1882", "HAPI-1883", "HAPI-1940", "HAPI-1941", 
 
 def bundle(ctx: Context, request: Request) -> Response:
     """Run a batch or a transaction."""
+    ctx.doing("other")
     posted = parse_body(request, "Bundle", "TRANSACTION")
     kind = posted.get("type", "transaction")
     if kind not in ("batch", "transaction"):
@@ -46,11 +48,15 @@ def bundle(ctx: Context, request: Request) -> Response:
             413, f"The Bundle has {len(listed)} entries, more than the {ctx.limits.bundle_entries} this server runs"
         )
     entries = read_entries(ctx, listed)
+    if entries:
+        ctx.log = tuple(entry.attempt() for entry in entries)
     run = _Batch(ctx, request) if kind == "batch" else _Transaction(ctx, request)
     with ctx.store.savepoint():  # also for a batch: a request that is broken off leaves nothing
         answers = run.answers(entries)
         if sum(map(len, answers)) > ctx.limits.answer_bytes:  # said now, while it can still be undone
             raise FhirError(413, "The answer has more bytes than this server sends: ask for less")
+    if entries:
+        ctx.log = tuple(run.done[entry.number] for entry in entries)
     bundle_id = ctx.new_token()
     head = dumps(
         {
@@ -104,11 +110,13 @@ class _Run:
         ctx: Surroundings of the request.
         request: The request that brought the bundle.
         answered: Bytes of the answers of its GET entries so far.
+        done: What each entry did, by its number.
     """
 
     ctx: Context
     request: Request
     answered: int = 0
+    done: dict[int, Interaction] = field(default_factory=dict)
 
     def get(self, entry: Entry) -> bytes:
         """Run a GET entry through the session; raises what it is answered with."""
@@ -120,6 +128,8 @@ class _Run:
             headers["if-none-match"] = entry.if_none_match
         query = entry.query if entry.is_search else ""  # a read in a bundle is not subsetted
         answer = self.ctx.handle(Request("GET", f"/{entry.path}", query, headers))
+        (done,) = answer.done
+        self.done[entry.number] = replace(done, entry=entry.number)
         if answer.status >= 400:
             issue = answer.json()["issue"][0]
             raise FhirError(answer.status, issue["diagnostics"], code=issue["code"])
@@ -146,8 +156,10 @@ class _Batch(_Run):
                     continue
                 with self.ctx.store.savepoint():
                     written = self._write(entry)
+                self.done[entry.number] = written.interaction(entry.attempt().kind, entry.number)
                 found[entry.number] = _done(written, entry, full=full)
             except FhirError as error:
+                self.done.setdefault(entry.number, replace(entry.attempt(), status=error.status))
                 found[entry.number] = _failed(self._as_batch_says(entry, error))
         return [found[entry.number] for entry in entries]
 
@@ -242,7 +254,9 @@ class _Transaction(_Run):
         plans = [self._settle(entry) for entry in ordered if entry.verb in _WRITES]
         self.unit.exempt = frozenset(plan.target for plan in plans if plan.target)
         for plan in plans:
-            found[plan.entry.number] = _done(plan.run(), plan.entry, full=full)
+            written = plan.run()
+            self.done[plan.entry.number] = written.interaction(plan.entry.attempt().kind, plan.entry.number)
+            found[plan.entry.number] = _done(written, plan.entry, full=full)
         self._check_matches()
         self._check_deleted()
         for entry in ordered:
@@ -355,6 +369,7 @@ class _Transaction(_Run):
         except FhirError as error:
             if error.diagnostics.startswith(_UNREADABLE):
                 raise
+            self.done.setdefault(entry.number, replace(entry.attempt(), status=error.status))
             return _failed(error)
 
 

@@ -44,6 +44,7 @@ _PREFERENCES = frozenset({"minimal", "representation", "OperationOutcome"})
 
 def create(ctx: Context, resource_type: str, request: Request) -> Response:
     """POST [type], with If-None-Exist."""
+    ctx.doing("create", resource_type)
     id = request.path.strip("/").partition("/")[2].partition("/")[0]
     if id:
         raise FhirError(
@@ -57,23 +58,27 @@ def create(ctx: Context, resource_type: str, request: Request) -> Response:
     unit = Unit(ctx)
     with ctx.store.savepoint():
         written = conditional.create(unit, resource, request.headers.get("if-none-exist", ""))
+    ctx.log = (written.interaction("create"),)
     headers = _headers(ctx, written)
     return _answer(ctx, request, written, {"Location": headers["Content-Location"], **headers})
 
 
 def update(ctx: Context, resource_type: str, id: str, request: Request) -> Response:
     """PUT [type]/[id], with If-Match."""
+    ctx.doing("update", resource_type, id)
     resource = _binary(request) if resource_type == "Binary" else None
     if resource is None:
         resource = parse_body(request, resource_type, "UPDATE")
         _check_body_id(resource, id)
     with ctx.store.savepoint():
         written = storing.update(Unit(ctx), resource, id, if_match=request.headers.get("if-match", ""))
+    ctx.log = (written.interaction("update"),)
     return _answer(ctx, request, written, _headers(ctx, written))
 
 
 def update_where(ctx: Context, resource_type: str, query: str, request: Request) -> Response:
     """PUT [type]?[criteria]."""
+    ctx.doing("update", resource_type)
     resource = parse_body(request, resource_type, "UPDATE")
     if not query:
         raise FhirError(
@@ -83,42 +88,51 @@ def update_where(ctx: Context, resource_type: str, query: str, request: Request)
         )
     with ctx.store.savepoint():
         written = conditional.update(Unit(ctx), resource, query)
+    ctx.log = (written.interaction("update"),)
     return _answer(ctx, request, written, _headers(ctx, written))
 
 
 def patch(ctx: Context, resource_type: str, id: str, request: Request) -> Response:
     """PATCH [type]/[id], with If-Match."""
+    ctx.doing("patch", resource_type, id)
     change = _patch_body(request)
     row = storing.existing(ctx, resource_type, id)
     with ctx.store.savepoint():
         written = storing.patch(Unit(ctx), row, change, if_match=request.headers.get("if-match", ""))
+    ctx.log = (written.interaction("patch"),)
     return _answer(ctx, request, written, _headers(ctx, written, etag=False))
 
 
 def patch_where(ctx: Context, resource_type: str, query: str, request: Request) -> Response:
     """PATCH [type]?[criteria]."""
+    ctx.doing("patch", resource_type)
     change = _patch_body(request)
     if not query:
         raise FhirError(400, f"PATCH needs an id or search criteria: PATCH {resource_type}/[id]")
     with ctx.store.savepoint():
         written = conditional.patch(Unit(ctx), resource_type, query, change)
+    ctx.log = (written.interaction("patch"),)
     return _answer(ctx, request, written, _headers(ctx, written, etag=False))
 
 
 def delete(ctx: Context, resource_type: str, id: str, request: Request) -> Response:
     """DELETE [type]/[id]."""
+    ctx.doing("delete", resource_type, id)
     with ctx.store.savepoint():
         written = storing.delete(Unit(ctx), resource_type, id)
+    ctx.log = (written.interaction("delete"),)
     headers = {"Content-Location": f"{ctx.base_url}/{written.location}"}
     return Response(200, headers, dumps(written.outcome.resource()))
 
 
 def delete_where(ctx: Context, resource_type: str, query: str, request: Request) -> Response:
     """DELETE [type]?[criteria]: at most one match."""
+    ctx.doing("delete", resource_type)
     if not query:
         raise FhirError(400, "HAPI-0967: Can not perform delete, no ID provided")
     with ctx.store.savepoint():
         written = conditional.delete(Unit(ctx), resource_type, query)
+    ctx.log = (written.interaction("delete"),)
     return Response(200, {}, dumps(written.outcome.resource()))
 
 

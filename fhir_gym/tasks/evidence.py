@@ -68,7 +68,7 @@ def shown(logged: Iterable[LoggedRequest]) -> dict[str, Resource]:
     """
     found: dict[str, Resource] = {}
     for one in logged:
-        for reference, resource in _shown(one.request, one.response).items():
+        for reference, resource in _shown(one.response).items():
             found[reference] = {**found.get(reference, {}), **resource}
     return found
 
@@ -110,15 +110,15 @@ def would_have_seen(
         request = _with_token(one.request, tokens)
         response = scratch.handle(request)
         tokens.update(_paired_tokens(one.response, response))
-        now = _shown(request, response)
-        if _is_look(request):
+        now = _shown(response)
+        if _is_look(response):
             if _count_rises(one.response, response) and (
                 _total(one.response) == 0 or (known and _matches(request, scratch) <= wanted.union(known))
             ):
                 return True
             if not _next_link(one.response):
                 now |= _on_further_pages(response, scratch)
-        alike = _alike([now[found] for found in now.keys() & wanted], _shown(one.request, one.response))
+        alike = _alike([now[found] for found in now.keys() & wanted], _shown(one.response))
         others = [*logged[:index], *logged[index + 1 :]]
         if alike is not None and alike <= _told_apart(others, phantoms).union(known):
             return True
@@ -130,7 +130,7 @@ def _told_apart(logged: Iterable[LoggedRequest], phantoms: Sequence[Resource]) -
     return {
         reference
         for one in logged
-        for reference, resource in _shown(one.request, one.response).items()
+        for reference, resource in _shown(one.response).items()
         if all(any(phantom.get(name) != value for name, value in _content(resource).items()) for phantom in phantoms)
     }
 
@@ -151,31 +151,24 @@ def _content(resource: Resource) -> Resource:
     return {name: value for name, value in resource.items() if name not in ("id", "meta")}
 
 
-def _is_look(request: Request) -> bool:
-    return request.method == "GET" or (request.method == "POST" and request.path.rstrip("/").endswith("/_search"))
+def _is_look(response: Response) -> bool:
+    """Whether a request that came alone only looked something up."""
+    return any(one.looks and one.entry is None for one in response.done)
 
 
-def _shown(request: Request, response: Response) -> dict[str, Resource]:
-    """What a look-up returned, by reference; for a batch, what its GET entries returned."""
-    if response.status >= 300:
+def _shown(response: Response) -> dict[str, Resource]:
+    """What a look-up returned, by reference; for a batch, what those of its entries returned that only looked."""
+    if response.status >= 300 or not any(one.looks for one in response.done):
         return {}
     body = _parsed(response)
-    if _is_look(request):
+    if _is_look(response):
         return dict(_resources(body))
-    if request.method == "POST" and not request.path.strip("/"):
-        return {found: one for answer in _answers_of_gets(request, body) for found, one in _resources(answer)}
-    return {}
-
-
-def _answers_of_gets(request: Request, answer: Json) -> Iterator[Json]:
-    try:
-        asked = _entries(orjson.loads(request.body))
-    except orjson.JSONDecodeError:
-        return
-    for entry, result in zip(asked, _entries(answer), strict=False):
-        inner = entry.get("request") if isinstance(entry, dict) else None
-        if isinstance(inner, dict) and inner.get("method") == "GET" and isinstance(result, dict):
-            yield result.get("resource")
+    return {
+        found: one
+        for done, answer in zip(response.done, _entries(body), strict=False)
+        if done.looks and isinstance(answer, dict)
+        for found, one in _resources(answer.get("resource"))
+    }
 
 
 def _resources(body: Json) -> Iterator[tuple[str, Resource]]:
@@ -217,7 +210,7 @@ def _matches(request: Request, scratch: Session) -> set[str]:
     body = _in_full(request.body.decode()).encode() if request.method == "POST" else request.body
     whole = Request(request.method, request.path, query, request.headers, body)
     response = scratch.handle(whole)
-    return {*_shown(whole, response), *_on_further_pages(response, scratch)}
+    return {*_shown(response), *_on_further_pages(response, scratch)}
 
 
 def _in_full(query: str) -> str:
@@ -242,7 +235,7 @@ def _on_further_pages(response: Response, scratch: Session) -> dict[str, Resourc
             break
         request = Request("GET", "/", urlsplit(link).query)
         response = scratch.handle(request)
-        found |= _shown(request, response)
+        found |= _shown(response)
     return found
 
 

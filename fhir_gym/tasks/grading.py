@@ -12,7 +12,7 @@ from fhir_gym.tasks.compare import differences
 from fhir_gym.tasks.endstate import EndState, LoggedRequest
 from fhir_gym.tasks.evidence import Evidence, unread, would_have_seen
 from fhir_gym.tasks.meaning import added_meaning
-from fhir_gym.tasks.process import Process, measure, tools_of
+from fhir_gym.tasks.process import Process, measure, prohibited_uses
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
 from fhir_gym.types import Json, Resource
@@ -46,7 +46,6 @@ PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
 _BEFORE = " before the first change"
-_CHANGES = frozenset({"create", "update", "patch", "delete"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> It
     if touches:
         added: list[Json] = [*added_meaning(task.asked, end)]
         yield Check(name=NOTHING_REVERSED, passed=not added, expected=[], actual=added)
-    used = sorted({tool for tool in tools_of(end.requests) if tool in task.prohibited_tools})
+    used = list(prohibited_uses(end.requests, task.prohibited_tools))
     yield Check(name=PROHIBITED, passed=not used, expected=[], actual=used)
 
 
@@ -216,7 +215,7 @@ def find_evidence(
 
 
 def _before_changes(end: EndState) -> tuple[LoggedRequest, ...]:
-    """The requests up to the first one that changed something; one that was refused changed nothing."""
+    """The requests up to the first one that changed something, whatever it was answered."""
     requests = end.requests
-    changing = (n for n, one in enumerate(requests) if one.response.status < 300 and _CHANGES & {*tools_of([one])})
+    changing = (n for n, one in enumerate(requests) if any(done.effect for done in one.response.done))
     return requests[: next(changing, len(requests))]

@@ -13,10 +13,11 @@ import pytest
 from fhir_gym import run, task_keys
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import Request, Response, Session, World
+from fhir_gym.fhir.answered import created
 from fhir_gym.fhir.http import create_app
 from fhir_gym.fhir.remote import RemoteSession
 from fhir_gym.fhir.store.builder import WorldBuilder
-from fhir_gym.fhir.touched import Target, created, is_write, targets
+from fhir_gym.fhir.touched import Asked, Target, asked, is_write, targets
 from fhir_gym.rollouts import Rollout
 from fhir_gym.tasks import packs
 from fhir_gym.types import Resource
@@ -368,20 +369,23 @@ def test_no_server_at_all_and_another_world(world: World, server: str, tmp_path:
         ("POST", "/Patient/1/$meta-add", [Target("Patient", "1")]),
         ("DELETE", "/Patient?_count=3", []),
         ("PUT", "/Patient/%zz", []),
+        ("PUT", "/Patient/1/_search", [Target("Patient", "1")]),
+        ("GET", "/Patient/1", []),
     ],
 )
 def test_targets(method: str, url: str, expected: list[Target]) -> None:
-    path, _, query = url.partition("?")
-    found = targets(Request(method, path, query), "http://x/fhir")
+    found = targets(Asked(method, url))
     assert [one._replace(query=one.query.replace("%20", "+")) for one in found] == expected
 
 
 def test_targets_of_a_bundle() -> None:
     body = bundle("batch", entry("PUT", "http://x/fhir/Patient/1"), entry("GET", "Patient"), {"request": 3}, {})
     request = Request("POST", "/", body=json.dumps(body).encode())
-    assert [one for one in targets(request, "http://x/fhir") if one.id or one.query] == [Target("Patient", "1")]
+    parts = asked(request, "http://x/fhir")
+    assert [one.method for one in parts] == ["PUT", "GET", "", ""]
+    assert [target for one in parts for target in targets(one)] == [Target("Patient", "1")]
     with pytest.raises(ValueError):
-        targets(Request("POST", "/", body=b"{"), "http://x/fhir")
+        asked(Request("POST", "/", body=b"{"), "http://x/fhir")
 
 
 def test_what_an_answer_created() -> None:
@@ -395,6 +399,7 @@ def test_what_is_a_write() -> None:
     assert is_write(Request("POST", "/Patient")) and is_write(Request("DELETE", "/Patient/1"))
     assert not is_write(Request("POST", "/Patient/_search")) and not is_write(Request("GET", "/Patient"))
     assert not is_write(Request("POST", "/Patient/$validate"))
+    assert is_write(Request("PUT", "/Patient/1/_search")) and is_write(Request("DELETE", "/Patient/1/$meta"))
 
 
 # episodes

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from fhir_gym.actions import Action, Get, Post, Put, to_request
+from fhir_gym.fhir.answered import interactions
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.session import Session
+from fhir_gym.fhir.touched import asked
 from fhir_gym.tasks.endstate import LoggedRequest
 from fhir_gym.tasks.evidence import shown, unread, would_have_seen
 from fhir_gym.types import Resource
@@ -25,7 +28,14 @@ def bundle(*resources: Resource, next: str = "", **more: Any) -> dict[str, Any]:
 def logged(action: Action, body: Any, status: int = 200) -> LoggedRequest:
     request = to_request(action, BASE)
     assert isinstance(request, Request)
-    return LoggedRequest(action, request, Response(status, body=json.dumps(body).encode()))
+    return LoggedRequest(action, request, answer(request, body, status))
+
+
+def answer(request: Request, body: Any, status: int = 200) -> Response:
+    """An answer with the log that a server elsewhere leaves."""
+    response = Response(status, body=json.dumps(body).encode())
+    parts = asked(request, BASE)
+    return replace(response, done=interactions(request, response, parts, [[]] * len(parts)))
 
 
 class Scratch:
@@ -38,7 +48,7 @@ class Scratch:
     def handle(self, request: Request) -> Response:
         self.asked.append(request)
         body = self.answers.get(request.query, {"resourceType": "OperationOutcome"})
-        return Response(200, body=json.dumps(body).encode())
+        return answer(request, body)
 
 
 def seen(log: list[LoggedRequest], answers: dict[str, Any], *known: str) -> bool:
@@ -126,7 +136,7 @@ def test_a_total_by_post_shows_one_more() -> None:
         def handle(self, request: Request) -> Response:
             asked.append(request)
             body = bundle(total=2) if b"_summary" in request.body else bundle(OTHER, PHANTOM)
-            return Response(200, body=json.dumps(body).encode())
+            return answer(request, body)
 
     log = [logged(Post("/Patient/_search", "family=L%C3%A9&_summary=count"), bundle(total=1))]
     assert would_have_seen(log, [PHANTOM], cast(Session, Posted()), ["Patient/1"])

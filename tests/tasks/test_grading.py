@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from fhir_gym.actions import Delete, Get, to_request
 from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.fhir.answered import interactions
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.session import Change
+from fhir_gym.fhir.touched import asked
 from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, grade
 from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
 
@@ -26,7 +29,9 @@ RIGHT = (created(GREETING),)
 def logged(action: Any, body: Any = None, status: int = 200) -> LoggedRequest:
     request = to_request(action, BASE)
     assert isinstance(request, Request)
-    return LoggedRequest(action, request, Response(status, body=json.dumps(body).encode()))
+    response = Response(status, body=json.dumps(body).encode())
+    done = interactions(request, response, asked(request, BASE), [[]])
+    return LoggedRequest(action, request, replace(response, done=done))
 
 
 def judge(end: EndState, grading: Any = "state") -> Verdict:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fhir_gym.actions import Action, Finish, Invalid, to_request
 from fhir_gym.errors import TaskError
-from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.parsing import dumps, is_normal, normalise
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest
@@ -211,18 +211,15 @@ class Arena:
         request = to_request(action, self._session.base_url)
         if isinstance(request, Invalid):
             raise TaskError(f"task {self.task.key}: {action.text()!r} is no valid action: {request.reason}")
-        reads, fresh = _reads(request), not self._changed
+        fresh = not self._changed
         response = self._session.handle(request)
+        reads = all(one.looks for one in response.done)
         logged = LoggedRequest(action, request, response)
         if not reads or _is_paged(response):  # pages are remembered by the server: that is a change too
             self._changed = True
         elif fresh and not action.headers:
             self._answered[key] = logged
         return logged
-
-
-def _reads(request: Request) -> bool:
-    return request.method == "GET" or (request.method == "POST" and request.path.rstrip("/").endswith("/_search"))
 
 
 def _is_paged(response: Response) -> bool:

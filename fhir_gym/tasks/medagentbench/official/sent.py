@@ -7,17 +7,15 @@ without them; whoever did as asked is judged by what they sent.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.tasks.endstate import EndState, LoggedRequest
 from fhir_gym.types import Json, Resource
 
 __all__ = ["AsSent"]
-
-_PLACE = re.compile(r"(?:.*/)?([A-Z][A-Za-z]+)/([A-Za-z0-9\-.]{1,64})(?:/_history/[^/]+)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +47,22 @@ def _joined(stored: Json, sent: Json) -> Any:
 def _sent(requests: Iterable[LoggedRequest]) -> Iterator[tuple[tuple[str, str], Json]]:
     """Bodies of writes by the type and id of what they wrote; the last one of each counts."""
     for one in requests:
-        if one.response.status >= 300 or one.request.method not in ("POST", "PUT"):
-            continue
-        body, answer = _parsed(one.request.body), _parsed(one.response.body)
-        if one.request.path.strip("/"):
-            yield from _placed(one.response.headers.get("Location") or one.request.path, body)
-            continue
-        entries = body.get("entry") if isinstance(body, dict) else None
-        results = answer.get("entry") if isinstance(answer, dict) else None
-        for entry, result in zip(entries or [], results or [], strict=False):
-            yield from _placed(str((result.get("response") or {}).get("location", "")), entry.get("resource"))
+        written = [done for done in one.response.done if _sends_a_resource(done)]
+        body = _parsed(one.request.body) if written else None
+        for done in written:
+            yield (done.resource_type, done.id), body if done.entry is None else _resource(body, done.entry)
 
 
-def _placed(place: str, body: Json) -> Iterator[tuple[tuple[str, str], Json]]:
-    match = _PLACE.match(place)
-    if match:
-        yield (match[1], match[2]), body
+def _sends_a_resource(done: Interaction) -> bool:
+    if done.kind == "update":
+        return done.status < 300 and not done.operation  # also where the server saw no change in it
+    return done.kind == "create" and done.effect == "created"
+
+
+def _resource(bundle: Json, entry: int) -> Json:
+    entries = bundle.get("entry") if isinstance(bundle, dict) else None
+    listed = entries[entry : entry + 1] if isinstance(entries, list) else []
+    return listed[0].get("resource") if listed and isinstance(listed[0], dict) else None
 
 
 def _parsed(body: bytes) -> Any:
