@@ -22,6 +22,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import Row, Store, World, stored
+from fhir_gym.fhir.store.stamping import milliseconds, moment_of
 from fhir_gym.fhir.store.store import Mark
 from fhir_gym.fhir.urls import decode_query, search_query
 from fhir_gym.types import Json, Resource
@@ -135,6 +136,8 @@ class Session:
     def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
         """Store resources at their own ids, digits or not, without checks of references.
 
+        A resource keeps the `meta.lastUpdated` it has; one without it is updated now.
+
         Args:
             resources: Each with `resourceType` and `id`.
             next_id: The id that the next new resource takes if the client gives none; unless a higher one is due.
@@ -144,18 +147,17 @@ class Session:
             FhirError: A resource is unusable.
         """
         batch: _Batch = {}
-        updated, text = round(self.now.timestamp() * 1000), instant(self.now)
         with self._file_errors(), self.store.savepoint():
             for given in resources:
                 if self.validation == "strict":
                     from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
 
                     validate_strict(given)
-                self._add(given if normal else parsing.normalise(given), batch, updated, text)
+                self._add(given if normal else parsing.normalise(given), batch)
             self.store.put_all(batch.values())
         self._sequence.next_id = max(self._sequence.next_id, next_id or 0)
 
-    def _add(self, resource: Resource, batch: _Batch, updated: int, text: str) -> None:
+    def _add(self, resource: Resource, batch: _Batch) -> None:
         """Add the next version of a resource to a batch, which is stored first if it is full or holds another one."""
         kind, id = resource.get("resourceType"), resource.get("id")
         if kind not in _TYPES:
@@ -171,11 +173,13 @@ class Session:
         if id.isascii() and id.isdigit() and len(id) <= 15:
             self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
         rid, version = (old.rid, old.version + 1) if old else (self.store.take_rid(), 1)
-        meta = {"versionId": str(version), "lastUpdated": text}
-        rest = {k: v for k, v in resource.get("meta", {}).items() if k not in meta}
+        given = resource.get("meta", {})
+        updated = moment_of(given.get("lastUpdated")) or self.now
+        meta = {"versionId": str(version), "lastUpdated": instant(updated)}
+        rest = {k: v for k, v in given.items() if k not in meta}
         kept = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
         kept |= {k: v for k, v in resource.items() if k not in kept}
-        batch[kind, id] = Row(rid, kind, id, version, updated, 0, "PUT", parsing.dumps(kept)), kept
+        batch[kind, id] = Row(rid, kind, id, version, milliseconds(updated), 0, "PUT", parsing.dumps(kept)), kept
 
     def checkpoint(self) -> Checkpoint:
         """Remember this state; `rollback` returns to it any number of times."""

@@ -1,46 +1,200 @@
-"""Ids for resources a task adds: new to the world and like those an electronic health record gives out."""
+"""Ids and times of update for resources a task adds: like those of the world, so that neither tells them apart."""
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
+from fhir_gym.fhir.context import instant
+from fhir_gym.fhir.store.stamping import at, before, last_happened, settled
 from fhir_gym.fhir.store.world import World
+from fhir_gym.types import Resource
 
-__all__ = ["Ids", "id_number"]
+__all__ = ["Ids", "id_number", "past_update"]
 
-_LETTER = "e"
-"""Leads every id: a server refuses a client's ids that are made of digits only (HAPI-0960)."""
-_FORM = re.compile(rf"{_LETTER}?([0-9]{{1,15}})")
-_FARTHEST = 900_000
-"""How far above the world's next id the numbers may start; below the range where ids would look odd."""
-_GAP = 40
+_SAMPLE = 64
+"""Resources of a type that are looked at to learn what its ids are like."""
+_NUMBERED = re.compile(r"([A-Za-z]*)([0-9]{1,15})(?:-[0-9]+)?")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)")
+_RANDOM = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3,}[0-9a-f]*", re.IGNORECASE)
+_UUID = 36
+_UUID_KINDS = (14, 19)
+"""Where a UUID says what kind of UUID it is."""
+_DIGITS = 7
+_LONGEST = 64
+_ATTEMPTS = 4
+_UNTYPED = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What some of a type's ids are like.
+
+    Attributes:
+        before: What stands before the number.
+        digits: How long the number is at least.
+        low: The lowest number.
+        high: The highest.
+        after: What stands behind the number.
+        model: An id whose hexadecimal digits are all random; the rest does not matter then.
+    """
+
+    before: str = ""
+    digits: int = 0
+    low: int = 1
+    high: int = 10**_DIGITS - 1
+    after: str = ""
+    model: str = ""
+
+    def draw(self, rng: random.Random) -> str:
+        """An id of this form, which may be taken."""
+        if self.model:
+            return self._random(rng)
+        number = rng.randrange(self.low, self.high + 1)
+        return f"{self.before}{number:0{self.digits}d}{self.after}"
+
+    def _random(self, rng: random.Random) -> str:
+        digits = iter(f"{rng.getrandbits(4 * len(self.model)):0{len(self.model)}x}")
+        kept = _UUID_KINDS if len(self.model) == _UUID else ()
+        mixed = (
+            old if old == "-" or place in kept else new
+            for place, (old, new) in enumerate(zip(self.model, digits, strict=True))
+        )
+        found = "".join(mixed)
+        return found if self.model == self.model.lower() else found.upper()
+
+
+class _Type:
+    """What a world's resources of one type are like, learnt from a few of them."""
+
+    def __init__(self, world: World, resource_type: str) -> None:
+        self._type = resource_type
+        self._sample = world.sample(resource_type, _SAMPLE)
+        self._other = None if self._sample else _most_common(world)
+
+    @cached_property
+    def forms(self) -> Sequence[_Form]:
+        """Forms of the ids, each as often as it was met."""
+        if self._sample:
+            return _forms([id for id, _ in self._sample])
+        other = self._other.forms[0] if self._other else _Form(before="?", digits=_DIGITS)
+        if other.model or not other.before:
+            return [other]
+        return [_Form(before=self._type[:3].upper() or "E", digits=max(_DIGITS, other.digits))]
+
+    @cached_property
+    def updates(self) -> Sequence[int]:
+        """Times of last update in milliseconds, in order."""
+        if self._other:
+            return self._other.updates
+        return sorted(updated for _, updated in self._sample)
+
+
+_learnt: WeakKeyDictionary[World, dict[str, _Type]] = WeakKeyDictionary()
+
+
+def _type(world: World, resource_type: str) -> _Type:
+    known = _learnt.setdefault(world, {})
+    if resource_type not in known:
+        known[resource_type] = _Type(world, resource_type)
+    return known[resource_type]
+
+
+def _most_common(world: World) -> _Type | None:
+    counts = world.manifest.counts
+    return _type(world, max(counts, key=lambda name: counts[name])) if counts else None
+
+
+def _forms(ids: Sequence[str]) -> list[_Form]:
+    found: dict[tuple[str, str], list[str]] = {}
+    forms: list[_Form] = []
+    for id in ids:
+        if _RANDOM.fullmatch(id) and not id.isdigit():
+            forms.append(_Form(model=id))
+        elif match := _LAST_NUMBER.fullmatch(id):
+            found.setdefault((match[1], match[3]), []).append(match[2])
+        else:
+            forms.append(_Form(before=f"{id[: _LONGEST - 8]}-", high=999))
+    for (front, back), texts in found.items():
+        widths = {len(text) for text in texts}
+        numbers = [int(text) for text in texts]
+        digits = widths.pop() if len(widths) == 1 else 0
+        forms += [_Form(front, digits, min(numbers), max(numbers), back)] * len(texts)
+    return forms
 
 
 class Ids:
-    """Ids with numbers above the world's highest, in random order, so that the order of drawing says nothing.
+    """Gives out ids that the world might have given out itself, in no order.
+
+    An id has the form of the world's ids of its type (`Slot`: ``"SLOT0004711"``) with a number between theirs, so that
+    sorted by id the new resources lie scattered among the world's. It is never made of digits only, as a server refuses
+    such ids from a client (HAPI-0960): there, and where no number is free, a further number follows (``"4711-3"``).
 
     Args:
         rng: Source of chance.
         world: The world they must be new to.
-        count: How many are needed.
+        count: Not used.
     """
 
-    def __init__(self, rng: random.Random, world: World, count: int) -> None:
-        number = world.manifest.next_id + rng.randrange(1_000, _FARTHEST)
-        numbers = []
-        for _ in range(count):
-            number += rng.randrange(1, _GAP)
-            numbers.append(f"{_LETTER}{number}")
-        rng.shuffle(numbers)
-        self._numbers = numbers
+    def __init__(self, rng: random.Random, world: World, count: int | None = None) -> None:
+        self._rng = rng
+        self._world = world
+        self._given: set[str] = set()
 
-    def new(self) -> str:
-        """The next id (``"e905513"``)."""
-        return self._numbers.pop()
+    def new(self, resource_type: str = _UNTYPED) -> str:
+        """The next id.
+
+        Args:
+            resource_type: Type of the resource it is for.
+        """
+        forms = _type(self._world, resource_type).forms
+        form = forms[self._rng.randrange(len(forms))]
+        for _ in range(_ATTEMPTS):
+            id = form.draw(self._rng)
+            if not id.isdigit() and self._free(resource_type, id):
+                break
+        else:
+            id = self._with_number(resource_type, id)
+        self._given.add(id)
+        return id
+
+    def _with_number(self, resource_type: str, id: str) -> str:
+        most = 10
+        while True:
+            found = f"{id[: _LONGEST - 16]}-{self._rng.randrange(1, most)}"
+            if self._free(resource_type, found):
+                return found
+            most *= 2
+
+    def _free(self, resource_type: str, id: str) -> bool:
+        return id not in self._given and not self._world.holds(resource_type, id)
+
+
+def past_update(rng: random.Random, world: World, resource: Resource | None = None) -> str:
+    """A time at which a resource of the world may have been updated last, as a server writes it.
+
+    Args:
+        rng: Source of chance.
+        world: The world; the times are spread like those of its resources, those of the same type if there are any.
+        resource: What is to have the time: it is then not before anything the resource says has happened.
+    """
+    updates = _type(world, resource["resourceType"] if resource else _UNTYPED).updates
+    if len(updates) > 1:
+        place = rng.randrange(len(updates) - 1)
+        moment = at(rng.randint(updates[place], updates[place + 1]))
+    else:
+        moment = before(world.now, rng.getrandbits(64))
+    happened = last_happened(resource, world.now) if resource else None
+    if happened and moment < happened:
+        moment = settled(happened, world.now, rng.getrandbits(64))
+    return instant(moment)
 
 
 def id_number(id: object) -> int | None:
     """The number in an id from a counter, a task's or a server's; None for ids of another form."""
-    match = _FORM.fullmatch(str(id))
-    return int(match[1]) if match else None
+    match = _NUMBERED.fullmatch(str(id))
+    return int(match[2]) if match else None

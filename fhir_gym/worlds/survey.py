@@ -8,29 +8,16 @@ from hashlib import blake2b
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.store.stamping import clinical_dates, moment_of
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.files import Record
 from fhir_gym.worlds.hospital import NOW
 
-__all__ = ["MOST_PROBLEMS", "Survey", "clinical_dates", "present"]
+__all__ = ["MOST_PROBLEMS", "Survey", "present"]
 
 MOST_PROBLEMS = 20
 """An import gives up after so many."""
 
-# Elements that say when something happened or was written down; plans and bookings (start, occurrence…) are left out.
-_DATES = (
-    "effectiveDateTime",
-    "effectiveInstant",
-    "issued",
-    "authoredOn",
-    "performedDateTime",
-    "recordedDate",
-    "assertedDate",
-    "dateAsserted",
-    "created",
-    "date",
-)
-_PERIODS = {"effectivePeriod": None, "performedPeriod": None, "period": "Encounter"}
 _QUARTER = timedelta(minutes=15)
 _TYPES = frozenset(RESOURCE_TYPES)
 
@@ -87,7 +74,7 @@ class Survey:
 
     def _date(self, resource: Resource, identity: str) -> None:
         meta = resource.get("meta")
-        updated = _instant(meta.get("lastUpdated")) if isinstance(meta, dict) else None
+        updated = moment_of(meta.get("lastUpdated")) if isinstance(meta, dict) else None
         if updated and (self.updated is None or updated > self.updated):
             self.updated = updated
         for element, moment in clinical_dates(resource):
@@ -105,26 +92,6 @@ def _unusable(value: Json) -> str | None:
     if not isinstance(value.get("id"), str) or not value["id"]:
         return f"a {kind} without an id"
     return None
-
-
-def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
-    """When something happened according to this resource: pairs of element and instant (without a zone: UTC)."""
-    found: list[tuple[str, Json]] = [(name, resource[name]) for name in _DATES if name in resource]
-    for name, only in _PERIODS.items():
-        period = resource.get(name)
-        if isinstance(period, dict) and only in (None, resource["resourceType"]):
-            found.append((f"{name}.start", period.get("start")))
-    return [(name, moment) for name, value in found if (moment := _instant(value))]
-
-
-def _instant(value: Json) -> datetime | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:  # a year or a month alone says too little
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def present(survey: Survey) -> tuple[datetime, str]:

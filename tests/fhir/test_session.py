@@ -85,7 +85,8 @@ def test_read(session: Session) -> None:
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/fhir+json;charset=UTF-8"
     assert answer.headers["ETag"] == 'W/"1"'
-    assert answer.headers["Last-Modified"] == "Mon, 13 Nov 2023 10:15:00 GMT"
+    updated = datetime.fromisoformat(answer.json()["meta"]["lastUpdated"])
+    assert answer.headers["Last-Modified"] == updated.strftime("%a, %d %b %Y %H:%M:%S GMT")
     assert answer.headers["Content-Location"] == "http://localhost:8080/fhir/Patient/S1/_history/1"
     assert answer.json()["name"][0]["family"] == "O'Brien"
     assert b"\n" not in answer.body

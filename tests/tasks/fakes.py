@@ -35,6 +35,12 @@ class FakeWorld:
     def search(self, resource_type: str, **params: object) -> list[Resource]:
         return []
 
+    def holds(self, resource_type: str, id: str) -> bool:
+        return False
+
+    def sample(self, resource_type: str, most: int) -> list[tuple[str, int]]:
+        return []
+
     def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
         return iter(())
 

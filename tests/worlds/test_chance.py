@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -41,9 +42,14 @@ def test_weights() -> None:
         chance.weighted([("a", 0)])
 
 
-def test_ids_count_up_by_prefix() -> None:
-    ids = Ids()
-    assert [ids.new("A"), ids.new("B"), ids.new("A")] == ["A00001", "B00001", "A00002"]
+def test_ids_count_up_by_prefix_and_leave_gaps() -> None:
+    ids, again = Ids(), Ids()
+    drawn = [ids.new("A") for _ in range(1_000)]
+    assert ids.new("B").startswith("B")
+    assert drawn == [again.new("A") for _ in range(1_000)]
+    numbers = [int(id.removeprefix("A")) for id in drawn]
+    steps = [later - earlier for earlier, later in pairwise(numbers)]
+    assert min(steps) >= 1 and max(steps) <= 15 and 7 < statistics.mean(steps) < 9
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3))

@@ -17,6 +17,7 @@ from fhir_gym.fhir.context import instant
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT, MAIN, index_statements, table_statements
+from fhir_gym.fhir.store.stamping import last_update, milliseconds, moment_of
 from fhir_gym.types import Resource
 
 __all__ = ["WorldBuilder"]
@@ -86,7 +87,8 @@ class WorldBuilder:
         """Add one resource; a second one of the same type and id is refused.
 
         Args:
-            resource: With `resourceType` and `id`; `meta.versionId` and `meta.lastUpdated` are stamped where absent.
+            resource: With `resourceType` and `id`; `meta.versionId` and `meta.lastUpdated` are stamped where absent:
+                the first version, and a time of update in the world's past (`last_update`).
 
         Returns:
             The resource as stored.
@@ -141,11 +143,7 @@ class WorldBuilder:
         meta = resource.setdefault("meta", {})
         version = str(meta.get("versionId", ""))
         number = int(version) if version.isascii() and version.isdigit() and 0 < len(version) < 10 else 1
-        try:
-            updated = datetime.fromisoformat(str(meta["lastUpdated"]))
-        except (KeyError, ValueError):
-            updated = self._now
-        updated = updated if updated.tzinfo else updated.replace(tzinfo=UTC)
+        updated = moment_of(meta.get("lastUpdated")) or last_update(resource, self._now)
         resource["meta"] = {
             **{k: v for k, v in meta.items() if k in ("id", "extension")},
             "versionId": str(number),
@@ -156,7 +154,7 @@ class WorldBuilder:
         rest = {k: v for k, v in resource.items() if k not in ordered}
         resource.clear()
         resource.update(ordered | rest)
-        return number, round(updated.timestamp() * 1000)
+        return number, milliseconds(updated)
 
     def _queue(self, table: str, row: tuple[object, ...]) -> None:
         pending = self._pending.setdefault(table, [])

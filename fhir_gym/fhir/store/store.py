@@ -115,13 +115,18 @@ class Store:
     def history(self, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None) -> list[Row]:
         """Versions of a type, or of all types, newest first; `since` in milliseconds since the epoch."""
         where, values = _history_filter(resource_type, since)
-        query = f"SELECT {_COLUMNS} FROM overlay.version {where} ORDER BY seq DESC LIMIT ? OFFSET ?"
-        page = self._select(query, (*values, limit, offset))
-        if len(page) < limit:
-            written = self._select_one(f"SELECT count(*) FROM overlay.version {where}", values) if offset else 0
-            query = f"SELECT {_COLUMNS} FROM main.resource {where} ORDER BY updated DESC, rid DESC LIMIT ? OFFSET ?"
-            page += self._select(query, (*values, limit - len(page), max(0, offset - written)))
-        return page
+        both = (
+            f"SELECT updated, seq, rid FROM overlay.version {where} UNION ALL "
+            f"SELECT updated, 0 AS seq, rid FROM main.resource {where}"
+        )
+        order = "ORDER BY updated DESC, seq DESC, rid DESC"
+        keys = self.db.execute(f"{both} {order} LIMIT ? OFFSET ?", (*values, *values, limit, offset)).fetchall()
+        return [self._version(seq, rid) for _, seq, rid in keys]
+
+    def _version(self, seq: int, rid: int) -> Row:
+        """A version from the overlay's log, or the world's with `seq` 0."""
+        table, column, value = ("overlay.version", "seq", seq) if seq else ("main.resource", "rid", rid)
+        return self._select(f"SELECT {_COLUMNS} FROM {table} WHERE {column} = ?", (value,))[0]
 
     def history_total(self, resource_type: str | None) -> int:
         """Number of versions `history` goes through."""

@@ -22,7 +22,7 @@ from fhir_gym.worlds.hospital.times import NOW
 
 __all__ = ["FULL", "MINI", "NOW", "VERSION", "Size", "generate", "readings"]
 
-VERSION = 2
+VERSION = 3
 """Counts up whenever other resources come out of the same seed; so it must when the hospital's generators change."""
 
 

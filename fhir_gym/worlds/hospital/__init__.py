@@ -28,7 +28,7 @@ from fhir_gym.worlds.hospital.times import DAY, NOW, minutes
 
 __all__ = ["NOW", "PATIENTS", "VERSION", "generate"]
 
-VERSION = 1
+VERSION = 2
 """Counts up whenever other resources come out of the same seed: cached worlds of older versions are built anew."""
 
 PATIENTS = 80

@@ -6,10 +6,10 @@ Only integers are drawn and added: no libm, no floating sums (their rounding cha
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-__all__ = ["Chance", "Ids", "decimal"]
+__all__ = ["Chance", "Ids", "decimal", "numbered"]
 
 T = TypeVar("T")
 
@@ -63,17 +63,32 @@ class Chance:
         return mean + (sum(self._random.randbytes(12)) - 1530) * deviation // 256
 
 
+def numbered(prefix: str, step: int = 15) -> Iterator[str]:
+    """Ids of a prefix, upwards with gaps: `OBS0000009`, `OBS0000012`, … The same on every machine.
+
+    With letters: any FHIR server takes them in a PUT. With gaps: what is added to the world finds ids between them.
+
+    Args:
+        prefix: What they begin with.
+        step: The largest step from one number to the next.
+    """
+    chance, number = Chance("ids", prefix), 0
+    while True:
+        number += chance.between(1, step)
+        yield f"{prefix}{number:07d}"
+
+
 class Ids:
-    """Counts up ids of a prefix: `OBS00001`, `OBS00002`, … With letters: any FHIR server takes them in a PUT."""
+    """Gives out ids, those of each prefix in the order of `numbered`."""
 
     def __init__(self) -> None:
-        self._next: dict[str, int] = {}
+        self._runs: dict[str, Iterator[str]] = {}
 
     def new(self, prefix: str) -> str:
         """The next id of that prefix."""
-        number = self._next.get(prefix, 1)
-        self._next[prefix] = number + 1
-        return f"{prefix}{number:05d}"
+        if prefix not in self._runs:
+            self._runs[prefix] = numbered(prefix)
+        return next(self._runs[prefix])
 
 
 def decimal(scaled: int, digits: int) -> float | int:

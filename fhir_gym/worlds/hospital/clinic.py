@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
+from itertools import islice
 from typing import Any
 
 from fhir_gym.types import Resource
 from fhir_gym.worlds.hospital import terms
-from fhir_gym.worlds.hospital.chance import Chance
+from fhir_gym.worlds.hospital.chance import Chance, numbered
 from fhir_gym.worlds.hospital.names import CITIES, FAMILY
 from fhir_gym.worlds.hospital.people import Person, address, given_name, telephone
 from fhir_gym.worlds.hospital.times import NOW, iso, years_before
@@ -27,16 +29,27 @@ __all__ = [
     "staff_resources",
 ]
 
-HOSPITAL, LABORATORY, WARD, EMERGENCY = "ORG001", "ORG002", "LOC001", "LOC002"
+_STEP = 150
+"""Largest step between the numbers of what there is little of, so that something may be added between."""
 
-INSURERS = (
-    ("INS001", "Atlantic Mutual Health"),
-    ("INS002", "Beacon Hill Health Plan"),
-    ("INS003", "Commonwealth Care Alliance of Boston"),
-    ("INS004", "Evergreen Insurance"),
-    ("INS005", "Northern Star Health"),
-    ("INS006", "Medicare"),
+
+@cache
+def _ids(prefix: str) -> tuple[str, ...]:
+    return tuple(islice(numbered(prefix, _STEP), 40))
+
+
+HOSPITAL, LABORATORY = _ids("ORG")[:2]
+WARD, EMERGENCY = _ids("LOC")[:2]
+
+_INSURERS = (
+    "Atlantic Mutual Health",
+    "Beacon Hill Health Plan",
+    "Commonwealth Care Alliance of Boston",
+    "Evergreen Insurance",
+    "Northern Star Health",
+    "Medicare",
 )
+INSURERS = tuple(zip(_ids("INS"), _INSURERS, strict=False))
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,7 @@ class Clinician:
     """A doctor with a schedule.
 
     Attributes:
-        id: Id of the Practitioner; role and schedule carry the same number.
+        id: Id of the Practitioner.
         given: Given name.
         family: Family name.
         sex: "male" or "female".
@@ -114,17 +127,17 @@ class Clinician:
     @property
     def role(self) -> str:
         """Id of the PractitionerRole."""
-        return f"ROLE{self.number + 1:03d}"
+        return _ids("ROLE")[self.number]
 
     @property
     def schedule(self) -> str:
         """Id of the Schedule."""
-        return f"SCH{self.number + 1:03d}"
+        return _ids("SCH")[self.number]
 
     @property
     def location(self) -> str:
         """Id of the Location of the doctor's department."""
-        return _department_ids("LOC", 3)[self.specialty.department]
+        return _department_ids("LOC")[self.specialty.department]
 
 
 def clinicians(seed: int) -> tuple[Clinician, ...]:
@@ -138,7 +151,7 @@ def clinicians(seed: int) -> tuple[Clinician, ...]:
         given = given_name(chance, sex)
         while any((given, family) == (other.given, other.family) for other in found):
             given = given_name(chance, sex)
-        found.append(Clinician(f"PRA{number + 1:03d}", given, family, sex, specialty, number))
+        found.append(Clinician(_ids("PRA")[number], given, family, sex, specialty, number))
     return tuple(found)
 
 
@@ -146,8 +159,8 @@ def _departments() -> tuple[str, ...]:
     return tuple(dict.fromkeys(specialty.department for specialty in _SPECIALTIES))
 
 
-def _department_ids(prefix: str, first: int) -> dict[str, str]:
-    return {name: f"{prefix}{number:03d}" for number, name in enumerate(_departments(), first)}
+def _department_ids(prefix: str) -> dict[str, str]:
+    return dict(zip(_departments(), _ids(prefix)[2:], strict=False))
 
 
 def organizations_and_places(seed: int) -> Iterator[Resource]:
@@ -159,14 +172,14 @@ def organizations_and_places(seed: int) -> Iterator[Resource]:
         "address": [home | {"country": "US"}],
     }
     yield _organization(LABORATORY, "Longview Clinical Laboratory", "dept", "Hospital Department", HOSPITAL)
-    for name, ident in _department_ids("ORG", 3).items():
+    for name, ident in _department_ids("ORG").items():
         yield _organization(ident, f"{name} Department", "dept", "Hospital Department", HOSPITAL)
     for ident, name in INSURERS:
         yield _organization(ident, name, "ins", "Insurance Company") | {"address": [address(chance, use="work")]}
     yield _location(WARD, "Inpatient Ward", "HOSP", "Hospital", HOSPITAL)
     yield _location(EMERGENCY, "Emergency Room", "ER", "Emergency room", HOSPITAL)
-    places = _department_ids("LOC", 3)
-    for name, owner in _department_ids("ORG", 3).items():
+    places = _department_ids("LOC")
+    for name, owner in _department_ids("ORG").items():
         yield _location(places[name], f"{name} Clinic", "OF", "Outpatient facility", owner)
 
 
@@ -195,7 +208,7 @@ def _location(ident: str, name: str, kind: str, display: str, owner: str) -> Res
 
 def staff_resources(seed: int, staff: tuple[Clinician, ...]) -> Iterator[Resource]:
     """Practitioner, PractitionerRole and Schedule of every doctor."""
-    departments = _department_ids("ORG", 3)
+    departments = _department_ids("ORG")
     for doctor in staff:
         chance = Chance(seed, "staff", doctor.id)
         yield _practitioner(chance, doctor)
