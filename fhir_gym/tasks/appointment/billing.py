@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from datetime import date, timedelta
+from weakref import WeakKeyDictionary
+
+import orjson
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
@@ -16,6 +20,7 @@ __all__ = [
     "COVERAGE_CLASS",
     "Cover",
     "Guarantor",
+    "Insurer",
     "Ledger",
     "account",
     "class_values",
@@ -56,8 +61,8 @@ class Cover(Params):
         status: Coverage status.
         start: First day.
         end: Last day; None if it goes on.
-        group: Number of the employer group.
-        plan: Number of the plan.
+        group: Number of the employer group; empty if it is not said.
+        plan: Number of the plan; empty if it is not said.
     """
 
     id: str
@@ -67,8 +72,22 @@ class Cover(Params):
     status: str
     start: str
     end: str | None
-    group: str
-    plan: str
+    group: str = ""
+    plan: str = ""
+
+
+class Insurer(Params):
+    """An Organization that pays.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        active: Whether it still exists.
+    """
+
+    id: str
+    name: str
+    active: bool = True
 
 
 class Guarantor(Params):
@@ -115,9 +134,11 @@ def insurer_name(rng: random.Random, world: World) -> str:
     Raises:
         TaskError: The world knows too many names.
     """
+    known = _organizations(world)
     for _ in range(_TRIES):
         name = " ".join(rng.choice(words) for words in (_INSURER_FIRST, _INSURER_SECOND, _INSURER_THIRD))
-        if not world.search("Organization", name=name):
+        place = bisect_left(known, name.casefold())
+        if not any(one.startswith(name.casefold()) for one in known[place : place + 1]):
             return name
     raise TaskError(f"the world {world.manifest.name} has insurers of all names that were tried ({_TRIES})")
 
@@ -137,15 +158,15 @@ def in_days(today: date, days: int) -> str:
     return (today + timedelta(days=days)).isoformat()
 
 
-def insurer(id: str, name: str, *, active: bool = True) -> Resource:
+def insurer(one: Insurer) -> Resource:
     """The Organization."""
     kind = {"system": _ORGANIZATION_TYPE, "code": "ins", "display": "Insurance Company"}
     return {
         "resourceType": "Organization",
-        "id": id,
-        "active": active,
+        "id": one.id,
+        "active": one.active,
         "type": [{"coding": [kind]}],
-        "name": name,
+        "name": one.name,
     }
 
 
@@ -156,6 +177,7 @@ def coverage_class(code: str, value: str) -> Resource:
 
 def coverage(cover: Cover) -> Resource:
     """The Coverage."""
+    classes = [coverage_class(kind, value) for kind in _CLASSES if (value := getattr(cover, kind))]
     return {
         "resourceType": "Coverage",
         "id": cover.id,
@@ -165,7 +187,7 @@ def coverage(cover: Cover) -> Resource:
         "beneficiary": reference("Patient", cover.patient),
         "period": _period(cover.start, cover.end),
         "payor": [reference("Organization", cover.insurer)],
-        "class": [coverage_class("group", cover.group), coverage_class("plan", cover.plan)],
+        **({"class": classes} if classes else {}),
     }
 
 
@@ -205,6 +227,17 @@ def counts_on(today: str, period: Json) -> bool:
 def stands(guarantor: Resource, today: str) -> bool:
     """Whether an entry of ``Account.guarantor`` counts on a day: not on hold, and in its period."""
     return not guarantor.get("onHold", False) and counts_on(today, guarantor.get("period"))
+
+
+_known: WeakKeyDictionary[World, list[str]] = WeakKeyDictionary()
+
+
+def _organizations(world: World) -> list[str]:
+    """Names of the organizations of a world without capitals, sorted; read once for each world."""
+    if world not in _known:
+        bodies = (orjson.loads(body) for body in world.resources("Organization"))
+        _known[world] = sorted(str(one.get("name", "")).casefold() for one in bodies)
+    return _known[world]
 
 
 def _guarantor(one: Guarantor) -> Resource:

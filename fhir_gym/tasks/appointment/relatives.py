@@ -91,13 +91,24 @@ def fitting(patient: Person, today: date, *, youngest: int = 0) -> list[str]:
     return [word for word, one in RELATIONS.items() if age + one.older[0] > youngest and age + one.older[1] < _OLDEST]
 
 
-def new_relative(rng: random.Random, patient: Person, id: str, relation: str) -> Relative:
-    """Someone who is that to a patient: the same family name, another given name."""
+def new_relative(
+    rng: random.Random, patient: Person, id: str, relation: str, *, gender: str = "", given: str = ""
+) -> Relative:
+    """Someone who is that to a patient: the same family name, another given name.
+
+    Args:
+        rng: Source of chance.
+        patient: The patient.
+        id: Id of the related person.
+        relation: One of `RELATIONS`.
+        gender: Their gender, where the relation implies none; drawn if empty.
+        given: Their given name; drawn if empty.
+    """
     one = RELATIONS[relation]
-    gender = one.gender or rng.choice(("female", "male"))
+    gender = one.gender or gender or rng.choice(("female", "male"))
     days = rng.randrange(int(one.older[0] * _YEAR), int(one.older[1] * _YEAR))
     born = date.fromisoformat(patient.birth_date) - timedelta(days=days)
-    given = other_given(rng, patient.model_copy(update={"gender": gender}))
+    given = given or other_given(rng, patient.model_copy(update={"gender": gender}))
     person = relative_with(rng, patient, id, given=given, gender=gender, birth_date=born.isoformat())
     return Relative(patient=patient.id, person=person, relation=relation)
 

@@ -14,6 +14,7 @@ from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.billing import (
     COVERAGE_CLASS,
     Cover,
+    Insurer,
     class_values,
     coverage,
     coverage_class,
@@ -184,9 +185,9 @@ class EnterInsurance(Task[EnterInsuranceParams]):
             patient(p.patient),
             patient(p.namesake),
             *map(related_person, p.decoys),
-            insurer(p.insurer, p.insurer_name),
-            insurer(longer, f"{p.insurer_name} of New England"),
-            insurer(gone, p.insurer_name, active=False),
+            insurer(Insurer(id=p.insurer, name=p.insurer_name)),
+            insurer(Insurer(id=longer, name=f"{p.insurer_name} of New England")),
+            insurer(Insurer(id=gone, name=p.insurer_name, active=False)),
             coverage(p.earlier),
         ]
 
