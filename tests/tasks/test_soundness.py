@@ -204,7 +204,7 @@ class Tangled(NewPatient):
 
 class WrongGold(SearchExistingPatient):
     def gold(self, p: Any, fhir: Fhir) -> Gold:
-        yield Finish([p.decoys[0].id])
+        yield Finish([next(one.id for one in p.scene if one.id != p.person.id)])
 
 
 class SlowGold(SearchExistingPatient):
@@ -295,20 +295,18 @@ def test_a_failure_can_be_played_again(tiny_world: World) -> None:
 
 
 class HowMany(SearchExistingPatient):
-    """A number is asked for: how many patients bear the name. It is always the same."""
+    """A number is asked for: two more than there are patients of that name and day of birth. It is always the same."""
 
     key = "count"
     answer: ClassVar[Any] = Count()
 
     def gold(self, p: Any, fhir: Fhir) -> Gold:
-        found = yield Get("/Patient", {"family:exact": p.person.family, "given:exact": p.person.given})
-        yield Finish([len(list(entries(found)))])
+        name = {"family:exact": p.person.family, "given:exact": p.person.given}
+        found = yield Get("/Patient", {**name, "birthdate": p.person.birth_date})
+        yield Finish([2 + len(list(entries(found)))])
 
     def checks(self, p: Any, end: EndState) -> Iterator[Check]:
         yield equal("count", end.answer_count(), 3)
-
-    def rests_on(self, p: Any) -> tuple[str, ...]:
-        return tuple(f"Patient/{one.id}" for one in (p.person, *p.decoys[:2]))
 
 
 def test_a_number_may_be_guessed_now_and_then_but_not_often(tiny_world: World) -> None:
@@ -340,11 +338,11 @@ class AsGood(SearchExistingPatient):
     """Every decoy would do as well, and the task says so."""
 
     def as_good(self, p: Any) -> frozenset[str]:
-        return frozenset(f"Patient/{one.id}" for one in p.decoys)
+        return frozenset(f"Patient/{one.id}" for one in p.scene)
 
 
 def test_what_is_as_good_is_no_decoy(tiny_world: World) -> None:
-    assert check_task(get_task(PACK, "02a"), tiny_world, range(1)).tallies["ignores decoys"].runs == 4
+    assert check_task(get_task(PACK, "02a"), tiny_world, range(1)).tallies["ignores decoys"].runs > 7
     task = AsGood()
     task.pack = PACK
     assert "ignores decoys" not in check_task(task, tiny_world, range(1)).tallies
