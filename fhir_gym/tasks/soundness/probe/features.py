@@ -112,12 +112,13 @@ class _Scene:
     def _of_targets(self, path: str, targets: Sequence[int | None]) -> Columns:
         columns: Columns = {}
         for kind in dict.fromkeys(self.records[at]["resourceType"] for at in targets if at is not None):
-            rows = [self.row[at] if at is not None and self.row_is(at, kind) else -1 for at in targets]
-            for name, column in self.columns(kind).items():
-                columns[f"{path} > {name}"] = np.append(column, np.nan)[rows]
+            known = self.columns(kind)
+            rows = [self.row[at] if at is not None and self._is(at, kind) else -1 for at in targets]
+            found = np.vstack([np.array(list(known.values())).T, np.full(len(known), np.nan)])[rows]
+            columns |= {f"{path} > {name}": found[:, place] for place, name in enumerate(known)}
         return columns
 
-    def row_is(self, at: int, kind: str) -> bool:
+    def _is(self, at: int, kind: str) -> bool:
         return bool(self.records[at]["resourceType"] == kind)
 
     def _of_referrers(self, label: str, referrers: Sequence[Sequence[int]]) -> Columns:
@@ -140,7 +141,7 @@ def _extreme(sign: float, values: Column) -> float:
 
 
 def _status(flat: Flat) -> str:
-    return next((str(flat[name][0]) for name in _STATUS if name in flat), "")
+    return next((str(flat[name][0]) for name in _STATUS if name in flat), "no status")
 
 
 def _holders(flats: Sequence[Flat]) -> Mapping[Json, list[int]]:
