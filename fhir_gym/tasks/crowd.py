@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from functools import cache
 from itertools import product
 from math import prod
+from typing import Any, TypeVar
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
@@ -29,6 +30,8 @@ NAME_AND_BIRTH = ("given", "family", "birth_date")
 """What a prompt tells people apart by."""
 
 _TRIES = 1_000
+
+Cell = TypeVar("Cell", bound=tuple[Any, ...])
 
 
 def crowd(
@@ -59,18 +62,31 @@ def crowd(
     Raises:
         TaskError: The world knows too many names, or no crowd of this size has so many who are mistakable.
     """
+    shape, cells = _cells(rng, size, len(by), fewest)
     for _ in range(_TRIES):
         seed = new_person(rng, world, "", resource_type=resource_type)
-        grid = _grid(rng, world, seed, rng.choice(_shapes(size, len(by))), resource_type)
-        if not all(is_new_name(world, resource_type, *name) for name in product(*grid[:2])):
-            continue
-        cells = rng.sample([*product(*grid)], size)
+        grid = _grid(rng, world, seed, shape, resource_type)
+        if all(is_new_name(world, resource_type, *name) for name in product(*grid[:2])):
+            break
+    else:
+        raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
+    people = []
+    for cell, birth in zip(cells, _births(rng, seed, size), strict=True):
+        given, family, *born = (values[n] for values, n in zip(grid, cell, strict=True))
+        people.append(person_called(rng, new_id(), given, family, seed.gender, born[0] if born else birth))
+    return tuple(people)
+
+
+def _cells(
+    rng: random.Random, size: int, dimensions: int, fewest: int
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The shape of a grid, and the cells of it that are taken."""
+    for _ in range(_TRIES):
+        shape = rng.choice(_shapes(size, dimensions))
+        cells = rng.sample([*product(*map(range, shape))], size)
         if fewest == 0 or len(_near_others(cells)) >= fewest:
-            return tuple(
-                person_called(rng, new_id(), cell[0], cell[1], seed.gender, cell[2] if len(cell) == 3 else birth)
-                for cell, birth in zip(cells, _births(rng, seed, size), strict=True)
-            )
-    raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
+            return shape, cells
+    raise TaskError(f"no crowd of {size} has {fewest} people who are mistaken for others in all ways")
 
 
 def mistakable(people: Sequence[Person], by: Sequence[str] = NAME_AND_BIRTH) -> list[Person]:
@@ -102,13 +118,13 @@ def crossings(people: Sequence[Person]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _near_others(cells: Collection[tuple[str, ...]]) -> set[tuple[str, ...]]:
+def _near_others(cells: Collection[Cell]) -> set[Cell]:
     """The cells that have, in every dimension, another one that differs from them there alone."""
     partly = _all_but_one(cells)
     return {cell for cell in cells if all(partly[n, *cell[:n], *cell[n + 1 :]] > 1 for n in range(len(cell)))}
 
 
-def _all_but_one(cells: Iterable[tuple[str, ...]]) -> Counter[tuple[int | str, ...]]:
+def _all_but_one(cells: Iterable[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
     """How many cells there are by all their values but one, and the number of that one."""
     return Counter((n, *cell[:n], *cell[n + 1 :]) for cell in cells for n in range(len(cell)))
 

@@ -6,6 +6,7 @@ import random
 import unicodedata
 from bisect import bisect_left
 from datetime import date, timedelta
+from functools import cache, lru_cache
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -162,13 +163,12 @@ def swapped(rng: random.Random, person: Person, id: str) -> Person:
 
 def other_given(rng: random.Random, person: Person) -> str:
     """A given name that neither starts the person's nor is started by it."""
-    names = [n for n in _GIVEN[person.gender] if not n.startswith(person.given) and not person.given.startswith(n)]
-    return rng.choice(names)
+    return rng.choice(_other_givens(person.gender, person.given))
 
 
 def longer_family(rng: random.Random, person: Person) -> str:
     """A double name that starts with the person's family name, as a search by family also finds."""
-    return f"{person.family}-{rng.choice([name for name in _FAMILY if name != person.family])}"
+    return f"{person.family}-{rng.choice(_other_families(person.family))}"
 
 
 def patient(person: Person) -> Resource:
@@ -204,7 +204,7 @@ def _draw(rng: random.Random, today: date, id: str) -> Person:
     gender = rng.choice(("female", "male"))
     family = rng.choice(_FAMILY)
     if "-" not in family and rng.random() < 0.1:
-        family = f"{family}-{rng.choice([name for name in _FAMILY if name != family and '-' not in name])}"
+        family = f"{family}-{rng.choice([name for name in _other_families(family) if '-' not in name])}"
     return Person(
         id=id,
         given=rng.choice(_GIVEN[gender]),
@@ -269,6 +269,17 @@ def _names(world: World, resource_type: str) -> list[tuple[str, str]]:
     return kinds[resource_type]
 
 
+@cache
+def _other_givens(gender: str, given: str) -> tuple[str, ...]:
+    return tuple(n for n in _GIVEN[gender] if not n.startswith(given) and not given.startswith(n))
+
+
+@cache
+def _other_families(family: str) -> tuple[str, ...]:
+    return tuple(name for name in _FAMILY if name != family)
+
+
+@lru_cache(maxsize=10_000)
 def _searched(name: str) -> str:
     """A name as a search compares it: without capitals and accents."""
     letters = unicodedata.normalize("NFKD", name.casefold())

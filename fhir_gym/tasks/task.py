@@ -21,7 +21,7 @@ from fhir_gym.tasks.clock import moment_in_words
 from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.ids import id_number
+from fhir_gym.tasks.ids import id_number, past_update
 from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.splits import Half, split_of
 from fhir_gym.tasks.verdict import Verdict
@@ -242,7 +242,7 @@ class Task(ABC, Generic[P]):
         used = own_phrasing if phrasing is None else phrasing
         if not 0 <= used < len(self.prompts):
             raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
-        setup = self.setup(params, world)
+        setup = [_updated_once(rng, world, one) for one in self.setup(params, world)]
         rng.shuffle(setup)  # the order of creation tells nothing of how the records were drawn
         highest = max(world.manifest.next_id, *(id_number(one["id"]) or 0 for one in setup), 0)
         next_id = highest + rng.randrange(1, _FARTHEST_CREATED)
@@ -254,6 +254,14 @@ class Task(ABC, Generic[P]):
         """The whole prompt: the present, the ask in one of its phrasings, the form of the answer."""
         ask = self.prompts[phrasing].format_map(self.words(p, world))
         return f"Present: {moment_in_words(world.now)}.\n\n{ask}\n\n{self.ending}"
+
+
+def _updated_once(rng: random.Random, world: World, resource: Resource) -> Resource:
+    """A resource as if it had been there all along: last updated at some time in the world's past."""
+    meta = {**resource.get("meta", {}), "lastUpdated": past_update(rng, world, resource)}
+    # A server keeps `meta` in this place.
+    placed = {"resourceType": resource["resourceType"], "id": resource["id"], "meta": meta}
+    return placed | {name: value for name, value in resource.items() if name not in placed}
 
 
 def _rng(*parts: Any) -> random.Random:

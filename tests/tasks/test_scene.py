@@ -136,7 +136,7 @@ def test_a_crowd_has_as_many_mistakable_people_as_are_asked_for() -> None:
 
 def test_doctors_may_be_mistaken_by_name_alone() -> None:
     doctors = crowd(
-        random.Random(1), fake_world(), map(str, count()).__next__, 5, by=NAME, resource_type="Practitioner"
+        random.Random(1), fake_world(), map(str, count()).__next__, 5, by=NAME, fewest=2, resource_type="Practitioner"
     )
     assert len({one.name for one in doctors}) == 5
     assert len(mistakable(doctors, NAME)) >= 2
