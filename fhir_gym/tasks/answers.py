@@ -13,10 +13,10 @@ from typing import Protocol
 from fhir_gym.tasks.compare import parse_reference
 from fhir_gym.types import Json
 
-__all__ = ["AnswerForm", "Count", "CountedIds", "IdSet", "Ids", "Nothing", "answer_count", "answer_id"]
+__all__ = ["AnswerForm", "Count", "CountedIds", "IdSet", "Ids", "Nothing", "answer_count", "answer_id", "answer_number"]
 
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}\Z")
-_DIGITS = re.compile(r"[0-9]{1,9}\Z")
+_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,30})?\Z")
 _UNFINISHED = "the episode ended without FINISH"
 
 
@@ -39,13 +39,17 @@ def answer_id(value: Json, resource_type: str, base_url: str = "") -> str | None
     return found[1] if found is not None and found[0] == resource_type else None
 
 
+def answer_number(value: Json) -> float | None:
+    """The number an answer names: ``3.1`` or ``"3.1"``; None if it names none."""
+    if isinstance(value, str) and _NUMBER.match(value.strip()):
+        return float(value) if "." in value else int(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def answer_count(value: Json) -> int | None:
-    """The number of things an answer names: ``3``, ``3.0`` or ``"3"``; None if it names none."""
-    if isinstance(value, str) and _DIGITS.match(value.strip()):
-        return int(value.strip())
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value // 1:
-        return None
-    return int(value)
+    """The number of things an answer names: ``3``, ``3.0``, ``"3"`` or ``"3.0"``; None if it names none."""
+    number = answer_number(value)
+    return None if number is None or number < 0 or number != number // 1 else int(number)
 
 
 class AnswerForm(Protocol):

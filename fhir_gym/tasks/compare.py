@@ -17,6 +17,7 @@ __all__ = [
     "address_parts",
     "differences",
     "has_coding",
+    "is_within",
     "named",
     "parse_reference",
     "phone_numbers",
@@ -32,6 +33,7 @@ _REFERENCE = re.compile(
     r"(?:(?P<base>.*)/)?(?P<type>[A-Z][A-Za-z]+)/(?P<id>[A-Za-z0-9\-.]{1,64})(?:/_history/[^/]+)?\Z"
 )
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)\Z")
+_US_DIGITS = 10
 _SPELLINGS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'", "\u2010": "-", "\u2011": "-", "\u00a0": " "})
 
 
@@ -54,11 +56,16 @@ def named(name: Json, given: str, family: str) -> bool:
 
 
 def _digits(number: str) -> str:
-    return "".join(character for character in number if character.isdecimal())
+    """The digits of a telephone number; a number of the United States without its country code."""
+    digits = "".join(character for character in number if character.isdecimal())
+    return digits[1:] if len(digits) == _US_DIGITS + 1 and digits.startswith("1") else digits
 
 
 def same_telephone(actual: Json, expected: str) -> bool:
-    """Whether two telephone numbers have the same digits; punctuation does not count."""
+    """Whether two telephone numbers have the same digits, with the country code ``+1`` or without.
+
+    Punctuation does not count.
+    """
     return isinstance(actual, str) and _digits(actual) == _digits(expected) != ""
 
 
@@ -86,15 +93,31 @@ def has_coding(concept: Json, system: str, code: str) -> bool:
 def same_moment(actual: Json, expected: str) -> bool:
     """Whether a date or dateTime is the expected one, at the precision of the expected one.
 
-    Two instants are compared as instants whatever their zone; a value finer than expected counts by the day, month or
-    year it was written with, a coarser one is different.
+    Two instants are compared as instants whatever their zone. A value finer than expected counts by the day, month or
+    year it lies in, in UTC if it says its zone; a coarser one is different.
     """
     if not isinstance(actual, str):
         return False
     if "T" in expected:
         mine, theirs = _instant(actual), _instant(expected)
         return actual == expected if mine is None or theirs is None else mine == theirs
-    return re.fullmatch(re.escape(expected) + r"([-T].*)?", actual) is not None
+    moment = _instant(actual)
+    written = actual if moment is None else moment.isoformat()
+    return re.fullmatch(re.escape(expected) + r"([-T].*)?", written) is not None
+
+
+def is_within(moment: str, period: Json) -> bool:
+    """Whether an instant lies in a Period; a bound that is a date holds for its whole day, a missing one for ever."""
+    at = _instant(moment)
+    return isinstance(period, dict) and at is not None and _is_in_order(period.get("start"), at, period.get("end"))
+
+
+def _is_in_order(start: Json, at: datetime, end: Json) -> bool:
+    bounds = [(one, _instant(one) if isinstance(one, str) else None) for one in (start, end)]
+    day = at.isoformat()
+    (first, begins), (last, ends) = bounds
+    begun = first is None or (begins <= at if begins is not None else str(first) <= day)
+    return begun and (last is None or (ends >= at if ends is not None else str(last) >= day[: len(str(last))]))
 
 
 def _instant(text: str) -> datetime | None:

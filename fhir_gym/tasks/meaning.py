@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.fhir.definitions import DATA_TYPES, Element, children, modifiers
-from fhir_gym.tasks.compare import plain
+from fhir_gym.tasks.clock import instant
+from fhir_gym.tasks.compare import is_within, plain
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, Rule, fits_vocabulary
 from fhir_gym.types import Json, Resource
@@ -28,7 +29,7 @@ _TAKES_BACK = re.compile(
     r"hold|held|withh\w+|withdr\w+|revok\w*|retract\w*|rescind\w*|abort\w*|suspend\w*|postpon\w*|defer\w*|skip\w*|"
     r"omit\w*|avoid\w*|refus\w*|reject\w*|declin\w*|den(?:y|ies|ied)|refut\w*|rul(?:e|ed|ing)[ -]out|forbid\w*|"
     r"prohibit\w*|contraindicat\w*|in(?:[ -])error|erroneous\w*|mistak\w*|wrong\w*|incorrect\w*|invalid\w*|instead|"
-    r"unless|only if|if needed|as needed|prn|except|unconfirmed|deceased|dead|died|inactive|obsolete|superseded|"
+    r"unless|only if|if needed|as needed|prn|except|deceased|dead|died|inactive|obsolete|superseded|"
     r"replaced|different patient|other patient|another patient|someone else|somebody else)\b"
 )
 _ANNULS = re.compile(
@@ -93,9 +94,7 @@ class _Reader:
             day = _day(value)
             return day is not None and abs(day - today) <= timedelta(days=1)
         if rule == "in force":
-            period = value if isinstance(value, dict) else {}
-            begins, ends = (_day(period.get(bound, today.isoformat())) for bound in ("start", "end"))
-            return begins is not None and ends is not None and begins <= today <= ends
+            return is_within(instant(self.end.world.now), value)
         return rule != "by name" or not any(True for _ in _targets(value))
 
 

@@ -36,7 +36,7 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
     "RelatedPerson": {**_PERSON, "period": "in force"},
     "Condition": {
         **dict.fromkeys(("category", "recorder", "asserter", "evidence", "note"), "anything"),
-        "verificationStatus": ("confirmed",),
+        "verificationStatus": ("confirmed", "unconfirmed", "provisional", "differential"),
         "recordedDate": "today",
     },
     "ServiceRequest": {

@@ -11,16 +11,14 @@ from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.orders import (
-    INTRAVENOUS,
     LOINC,
-    ORAL,
-    SUBCUTANEOUS,
-    amount_check,
     medication_checks,
     medication_order,
     service_checks,
     service_order,
 )
+from fhir_gym.tasks.medagentbench.routes import ROUTES, Route
+from fhir_gym.tasks.medagentbench.wording import Told
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.types import Resource
 
@@ -28,7 +26,6 @@ __all__ = ["ORDERS", "RXNORM", "Dose", "Order", "OrderType"]
 
 RXNORM = "http://www.nlm.nih.gov/research/umls/rxnorm"
 _SYSTEMS = {RXNORM: "RxNorm", LOINC: "LOINC", SNOMED: "SNOMED CT"}
-_ROUTES = {"intravenous": INTRAVENOUS, "oral": ORAL, "subcutaneous": SUBCUTANEOUS}
 
 OrderType = Literal["MedicationRequest", "ServiceRequest"]
 
@@ -39,13 +36,18 @@ class Dose:
 
     Attributes:
         value: The amount.
-        unit: Its unit, one that `amount_check` knows.
+        unit: Its unit, one that `amounts` knows.
         route: ``intravenous``, ``oral`` or ``subcutaneous``.
     """
 
     value: float
     unit: str
     route: str
+
+    @property
+    def told(self) -> tuple[Route, float, str]:
+        """Route, amount and unit, as checks take them."""
+        return ROUTES[self.route], self.value, self.unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,8 @@ class Order:
         if self.dose is None:
             yield from service_checks(end, stored, mrn, now, self.system, self.code, self.priority)
             return
-        route = _ROUTES[self.dose.route]
-        yield from medication_checks(end, stored, mrn, now, self.code, route, system=self.system)
-        yield amount_check(stored, self.dose.value, self.dose.unit)
+        told = Told(self.name.casefold().replace("(", "").replace(")", "").split(), *self.dose.told)
+        yield from medication_checks(end, stored, mrn, now, self.code, told, system=self.system)
 
     @property
     def content(self) -> str:

@@ -24,6 +24,7 @@ from fhir_gym.tasks.action_reasoning.series import chart
 from fhir_gym.tasks.action_reasoning.steps import FLAG, VALUE
 from fhir_gym.tasks.action_reasoning.taxonomy import diagnose
 from fhir_gym.tasks.action_reasoning.traps import given
+from fhir_gym.tasks.answers import answer_number
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import instant, moment_in_words, parse_instant
 from fhir_gym.tasks.diagnosis import Diagnosis
@@ -296,8 +297,8 @@ def value_check(p: ReasoningParams, actual: Json) -> Check:
     name, expected = VALUE, p.case.ground_truth.value
     if p.plan.family != "aggregation" or p.exact is None:
         return number_check(name, actual, expected)
-    right = isinstance(actual, int | float) and not isinstance(actual, bool)
-    right = right and is_rounded(actual, p.exact, p.plan.digits)
+    said = answer_number(actual)
+    right = said is not None and is_rounded(said, p.exact, p.plan.digits)
     return Check(name=name, passed=right, expected=expected, actual=actual)
 
 

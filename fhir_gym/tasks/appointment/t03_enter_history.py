@@ -59,8 +59,8 @@ class EnterHistory(Task[EnterHistoryParams]):
 
     Starting state: the patient, with another condition.
     Decoys: the same condition of the patient, entered in error (to be written over); the same one of a namesake.
-    Checks: exactly one new Condition of that patient with that code, display and clinical status, not
-        refuted, hedged or entered in error; the answer is its id.
+    Checks: exactly one new Condition of that patient with that code, display and clinical status, neither
+        refuted nor entered in error; the answer is its id.
     Light: a new Condition with a subject, a clinical status and a code.
     Differs from FHIR-AgentEval: the prompt says the clinical status, which was checked but not asked for; any coding
         may be the one, not the first only; other codings may stand beside it; the answer counts.
@@ -154,7 +154,7 @@ class EnterHistory(Task[EnterHistoryParams]):
         """Denied, hedged, or written over what is there."""
         create, finish = gold
         body = json.loads(create.body or "")
-        for status in ("entered-in-error", "provisional", "refuted"):
+        for status in ("entered-in-error", "refuted"):
             denied = {"coding": [{"system": VERIFICATION_STATUS, "code": status}]}
             yield f"{status}", [Post("/Condition", {**body, "verificationStatus": denied}), finish]
         other = p.decoys[-1].what

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.compare import plain
+from fhir_gym.tasks.compare import is_within, plain, same_moment
 from fhir_gym.tasks.concepts import codes_of, labels
 from fhir_gym.types import Json, Resource
 
@@ -20,12 +20,13 @@ _REPEATED = re.compile(
     r"\b(every|each|daily|nightly|hourly|weekly|twice|times|prn|as needed|q\s?\d+\s?h?|qd|qod|bid|tid|qid)\b"
 )
 _ONCE = frozenset(
-    {"duration", "durationMax", "durationUnit", "offset", "boundsDuration", "boundsPeriod", "boundsRange"}
+    {"count", "countMax", "frequency", "frequencyMax", "period", "periodMax", "periodUnit", "boundsPeriod"}
 )
-"""What a timing may say of something that is given once: how long it takes, and within which time."""
+"""What a timing may say of something that is given once in all: the count is 1."""
+_DURATION = frozenset({"duration", "durationUnit"})
 
 
-def once_check(name: str, holder: Resource, timing: str, refills: Json = 0) -> Check:
+def once_check(name: str, holder: Resource, timing: str, refills: Json = 0, *, now: str, timed: bool = True) -> Check:
     """The check that something is done once.
 
     Args:
@@ -33,9 +34,12 @@ def once_check(name: str, holder: Resource, timing: str, refills: Json = 0) -> C
         holder: Where it is said: a ServiceRequest, or the Dosage of a drug.
         timing: Which element of it is its Timing.
         refills: How often a drug may be dispensed again.
+        now: When it is due.
+        timed: Whether it may say how long it takes.
     """
     needed = {name: value for name, value in holder.items() if name.startswith("asNeeded")}
-    single = all(value is False for value in needed.values()) and _is_once(holder.get(timing)) and not refills
+    needless = all(value is False for value in needed.values())
+    single = needless and _is_once(holder.get(timing), now, timed) and not refills
     said = {**needed, timing: holder.get(timing), "refills": refills}
     return Check(name=name, passed=single, expected="once, not as needed", actual=said)
 
@@ -44,6 +48,7 @@ def spoilt(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
     """Near misses: each order of a solution made one not to carry out, to carry out if needed, or again and again."""
     thrice = {"repeat": {"frequency": 3, "period": 1, "periodUnit": "d"}}
     daily = {"code": {"text": "once daily"}}
+    past = {"event": ["1999-01-01"]}
     changes: dict[str, tuple[Resource, Resource]] = {
         "not to be carried out": ({"doNotPerform": True},) * 2,
         "changed nobody knows how": ({"modifierExtension": [{"url": "urn:example:x", "valueBoolean": True}]},) * 2,
@@ -51,6 +56,10 @@ def spoilt(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         "for a case": ({"asNeededCodeableConcept": {"text": "palpitations"}},) * 2,
         "three times a day": ({"timing": thrice}, {"occurrenceTiming": thrice}),
         "once a day": ({"timing": daily}, {"occurrenceTiming": daily}),
+        "once, long ago": ({"timing": past}, {"occurrenceTiming": past}),
+        "with more in words": ({"text": "10 g, and again in the evening"}, {}),
+        "with another instruction": ({"additionalInstruction": [{"text": "Take 3 tablets"}]}, {}),
+        "of another name": ({"medicationCodeableConcept": "Warfarin"}, {}),
     }
     for name, change in changes.items():
         yield from _with(gold, name, *change)
@@ -66,6 +75,22 @@ def said_once(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
     }
     for name, change in changes.items():
         yield from _with(gold, name, *change)
+    for action in gold:
+        for name, told in _told(json.loads(action.body or "{}")) if action.kind == "POST" else ():
+            yield from _with(gold, name, told, {})
+
+
+def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
+    """Ways a drug order may repeat in words what it says."""
+    for dosage in body.get("dosageInstruction", []):
+        (given,) = dosage["doseAndRate"]
+        dose, route = given["doseQuantity"], dosage["route"]["text"]
+        time = given.get("rateQuantity")
+        over = f" over {time['value']:g} {time['unit']}" if time else ""
+        said = f"{dose['value']:g} {dose['unit']} {route}"
+        yield "repeated in words", {"text": f"Give {said}{over}, single dose, now."}
+        yield "repeated for the patient", {"patientInstruction": f"{said} x1{over}", "sequence": 1}
+        yield "with a method", {"method": {"text": f"Administer by {route} route"}}
 
 
 def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource) -> Iterator[tuple[str, list[Action]]]:
@@ -74,25 +99,33 @@ def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource
         if action.kind != "POST":
             continue
         body = json.loads(action.body or "")
-        if "dosageInstruction" in body and "doNotPerform" not in dosage:
+        is_drug = "dosageInstruction" in body
+        if "medicationCodeableConcept" in dosage and is_drug:
+            body["medicationCodeableConcept"]["text"] = dosage["medicationCodeableConcept"]
+        elif is_drug and "doNotPerform" not in dosage:
             body["dosageInstruction"] = [{**one, **dosage} for one in body["dosageInstruction"]]
         elif "occurrenceDateTime" in body and "occurrenceTiming" in service:
             continue  # an order says in one way only when it is carried out
+        elif not service:
+            continue
         else:
             body |= service
         yield f"a {body['resourceType']} {name}", [*gold[:n], Post(action.url, body), *gold[n + 1 :]]
 
 
-def _is_once(timing: Json) -> bool:
-    """Whether a Timing says that something is done once, or nothing of how often."""
+def _is_once(timing: Json, now: str, timed: bool) -> bool:
+    """Whether a Timing says that something is done once and now, or nothing of how often and when."""
     if not isinstance(timing, dict):
         return timing is None
     repeat, code, event = timing.get("repeat", {}), timing.get("code"), timing.get("event", [])
     if not isinstance(repeat, dict) or not isinstance(event, list):
         return False  # content that is judged as sent may be anything
+    bounds = repeat.get("boundsPeriod", {})
+    if not is_within(now, bounds) or len(event) > 1 or not all(same_moment(one, now[:10]) for one in event):
+        return False
+    said = repeat.keys() - (_DURATION if timed else set())
     if repeat.get("count") == 1 and repeat.get("countMax", 1) == 1:
-        return True
-    often = repeat.keys() - _ONCE - ({"frequency"} if repeat.get("frequency") == 1 else set())
+        return said <= _ONCE
+    often = said - {"boundsPeriod"} - ({"frequency"} if repeat.get("frequency") == 1 else set())
     told = [plain(text).casefold() for text in labels(code)]
-    coded = bool(codes_of(code, _REPEATING)) or any(_REPEATED.search(text) for text in told)
-    return not often and not coded and len(event) <= 1
+    return not often and not codes_of(code, _REPEATING) and not any(_REPEATED.search(text) for text in told)

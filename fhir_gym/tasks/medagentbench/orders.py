@@ -8,24 +8,22 @@ from collections.abc import Iterable, Iterator
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import plain
-from fhir_gym.tasks.concepts import SNOMED, codes_of, codings, labels
+from fhir_gym.tasks.concepts import codes_of, codings, labels
 from fhir_gym.tasks.endstate import EndState
+from fhir_gym.tasks.medagentbench.amounts import is_amount, is_amount_over, member, only
 from fhir_gym.tasks.medagentbench.once import once_check
 from fhir_gym.tasks.medagentbench.pack import same_minute
+from fhir_gym.tasks.medagentbench.routes import is_route
+from fhir_gym.tasks.medagentbench.wording import Told, contradictions, names_drug
 from fhir_gym.types import Json, Resource
 
 __all__ = [
-    "INTRAVENOUS",
     "LOINC",
     "MEDICATION_ASKED",
     "NDC",
-    "ORAL",
     "RATES_ASKED",
     "SERVICE_ASKED",
-    "SUBCUTANEOUS",
-    "amount_check",
     "blood_pressure_checks",
-    "duration_check",
     "medication_checks",
     "medication_order",
     "note_check",
@@ -50,30 +48,10 @@ SERVICE_ASKED = (
     *("occurrenceTiming", "asNeededBoolean"),
 )
 """Elements of orders that are asked for, or judged with what is: how much, how, and that it is for once."""
-INTRAVENOUS = ("47625008", ("iv", "intravenous", "intravenously", "intravenous route", "intravenous use"))
-ORAL = ("26643006", ("oral", "orally", "po", "by mouth", "oral route", "oral use"))
-SUBCUTANEOUS = (
-    "34206005",
-    ("subcutaneous", "subcutaneously", "sc", "sq", "subq", "subcut", "subcutaneous route", "subcutaneous use"),
-)
-"""A route: its SNOMED CT code, and how it is said in words."""
-
-_UNITS = {
-    "g": {"g", "gram", "grams", "gm"},
-    "h": {"h", "hr", "hrs", "hour", "hours"},
-    "mg": {"mg", "milligram", "milligrams"},
-    "units": {"unit", "units", "u", "iu", "[iu]", "[usp'u]", "international units"},
-    "mEq": {"meq", "milliequivalent", "milliequivalents"},
-    "mmHg": {"mmhg", "mm[hg]", "mm hg"},
-    "g/h": {"g/h", "g/hr", "g/hour"},
-}
-_AS_GOOD = {"g": ("mg", 1000.0), "mg": ("g", 0.001)}
-"""Another unit an amount may be written in, and how many of it are one."""
 _CATEGORIES = (
     "http://terminology.hl7.org/CodeSystem/observation-category",
     "http://hl7.org/fhir/observation-category",  # the benchmark's, of an older version of FHIR
 )
-_EXACT = 1e-6
 _PRESSURE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*(?:mm\s?hg|mm\[hg\])\s*", re.IGNORECASE)
 _SYSTOLIC, _DIASTOLIC, _PANEL = "8480-6", "8462-4", "85354-9"
 
@@ -109,22 +87,36 @@ def service_order(mrn: str, now: str, system: str, code: str, **more: Json) -> R
 
 
 def medication_checks(
-    end: EndState,
-    order: Resource,
-    mrn: str,
-    now: str,
-    code: str,
-    route: tuple[str, tuple[str, ...]],
-    system: str = NDC,
+    end: EndState, order: Resource, mrn: str, now: str, code: str, told: Told, system: str = NDC
 ) -> Iterator[Check]:
-    """What all drug orders have to say; the amount is `amount_check`."""
+    """What all drug orders have to say.
+
+    Args:
+        end: How the episode ended.
+        order: The order; empty if there is none.
+        mrn: Whom it is for.
+        now: When it is written.
+        code: The code of the drug.
+        told: How much is given, how, and how long.
+        system: System of the code.
+    """
     yield from _order_checks("medication", end, order, mrn, now)
-    drug = order.get("medicationCodeableConcept")
+    drug, dosage = order.get("medicationCodeableConcept"), only(order.get("dosageInstruction"))
     yield equal("medication code", codes_of(drug, system), [code])
-    said = _dosage(order).get("route")
-    yield Check(name="medication route", passed=_is_route(said, route), expected=route[1][0], actual=said)
-    refills = _member(order, "dispenseRequest").get("numberOfRepeatsAllowed", 0)
-    yield once_check("medication once", _dosage(order), "timing", refills)
+    named = names_drug(drug, system, code, told.drug)
+    yield Check(name="medication name", passed=named, expected="that drug in all codings", actual=[*labels(drug)])
+    said = dosage.get("route")
+    yield Check(name="medication route", passed=is_route(said, told.route), expected=told.route.name, actual=said)
+    dose = only(dosage.get("doseAndRate")).get("doseQuantity")
+    right = is_amount(dose, told.value, told.unit, told.tolerance)
+    amount: Json = {"value": told.value, "unit": told.unit}
+    yield Check(name="medication dose", passed=right, expected=amount, actual=dose)
+    if told.hours is not None:
+        yield _duration_check(dosage, told, told.hours)
+    refills = member(order, "dispenseRequest").get("numberOfRepeatsAllowed", 0)
+    yield once_check("medication once", dosage, "timing", refills, now=now, timed=told.hours is not None)
+    wrong = contradictions(order, told)
+    yield Check(name="medication wording", passed=not wrong, expected="no text that says more", actual=wrong)
 
 
 def service_checks(
@@ -145,7 +137,7 @@ def service_checks(
     yield equal("service code", codes_of(order.get("code"), system), [code])
     if priority is not None:
         yield equal("service priority", order.get("priority"), priority)
-    yield once_check("service once", order, "occurrenceTiming")
+    yield once_check("service once", order, "occurrenceTiming", now=now, timed=False)
 
 
 def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str) -> Iterator[Check]:
@@ -156,33 +148,16 @@ def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str)
     yield Check(name=f"{kind} authoredOn", passed=same_minute(written, now), expected=now, actual=written)
 
 
-def amount_check(order: Resource, value: float, unit: str, *, tolerance: float = _EXACT) -> Check:
-    """The dose: the one there is, as a quantity."""
-    dose = _dose_and_rate(order).get("doseQuantity")
-    return Check(
-        name="medication dose",
-        passed=_is_quantity(dose, value, unit, tolerance),
-        expected={"value": value, "unit": unit},
-        actual=dose,
-    )
-
-
-def duration_check(order: Resource, hours: float, grams: float) -> Check:
-    """How long an infusion runs: its hours, its grams per hour, or the duration of its timing; all that are said."""
-    given = _dose_and_rate(order)
-    quantity, ratio = given.get("rateQuantity"), given.get("rateRatio")
-    repeat = _member(_member(_dosage(order), "timing"), "repeat")
-    says = []
-    if quantity is not None:
-        says.append(_is_quantity(quantity, hours, "h") or _is_quantity(quantity, grams / hours, "g/h"))
-    if ratio is not None:
-        says.append(_is_ratio(ratio, grams / hours))
+def _duration_check(dosage: Resource, told: Told, hours: float) -> Check:
+    """How long an infusion runs: its time, its amount by time, or the duration of its timing; all that are said."""
+    given, repeat = only(dosage.get("doseAndRate")), member(member(dosage, "timing"), "repeat")
+    said = {name: given[name] for name in ("rateQuantity", "rateRatio") if name in given}
+    right = [is_amount_over(one, told.value, told.unit, hours) for one in said.values()]
     if "duration" in repeat:
-        says.append(_is_number(repeat["duration"], hours) and repeat.get("durationUnit") == "h")
-    said = {"rateQuantity": quantity, "rateRatio": ratio, "timing": repeat or None}
-    return Check(
-        name="medication rate", passed=bool(says) and all(says), expected={"value": hours, "unit": "h"}, actual=said
-    )
+        span = {"value": repeat["duration"], "unit": repeat.get("durationUnit")}
+        right.append(is_amount_over(span, told.value, told.unit, hours))
+    passed, wanted = bool(right) and all(right), {"value": hours, "unit": "h"}
+    return Check(name="medication rate", passed=passed, expected=wanted, actual={**said, "timing": repeat or None})
 
 
 def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
@@ -228,69 +203,13 @@ def _pressures(found: Resource) -> Iterator[list[Json]]:
     elif any(name.startswith("value") for name in found):
         yield ["another kind of value"]
     components = found.get("component") or []
-    if components:
+    if components and len(components) != len((_SYSTOLIC, _DIASTOLIC)):
+        yield [f"{len(components)} components"]
+    elif components:
         yield [_component(components, code) for code in (_SYSTOLIC, _DIASTOLIC)]
 
 
 def _component(components: Iterable[Resource], code: str) -> Json:
     quantities = [one.get("valueQuantity") or {} for one in components if code in codes_of(one.get("code"), LOINC)]
-    values = [one.get("value") for one in quantities if _is_unit(one, "mmHg") and "comparator" not in one]
+    values = [one.get("value") for one in quantities if is_amount(one, one.get("value", -1), "mmHg")]
     return values[0] if len(values) == len(quantities) == 1 else None
-
-
-def _only(items: Json) -> Resource:
-    """The one object of a list; empty if there are more or less."""
-    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
-
-
-def _member(holder: Json, name: str) -> Resource:
-    value = holder.get(name) if isinstance(holder, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def _dosage(order: Resource) -> Resource:
-    return _only(order.get("dosageInstruction"))
-
-
-def _dose_and_rate(order: Resource) -> Resource:
-    return _only(_dosage(order).get("doseAndRate"))
-
-
-def _is_route(said: Json, route: tuple[str, tuple[str, ...]]) -> bool:
-    code, words = route
-    if isinstance(said, str):
-        return plain(said).casefold() in words
-    if not isinstance(said, dict):
-        return False
-    told = [plain(text).casefold() in words for text in labels(said)]
-    told += [one == code for one in codes_of(said, SNOMED)]
-    return bool(told) and all(told)
-
-
-def _is_number(actual: Json, expected: float, tolerance: float = _EXACT) -> bool:
-    number = isinstance(actual, int | float) and not isinstance(actual, bool)
-    return bool(number and abs(actual - expected) <= tolerance)
-
-
-def _is_unit(quantity: Json, unit: str) -> bool:
-    said = [quantity[name] for name in ("unit", "code") if name in quantity]
-    return bool(said) and all(str(one).casefold() in _UNITS[unit] for one in said)
-
-
-def _is_quantity(quantity: Json, value: float, unit: str, tolerance: float = _EXACT) -> bool:
-    if not isinstance(quantity, dict) or "comparator" in quantity:
-        return False
-    forms = [(value, unit)]
-    if unit in _AS_GOOD:
-        other, many = _AS_GOOD[unit]
-        forms.append((value * many, other))
-    said = quantity.get("value")
-    return any(_is_number(said, number, tolerance) and _is_unit(quantity, name) for number, name in forms)
-
-
-def _is_ratio(ratio: Json, grams_an_hour: float) -> bool:
-    over, under = _member(ratio, "numerator"), _member(ratio, "denominator")
-    values = over.get("value"), under.get("value")
-    if not all(isinstance(one, int | float) for one in values) or not values[1]:
-        return False
-    return _is_unit(over, "g") and _is_unit(under, "h") and _is_number(values[0] / values[1], grams_an_hour)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from fhir_gym.actions import Action, Get
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.answers import answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import parse_instant
 from fhir_gym.tasks.people import Person, namesake, new_person, patient
@@ -70,8 +71,9 @@ def chart_patient(person: Person) -> Resource:
 def number_check(name: str, actual: Json, expected: float | None, tolerance: float = 0.0) -> Check:
     """A check that an item of the answer is a number, or -1 where there is none."""
     wanted = NONE if expected is None else expected
-    close = _is_number(actual) and abs(actual - wanted) <= max(tolerance, _EXACT)
-    return Check(name=name, passed=bool(close), expected=wanted, actual=actual)
+    said = answer_number(actual)
+    close = said is not None and abs(said - wanted) <= max(tolerance, _EXACT)
+    return Check(name=name, passed=close, expected=wanted, actual=actual)
 
 
 def blind(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
@@ -94,7 +96,7 @@ def same_minute(actual: Json, moment: str) -> bool:
 
 
 def _is_number(item: Json) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool)
+    return answer_number(item) is not None
 
 
 def _is_text(item: Json) -> bool:

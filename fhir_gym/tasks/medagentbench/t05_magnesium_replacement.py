@@ -16,15 +16,14 @@ from fhir_gym.tasks.medagentbench.lab_task import LabTask, latest_params, level_
 from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
-    INTRAVENOUS,
     MEDICATION_ASKED,
     RATES_ASKED,
-    amount_check,
-    duration_check,
     medication_checks,
     medication_order,
 )
 from fhir_gym.tasks.medagentbench.pack import NONE, Items
+from fhir_gym.tasks.medagentbench.routes import INTRAVENOUS
+from fhir_gym.tasks.medagentbench.wording import Told
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
@@ -33,6 +32,9 @@ __all__ = ["MAGNESIUM_NDC", "TASKS", "MagnesiumReplacement", "grams"]
 
 MAGNESIUM_NDC = "0338-1715-40"
 _LOW = 1.9
+_V3 = "http://terminology.hl7.org/CodeSystem/v3-RouteOfAdministration"
+_QUALIFIED = "Intravenous route (qualifier value)"
+_NAMES = ("magnesium", "sulfate", "sulphate", "mgso4", "mg", "mag")
 _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "none": (),
     "enough": ((2.0, 3.2), (2.0, 2.1)),
@@ -126,9 +128,8 @@ class MagnesiumReplacement(LabTask[LabParams]):
         if amount is not None:
             yield is_new(end, "MedicationRequest")
             order = new_resource(end, "MedicationRequest")
-            yield from medication_checks(end, order, p.mrn, p.now, MAGNESIUM_NDC, INTRAVENOUS)
-            yield amount_check(order, amount, "g")
-            yield duration_check(order, amount, amount)
+            told = Told(_NAMES, INTRAVENOUS, amount, "g", hours=amount)
+            yield from medication_checks(end, order, p.mrn, p.now, MAGNESIUM_NDC, told)
         yield level_check(p, end)
 
     def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
@@ -150,6 +151,7 @@ class MagnesiumReplacement(LabTask[LabParams]):
         body = json.loads(order.body or "")
         amount = grams(p.level)
         dose = {"value": amount, "unit": "g"}
+        minute = {"unit": "minutes", "system": "http://unitsofmeasure.org", "code": "min"}
         ratio = {"numerator": dose, "denominator": {"value": amount, "unit": "h"}}
         given: dict[str, tuple[Any, Any]] = {
             "route in words": ({"text": "Intravenous"}, {"rateQuantity": {"value": amount, "unit": "hour"}}),
@@ -158,6 +160,16 @@ class MagnesiumReplacement(LabTask[LabParams]):
                 {"rateRatio": ratio},
             ),
             "grams an hour": ({"text": "IV"}, {"rateQuantity": {"value": 1.0, "unit": "g/h"}}),
+            "milligrams a minute": ({"text": "IV infusion"}, {"rateQuantity": {"value": 16.67, "unit": "mg/min"}}),
+            "duration in minutes": (
+                {"text": "IV (intravenous)"},
+                {"rateQuantity": {"value": 60 * (amount or 0), **minute}},
+            ),
+            "a ratio in other units": (
+                {"coding": [{"system": "http://snomed.info/sct", "code": "47625008", "display": _QUALIFIED}]},
+                {"rateRatio": {"numerator": {"value": 1000, "unit": "mg"}, "denominator": {"value": 60, **minute}}},
+            ),
+            "route in v3": ({"coding": [{"system": _V3, "code": "IV"}], "text": "IV"}, {"rateRatio": ratio}),
         }
         for name, (route, rate) in given.items():
             dosage = [{"route": route, "doseAndRate": [{"doseQuantity": dose, **rate}]}]

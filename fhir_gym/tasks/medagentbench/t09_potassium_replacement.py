@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -11,6 +12,7 @@ from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import at, instant, parse_instant
+from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
@@ -19,15 +21,15 @@ from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     LOINC,
     MEDICATION_ASKED,
-    ORAL,
     SERVICE_ASKED,
-    amount_check,
     medication_checks,
     medication_order,
     service_checks,
     service_order,
 )
 from fhir_gym.tasks.medagentbench.pack import NONE, Items, same_minute
+from fhir_gym.tasks.medagentbench.routes import ORAL
+from fhir_gym.tasks.medagentbench.wording import Told
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
@@ -36,6 +38,23 @@ __all__ = ["POTASSIUM_LOINC", "POTASSIUM_NDC", "TASKS", "PotassiumParams", "Pota
 
 POTASSIUM_NDC, POTASSIUM_LOINC = "40032-917-01", "2823-3"
 _GOAL = 3.5
+_ORALLY: Mapping[str, Resource] = {
+    "in SNOMED CT": {
+        "coding": [{"system": SNOMED, "code": "26643006", "display": "Oral route (qualifier value)"}],
+        "text": "PO",
+    },
+    "in v3": {
+        "coding": [
+            {
+                "system": "http://terminology.hl7.org/CodeSystem/v3-RouteOfAdministration",
+                "code": "PO",
+                "display": "Swallow, oral",
+            }
+        ]
+    },
+    "by mouth": {"text": "By mouth"},
+}
+_NAMES = ("potassium", "chloride", "kcl", "k", "klor", "con", "tab", "dur", "er")
 _CLOSE = 0.1 + 1e-6
 _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "none": (),
@@ -147,8 +166,8 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
         if amount is not None:
             yield is_new(end, "MedicationRequest")
             order = new_resource(end, "MedicationRequest")
-            yield from medication_checks(end, order, p.mrn, p.now, POTASSIUM_NDC, ORAL)
-            yield amount_check(order, amount, "mEq", tolerance=_CLOSE)
+            told = Told(_NAMES, ORAL, amount, "mEq", _CLOSE)
+            yield from medication_checks(end, order, p.mrn, p.now, POTASSIUM_NDC, told)
             yield is_new(end, "ServiceRequest")
             order = new_resource(end, "ServiceRequest")
             yield from service_checks(end, order, p.mrn, p.now, LOINC, POTASSIUM_LOINC, p.priority)
@@ -172,8 +191,15 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
             yield "the laboratory order alone", [search, lab, finish]
 
     def equivalents(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        """Orders that say that they are for once."""
+        """Orders that say that they are for once; the route in other ways."""
         yield from said_once(gold)
+        if len(gold) < 4:
+            return
+        search, drug, *rest = gold
+        body = json.loads(drug.body or "")
+        for name, route in _ORALLY.items():
+            dosage = [{**one, "route": route} for one in body["dosageInstruction"]]
+            yield f"route {name}", [search, Post(drug.url, {**body, "dosageInstruction": dosage}), *rest]
 
 
 def _next_morning(now: str) -> str:

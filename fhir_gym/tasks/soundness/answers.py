@@ -40,6 +40,12 @@ def spellings(form: AnswerForm, answer: Sequence[Json], base_url: str) -> Iterat
         yield "number as text", lambda items: [str(items[0])]
         yield "number with spaces", lambda items: [f" {items[0]} "]
         yield "number as 1.0", lambda items: [float(items[0])]
+    elif any(isinstance(item, int | float) and not isinstance(item, bool) for item in answer):
+        yield "numbers as text", lambda items: [_as_text(item) for item in items]
+
+
+def _as_text(item: Json) -> Json:
+    return str(float(item)) if isinstance(item, int | float) and not isinstance(item, bool) else item
 
 
 def _ids_spelled(

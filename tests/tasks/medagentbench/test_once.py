@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from fhir_gym.tasks.medagentbench.amounts import is_amount
 from fhir_gym.tasks.medagentbench.once import once_check
-from fhir_gym.tasks.medagentbench.orders import amount_check
 
 _PRESENT, _LATER = "2023-11-13T10:15:00Z", "2023-11-14T10:15:00Z"
 _DAILY = {"frequency": 1, "period": 1, "periodUnit": "d"}
 
 
 def is_once(refills: Any = 0, **dosage: Any) -> bool:
-    return once_check("once", dosage, "timing", refills).passed
+    return once_check("once", dosage, "timing", refills, now=_PRESENT).passed
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,7 @@ def test_as_needed_and_refills() -> None:
     ],
 )
 def test_amounts(dose: Any, passed: bool) -> None:
-    order = {"dosageInstruction": [{"doseAndRate": [{"doseQuantity": dose}]}]}
-    assert amount_check(order, 2, "g").passed == passed
+    assert is_amount(dose, 2, "g") == passed
 
 
 @pytest.mark.parametrize(
@@ -85,4 +84,4 @@ def test_amounts(dose: Any, passed: bool) -> None:
 )
 def test_what_is_no_timing_is_not_once(timing: Any) -> None:
     """Orders of the benchmark's own tasks are judged as sent, and agents send anything."""
-    assert not once_check("once", {"timing": timing}, "timing").passed
+    assert not once_check("once", {"timing": timing}, "timing", now=_PRESENT).passed

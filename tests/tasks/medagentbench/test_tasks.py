@@ -212,11 +212,13 @@ def test_answers() -> None:
     form = Items("[number] or []", (("number",), ()))
     assert form.problem([1], "") is None
     assert form.problem([], "") is None
-    assert all(form.problem(answer, "") for answer in (None, ["1"], [True], [None], [1, 2]))
+    assert form.problem([" 3.1 "], "") is None
+    assert all(form.problem(answer, "") for answer in (None, ["one"], ["1 mg"], ["nan"], [True], [None], [1, 2]))
     assert number_check("x", 1.0, 1).passed
     assert number_check("x", -1, None).passed
     assert not number_check("x", True, 1).passed
-    assert not number_check("x", "1", 1).passed
+    assert number_check("x", "1", 1).passed and number_check("x", " 1.0", 1).passed
+    assert not number_check("x", "1 mg", 1).passed
     assert not number_check("x", 1.01, 1).passed
     assert number_check("x", 1.04, 1, 0.05).passed
 

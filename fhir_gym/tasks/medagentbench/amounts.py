@@ -1,0 +1,109 @@
+"""Amounts, times and rates as orders say them, in any unit that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isclose
+from typing import TypeVar
+
+from fhir_gym.types import Json, Resource
+
+__all__ = ["AMOUNTS", "hours_of", "is_amount", "is_amount_over", "is_number", "member", "only"]
+
+T = TypeVar("T")
+
+_EXACT = 1e-6
+_ROUNDED = 0.005
+"""How far a rate may be off in proportion: 1 g/h is 16.7 mg/min."""
+
+AMOUNTS: Mapping[str, tuple[str, float]] = {
+    **dict.fromkeys(("g", "gram", "grams", "gm"), ("g", 1.0)),
+    **dict.fromkeys(("mg", "milligram", "milligrams"), ("g", 1e-3)),
+    **dict.fromkeys(("ug", "mcg", "\u00b5g", "\u03bcg", "microgram", "micrograms"), ("g", 1e-6)),
+    **dict.fromkeys(("meq", "milliequivalent", "milliequivalents"), ("mEq", 1.0)),
+    **dict.fromkeys(("eq", "equivalent", "equivalents"), ("mEq", 1e3)),
+    **dict.fromkeys(("unit", "units", "u", "iu", "[iu]", "[usp'u]", "international units"), ("units", 1.0)),
+    **dict.fromkeys(("mmhg", "mm[hg]", "mm hg"), ("mmHg", 1.0)),
+}
+"""Units of amounts: what they measure, and how many of its own unit one is."""
+_HOURS: Mapping[str, float] = {
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 1.0),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 1 / 60),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1 / 3600),
+    **dict.fromkeys(("d", "day", "days"), 24.0),
+}
+
+
+def member(holder: Json, name: str) -> Resource:
+    """An object's element that is an object; empty if it is none."""
+    value = holder.get(name) if isinstance(holder, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def only(items: Json) -> Resource:
+    """The one object of a list; empty if there are more or fewer."""
+    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
+
+
+def is_number(actual: Json, expected: float, tolerance: float = _EXACT) -> bool:
+    """Whether a JSON value is a number that comes close enough to another."""
+    number = isinstance(actual, int | float) and not isinstance(actual, bool)
+    return bool(number and abs(actual - expected) <= tolerance)
+
+
+def is_amount(quantity: Json, value: float, unit: str, tolerance: float = _EXACT) -> bool:
+    """Whether a Quantity is an amount, in its unit or in another."""
+    wanted = AMOUNTS[unit.casefold()]
+    return any(
+        kind == wanted[0] and is_number(number * factor / wanted[1], value, tolerance)
+        for number, (kind, factor) in _read(quantity, AMOUNTS)
+    )
+
+
+def hours_of(quantity: Json) -> float | None:
+    """The hours that a Quantity of time says; None if it is none."""
+    return next((number * factor for number, factor in _read(quantity, _HOURS)), None)
+
+
+def is_amount_over(said: Json, value: float, unit: str, hours: float) -> bool:
+    """Whether a rate, a Quantity or a Ratio, gives an amount in a time.
+
+    Args:
+        said: A Quantity of time (all is given in it), a Quantity of amount by time, or a Ratio of the two.
+        value: The amount.
+        unit: Its unit.
+        hours: The time.
+    """
+    if isinstance(said, dict) and ("numerator" in said or "denominator" in said):
+        over, under = member(said, "numerator"), hours_of(member(said, "denominator"))
+        given = [(number, one) for number, one in _read(over, AMOUNTS)]
+        return bool(under) and any(_is_rate(n * f / float(under or 1), k, value, unit, hours) for n, (k, f) in given)
+    time = hours_of(said)
+    if time is not None:
+        return isclose(time, hours, rel_tol=_EXACT)
+    return any(_is_rate(number * factor, kind, value, unit, hours) for number, (kind, factor) in _read(said, _BY_TIME))
+
+
+def _is_rate(an_hour: float, kind: str, value: float, unit: str, hours: float) -> bool:
+    wanted, factor = AMOUNTS[unit.casefold()]
+    return kind == wanted and isclose(an_hour, value * factor / hours, rel_tol=_ROUNDED)
+
+
+_BY_TIME: Mapping[str, tuple[str, float]] = {
+    f"{amount}{by}{time}": (kind, factor / hours)
+    for amount, (kind, factor) in AMOUNTS.items()
+    for time, hours in _HOURS.items()
+    for by in ("/", " / ", " per ")
+}
+
+
+def _read(quantity: Json, units: Mapping[str, T]) -> list[tuple[float, T]]:
+    """The number of a Quantity, and what its unit stands for; empty if unit and code differ, or one is not known."""
+    if not isinstance(quantity, dict) or "comparator" in quantity:
+        return []
+    number = quantity.get("value")
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return []
+    said = [units.get(str(quantity[name]).strip().casefold()) for name in ("unit", "code") if name in quantity]
+    first = said[0] if said else None
+    return [(number, first)] if first is not None and all(one == first for one in said) else []
