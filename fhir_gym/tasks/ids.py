@@ -54,7 +54,7 @@ class _Form:
         """An id of this form, which may be taken."""
         if self.model:
             return self._random(rng)
-        number = rng.randrange(self.low, self.high + 1)
+        number = self.low + int(rng.random() * (self.high + 1 - self.low))
         return f"{self.before}{number:0{self.digits}d}{self.after}"
 
     def _random(self, rng: random.Random) -> str:
@@ -98,10 +98,13 @@ _learnt: WeakKeyDictionary[World, dict[str, _Type]] = WeakKeyDictionary()
 
 
 def _type(world: World, resource_type: str) -> _Type:
-    known = _learnt.setdefault(world, {})
-    if resource_type not in known:
-        known[resource_type] = _Type(world, resource_type)
-    return known[resource_type]
+    known = _learnt.get(world)
+    if known is None:
+        known = _learnt.setdefault(world, {})
+    found = known.get(resource_type)
+    if found is None:
+        found = known[resource_type] = _Type(world, resource_type)
+    return found
 
 
 def _most_common(world: World) -> _Type | None:
@@ -152,7 +155,7 @@ class Ids:
             resource_type: Type of the resource it is for.
         """
         forms = _type(self._world, resource_type).forms
-        form = forms[self._rng.randrange(len(forms))]
+        form = forms[int(self._rng.random() * len(forms))]
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
             if not id.isdigit() and self._free(resource_type, id):
@@ -184,8 +187,8 @@ def past_update(rng: random.Random, world: World, resource: Resource | None = No
     """
     updates = _type(world, resource["resourceType"] if resource else _UNTYPED).updates
     if len(updates) > 1:
-        place = rng.randrange(len(updates) - 1)
-        moment = at(rng.randint(updates[place], updates[place + 1]))
+        place = int(rng.random() * (len(updates) - 1))
+        moment = at(updates[place] + int(rng.random() * (updates[place + 1] - updates[place])))
     else:
         moment = before(world.now, rng.getrandbits(64))
     happened = last_happened(resource, world.now) if resource else None

@@ -93,11 +93,11 @@ class World:
 
     def holds(self, resource_type: str, id: str) -> bool:
         """Whether there is such a resource."""
-        with self._failures():
-            found = self._reader.store.db.execute(
-                "SELECT 1 FROM main.resource WHERE type = ? AND id = ?", (resource_type, id)
-            )
-            return found.fetchone() is not None
+        query = "SELECT 1 FROM main.resource WHERE type = ? AND id = ?"
+        try:
+            return self._reader.store.db.execute(query, (resource_type, id)).fetchone() is not None
+        except sqlite3.DatabaseError as error:
+            raise WorldError(f"the world {self.path} cannot be read: {error}") from error
 
     def sample(self, resource_type: str, most: int) -> list[tuple[str, int]]:
         """Id and time of last update, in milliseconds, of a few resources of a type; quick on a world of any size.
