@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fhir_gym.tasks import get_task
-from fhir_gym.tasks.appointment.households import namesakes
+from fhir_gym.tasks.appointment.households import kin, namesakes
 from fhir_gym.tasks.appointment.spans import any_day, astride, between, common, day, in_turn, span
 from fhir_gym.tasks.ids import Ids
 from tests.tasks.fakes import NOW, fake_world
@@ -18,7 +18,7 @@ from tests.tasks.test_appointment import PACK
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
-KEYS = ("08a", "08b")
+KEYS = ("08a", "08b", "10a", "10b")
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -46,6 +46,22 @@ def test_nobody_bears_a_name_alone(seed: int) -> None:
     assert sorted(Counter((one.given, one.family) for one in people).values()) == [2, 3, 6]
     assert len({(one.given, one.family, one.birth_date) for one in people}) == 11
     assert len({one.gender for one in people}) == 1
+
+
+def test_relatives_share_given_names_and_nobody_has_two_in_one_relation() -> None:
+    for seed in range(30):
+        rng, world = random.Random(seed), fake_world()
+        ids = Ids(rng, world)
+        people = namesakes(rng, world, ids, (2, 3))
+        relatives = kin(rng, NOW.date(), ids, people, (2, 3), youngest=18)
+        for person in people:
+            own = [one for one in relatives if one.patient == person.id]
+            assert len({one.relation for one in own}) == len({one.person.given for one in own}) == len(own) in (2, 3)
+            assert {one.person.family for one in own} == {person.family}
+            assert person.given not in {one.person.given for one in own}
+        names = Counter(one.person.name for one in relatives)
+        assert names.most_common(1)[0][1] > 1
+        assert all(NOW.year - int(one.person.birth_date[:4]) >= 18 for one in relatives)
 
 
 def test_young_people_are_children_and_students() -> None:
