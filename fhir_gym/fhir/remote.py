@@ -197,17 +197,37 @@ class RemoteSession:
         del self._log[start:]
 
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
-        """What differs from a checkpoint, in order of first write."""
+        """What was written since a checkpoint, in order of first write; not what was created and deleted again."""
         found = []
-        for kind, id, before, _ in self._touched(since.writes if since else 0):
+        start = since.writes if since else 0
+        for kind, id, before, _ in self._touched(start):
             after = self.read(kind, id)
-            if before == after:
+            seen = [one.after for one in self._log[start:] if (one.type, one.id) == (kind, id) and one.effect]
+            if before == after and (before is None or not seen):
                 continue
             what: Literal["created", "updated", "deleted"] = (
                 "created" if before is None else "deleted" if after is None else "updated"
             )
-            found.append(Change(what, kind, id, before, after))
+            found.append(Change(what, kind, id, before, after, self._versions(kind, id, before, seen)))
         return found
+
+    def _versions(
+        self, resource_type: str, id: str, before: Resource | None, seen: list[Resource | None]
+    ) -> tuple[Resource | None, ...]:
+        """What was written of a resource: what was seen after each write, and, without a new version, what was not.
+
+        Empty if the server tells nothing of its history.
+        """
+        response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={_PAGE}"))
+        if response.status != 200:
+            return ()
+        versions: list[Resource | None] = []
+        for entry in self._json(response).get("entry", []):
+            resource = entry.get("resource")
+            if before is not None and resource and _version(resource) == _version(before):
+                break
+            versions.append(resource)
+        return (*seen, *reversed(versions))
 
     def get(self, url: str) -> Json:
         """The parsed body of a GET; `url` relative to the base or absolute."""
@@ -321,6 +341,10 @@ def _content(resource: Resource | None) -> bytes:
         return b""
     labels = {name: sorted(map(parsing.dumps, values)) for name, values in _labels(resource).get("meta", {}).items()}
     return parsing.dumps({**resource, "meta": None}) + repr(labels).encode()
+
+
+def _version(resource: Resource) -> Json:
+    return resource.get("meta", {}).get("versionId")
 
 
 def _labels(resource: Resource) -> Resource:

@@ -39,7 +39,7 @@ _Batch = dict[tuple[str, str], tuple[Row, Resource]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One resource that differs from what a checkpoint held.
+    """One resource that was written since a checkpoint, also if it is again as it was.
 
     Attributes:
         kind: What happened to it.
@@ -47,6 +47,7 @@ class Change:
         id: Its id.
         before: As it was; None if created.
         after: As it is; None if deleted.
+        versions: Every version written since, the oldest first and None for a deletion; empty if nobody knows them.
     """
 
     kind: Literal["created", "updated", "deleted"]
@@ -54,6 +55,7 @@ class Change:
     id: str
     before: Resource | None
     after: Resource | None
+    versions: tuple[Resource | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,15 @@ class Session:
         self._searches = to.searches.copy()
 
     def changes(self, since: Checkpoint | None = None) -> list[Change]:
-        """What differs from a checkpoint (the bare world without one), in order of first write."""
+        """What was written since a checkpoint (on the bare world without one), in order of first write.
+
+        What was created and deleted again since is left out.
+        """
         with self._file_errors():
             return [
-                _change(before, now)
-                for before, now in self.store.written_since((since or self._bare).seq)
-                if before is not None or not now.deleted
+                _change(before, versions)
+                for before, versions in self.store.written_since((since or self._bare).seq)
+                if before is not None or not versions[-1].deleted
             ]
 
     def get(self, url: str) -> Json:
@@ -310,9 +315,11 @@ def _failure(error: FhirError) -> Response:
     return Response(error.status, error.headers, parsing.dumps(outcome))
 
 
-def _change(before: Row | None, now: Row) -> Change:
+def _change(before: Row | None, written: list[Row]) -> Change:
+    now = written[-1]
     kind: Literal["created", "updated", "deleted"] = (
         "created" if before is None else "deleted" if now.deleted else "updated"
     )
     old = None if before is None else stored(before.body)
-    return Change(kind, now.type, now.id, old, None if now.deleted else stored(now.body))
+    versions = tuple(None if row.deleted else stored(row.body) for row in written)
+    return Change(kind, now.type, now.id, old, versions[-1], versions)

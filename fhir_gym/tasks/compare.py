@@ -1,6 +1,7 @@
 """Comparing clinical content: what two careful readers would call the same is the same here.
 
-Server-made fields, order of repeating objects, equivalent spellings of an instant or a reference never decide.
+Server-made fields, order of repeating objects, equivalent spellings of an instant or a reference never decide, but
+for `same_record`, which is for records that nobody was asked to touch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
+from fhir_gym.fhir.parsing import dumps
 from fhir_gym.types import Json, Resource
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "phone_numbers",
     "plain",
     "same_moment",
+    "same_record",
     "same_reference",
     "same_set",
     "same_telephone",
@@ -34,6 +37,8 @@ _REFERENCE = re.compile(
 )
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)\Z")
 _US_DIGITS = 10
+_LABELS = ("profile", "security", "tag")
+_MADE_BY_SERVERS = frozenset({"versionId", "lastUpdated", "source"})
 _SPELLINGS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'", "\u2010": "-", "\u2011": "-", "\u00a0": " "})
 
 
@@ -175,20 +180,59 @@ def differences(
         may_add: Elements that may be there now if they were not before.
         base_url: The server's base, below which absolute references equal relative ones.
 
-    `meta` and the narrative never count, nor does the order of repeating objects.
+    The narrative never counts, nor does the order of repeating objects, the `display` of a reference, or a
+    `minutesDuration` that says how long `start` to `end` is. Of `meta` the labels count: tags and security labels, and
+    profiles that were not there before (an update that leaves `meta` out drops those that were).
     """
     ignored = {"meta", "text", *changing, *(name for name in may_add if name not in before)}
-    return {
+    if _tells_its_length(after):
+        ignored.add("minutesDuration")
+    found = {
         name: [before.get(name), after.get(name)]
         for name in sorted(before.keys() | after.keys())
         if name not in ignored and _content(before.get(name), base_url) != _content(after.get(name), base_url)
     }
+    old, new = before.get("meta"), after.get("meta")
+    return found if _same_labels(old or {}, new or {}) else {"meta": [old, new], **found}
+
+
+def same_record(one: Resource, other: Resource) -> bool:
+    """Whether two versions of a record say the same to the letter: labels and the order of lists included.
+
+    What the server makes of itself does not count: number, time and source of the version, the order of the labels.
+    """
+    return _to_the_letter(one) == _to_the_letter(other)
+
+
+def _to_the_letter(resource: Resource) -> bytes:
+    meta = {name: value for name, value in resource.get("meta", {}).items() if name not in _MADE_BY_SERVERS}
+    labels = {name: sorted(map(dumps, meta.pop(name, []))) for name in _LABELS}
+    return dumps({**resource, "meta": meta}) + repr(labels).encode()
+
+
+def _same_labels(old: Resource, new: Resource) -> bool:
+    if any(_codes(old.get(name)) != _codes(new.get(name)) for name in ("security", "tag")):
+        return False
+    return {*_list(new.get("profile"))} <= {*_list(old.get("profile"))}
+
+
+def _codes(labels: Json) -> set[tuple[Json, Json]]:
+    """System and code of labels, but the one by which a server says that it does not show the whole."""
+    return {(one.get("system"), one.get("code")) for one in _list(labels) if one.get("code") != "SUBSETTED"}
+
+
+def _tells_its_length(resource: Resource) -> bool:
+    """Whether `minutesDuration` is the time from `start` to `end`."""
+    start, end = (_instant(str(resource.get(name))) for name in ("start", "end"))
+    minutes = resource.get("minutesDuration")
+    return start is not None and end is not None and minutes == (end - start).total_seconds() / 60
 
 
 def _content(value: Json, base_url: str) -> Json:
     """A value in the one form that all equivalent spellings share."""
     if isinstance(value, dict):
-        return {name: _content(item, base_url) for name, item in value.items()}
+        unsaid = ("display",) if "reference" in value else ()
+        return {name: _content(item, base_url) for name, item in value.items() if name not in unsaid}
     if isinstance(value, list):
         items = [_content(item, base_url) for item in value]
         return sorted(items, key=_canonical) if any(isinstance(item, dict) for item in items) else items

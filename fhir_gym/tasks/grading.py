@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.compare import differences
+from fhir_gym.tasks.compare import same_record
 from fhir_gym.tasks.endstate import EndState, LoggedRequest
 from fhir_gym.tasks.evidence import Evidence, unread, would_have_seen
 from fhir_gym.tasks.meaning import added_meaning
+from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process, measure, prohibited_uses
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json
 
 if TYPE_CHECKING:
-    from fhir_gym.fhir.session import Session
+    from fhir_gym.fhir.session import Change, Session
 
 __all__ = [
     "ANSWER_FORM",
@@ -46,6 +48,8 @@ PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
 _BEFORE = " before the first change"
+_MOST_COMPARED = 50
+"""How many surplus changes of a kind are compared to tell the right one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> It
     problem = task.answer.problem(end.answer, end.base_url)
     yield Check(name=ANSWER_FORM, passed=problem is None, expected=task.answer.words, actual=problem or end.answer)
     touches = task.touches(variation.params)
-    surplus = _surplus(end, touches)
+    surplus = _surplus(task, variation.params, end)
     yield Check(name=NOTHING_ELSE, passed=not surplus, expected=[], actual=surplus)
     if touches:
         added: list[Json] = [*added_meaning(task.asked, end)]
@@ -165,25 +169,56 @@ def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> It
     yield Check(name=PROHIBITED, passed=not used, expected=[], actual=used)
 
 
-def _surplus(end: EndState, touches: tuple[Touch, ...]) -> list[str]:
+def _surplus(task: Task[Any], params: Params, end: EndState) -> list[str]:
     """Changes that no touch of the task covers, each touch covering one."""
-    open_touches = sorted(touches, key=lambda touch: touch.id is None)
-    surplus = []
-    for change in end.changes:
-        if change.before and change.after and _same_content(change.before, change.after):
-            continue  # changed and changed back
-        for touch in open_touches:
-            same = (touch.kind, touch.resource_type) == (change.kind, change.resource_type)
-            if same and touch.id in (None, change.id):
-                open_touches.remove(touch)
-                break
-        else:
-            surplus.append(f"{change.kind} {change.resource_type}/{change.id}")
-    return surplus
+    changes = [change for change in end.changes if not _is_as_it_was(change)]
+    covered: set[tuple[str, str]] = set()
+    for touch, count in sorted(Counter(task.touches(params)).items(), key=lambda item: item[0].id is None):
+        fitting = [change for change in changes if _fits(touch, change) and _name(change) not in covered]
+        covered |= {_name(change) for change in _best(task, params, end, fitting, count)}
+    return [_told(change) for change in changes if _name(change) not in covered or _is_put_back(change)]
 
 
-def _same_content(before: Resource, after: Resource) -> bool:
-    return before.get("text") == after.get("text") and not differences(before, after)
+def _fits(touch: Touch, change: Change) -> bool:
+    wanted = (touch.kind, touch.resource_type)
+    return wanted == (change.kind, change.resource_type) and touch.id in (None, change.id)
+
+
+def _name(change: Change) -> tuple[str, str]:
+    return change.resource_type, change.id
+
+
+def _best(task: Task[Any], params: Params, end: EndState, changes: list[Change], count: int) -> list[Change]:
+    """Those that serve the task's checks best, each seen without the others."""
+    if len(changes) <= count:
+        return changes
+
+    def served(change: Change) -> int:
+        rest = {_name(other) for other in changes} - {_name(change)}
+        kept = (one for one in end.changes if _name(one) not in rest)
+        return sum(check.passed for check in task.checks(params, replace(end, changes=tuple(kept))))
+
+    return sorted(changes[:_MOST_COMPARED], key=served, reverse=True)[:count]
+
+
+def _is_as_it_was(change: Change) -> bool:
+    """Whether no version that was written says anything else than the one before."""
+    before = change.before
+    return bool(
+        before and change.versions and all(one is not None and same_record(before, one) for one in change.versions)
+    )
+
+
+def _is_put_back(change: Change) -> bool:
+    """Whether a record that was there was deleted and written anew."""
+    return change.kind == "updated" and None in change.versions
+
+
+def _told(change: Change) -> str:
+    """A change in words."""
+    back = change.before and change.after and same_record(change.before, change.after)
+    how = ", deleted in between" if _is_put_back(change) else ", and back" if back else ""
+    return f"{change.kind} {change.resource_type}/{change.id}{how}"
 
 
 def find_evidence(

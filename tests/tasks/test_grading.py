@@ -15,6 +15,7 @@ from fhir_gym.fhir.session import Change
 from fhir_gym.fhir.touched import asked
 from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, grade
 from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
+from fhir_gym.types import Resource
 
 from .fakes import Greeting, GreetingParams, created, end_state, fake_world
 
@@ -103,12 +104,61 @@ def test_a_touch_covers_one_change_of_its_kind() -> None:
     assert NOTHING_ELSE in failed(judge(end_state(["77"], changes=(changed,))))
 
 
-def test_what_was_changed_back_is_no_change() -> None:
-    before = {**PERSON, "meta": {"versionId": "1"}}
-    back = Change("updated", "Patient", PERSON["id"], before, {**PERSON, "meta": {"versionId": "3"}})
-    assert judge(end_state(["77"], changes=(*RIGHT, back))).success
-    told = Change("updated", "Patient", PERSON["id"], before, {**PERSON, "text": {"div": "<div>told</div>"}})
-    assert failed(judge(end_state(["77"], changes=(*RIGHT, told)))) == {NOTHING_ELSE}
+BEFORE = {**PERSON, "meta": {"versionId": "1", "tag": [{"code": "a"}, {"code": "b"}]}}
+
+
+def rewritten(*versions: Resource | None) -> Change:
+    return Change("updated", "Patient", PERSON["id"], BEFORE, versions[-1], versions)
+
+
+def of_version(number: int, **elements: Any) -> Resource:
+    return {**PERSON, "meta": {**BEFORE["meta"], "versionId": str(number)}, **elements}
+
+
+def test_a_version_that_says_the_same_is_no_change() -> None:
+    labels = {
+        "versionId": "3",
+        "lastUpdated": "2023-11-13T10:15:00Z",
+        "source": "#1",
+        "tag": BEFORE["meta"]["tag"][::-1],
+    }
+    same = rewritten(of_version(2), of_version(3, meta=labels))
+    assert judge(end_state(["77"], changes=(*RIGHT, same))).success
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        ((of_version(2, active=False), of_version(3)), ", and back"),
+        ((None, of_version(3)), ", deleted in between"),
+        ((of_version(2, text={"div": "<div>told</div>"}),), ""),
+        ((of_version(2, meta={"tag": [{"code": "a"}]}),), ""),
+        ((of_version(2, meta={**BEFORE["meta"], "profile": ["urn:p"]}),), ""),
+        ((of_version(2, meta={**BEFORE["meta"], "security": [{"code": "R"}]}),), ""),
+    ],
+)
+def test_every_version_of_another_record_counts(versions: tuple[Resource | None, ...], told: str) -> None:
+    (check,) = judge(end_state(["77"], changes=(*RIGHT, rewritten(*versions)))).failed
+    assert (check.name, check.actual) == (NOTHING_ELSE, [f"updated Patient/{PERSON['id']}{told}"])
+
+
+def test_a_history_that_nobody_knows_may_hold_anything() -> None:
+    unknown = Change("updated", "Patient", PERSON["id"], BEFORE, of_version(3))
+    assert failed(judge(end_state(["77"], changes=(*RIGHT, unknown)))) == {NOTHING_ELSE}
+
+
+def test_a_created_record_may_be_corrected_and_made_anew() -> None:
+    own = Change("created", "Basic", "77", None, GREETING, ({**GREETING, "code": {}}, None, GREETING))
+    assert judge(end_state(["77"], changes=(own,))).success
+
+
+def test_the_surplus_is_named_and_not_the_right_one() -> None:
+    """Also where the answer names none: the one that the checks are content with is the right one."""
+    wrong = created({**GREETING, "id": "76", "code": {"text": "No"}})
+    for answer in (["77"], ["78"], None):
+        verdict = judge(end_state(answer, changes=(wrong, *RIGHT)))
+        (check,) = [check for check in verdict.failed if check.name == NOTHING_ELSE]
+        assert check.actual == ["created Basic/76"]
 
 
 def test_prohibited_tools_count_even_without_effect() -> None:

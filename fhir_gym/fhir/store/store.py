@@ -271,15 +271,15 @@ class Store:
         """Number of the last write."""
         return int(self._select_one("SELECT coalesce(max(seq), 0) FROM overlay.version", ()))
 
-    def written_since(self, seq: int) -> list[tuple[Row | None, Row]]:
-        """For each resource written after `seq`, in order of first write: its version before (None: none), and now."""
-        rids = [
-            r
-            for (r,) in self.db.execute(
-                "SELECT rid FROM overlay.version WHERE seq > ? GROUP BY rid ORDER BY min(seq)", (seq,)
-            )
-        ]
-        return [(self._before(rid, seq), self.row(rid)) for rid in rids]
+    def written_since(self, seq: int) -> list[tuple[Row | None, list[Row]]]:
+        """For each resource written after `seq`, in order of first write: its version before, and all since.
+
+        The version before is None where there was none, or a deleted one.
+        """
+        written: dict[int, list[Row]] = {}
+        for row in self._select(f"SELECT {_COLUMNS} FROM overlay.version WHERE seq > ? ORDER BY seq", (seq,)):
+            written.setdefault(row.rid, []).append(row)
+        return [(self._before(rid, seq), rows) for rid, rows in written.items()]
 
     def _before(self, rid: int, seq: int) -> Row | None:
         rows = self._select(
