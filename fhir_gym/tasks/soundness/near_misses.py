@@ -12,6 +12,7 @@ from fhir_gym.tasks.soundness.answers import wrong_answers
 from fhir_gym.tasks.soundness.arena import Policy, Script, script
 from fhir_gym.tasks.soundness.groups import Group
 from fhir_gym.tasks.soundness.recording import Recording, rebody
+from fhir_gym.tasks.soundness.unseen import bystanders, references, unseen_writes
 from fhir_gym.tasks.soundness.values import leaves, made_up_values, neighbours_values, path_name, removed, replaced
 from fhir_gym.tasks.task import Task
 from fhir_gym.types import Json, Resource
@@ -36,6 +37,7 @@ def near_misses(task: Task[Any], gold: Recording, must_look: bool) -> Iterator[P
     yield from _wrong_bodies(task, gold)
     yield from _wrong_writes(gold)
     yield from _collateral(task, gold)
+    yield from unseen_writes(task, gold, must_look)
     yield from _prohibited(task, gold)
     yield from _no_look(gold, must_look)
 
@@ -116,14 +118,9 @@ def _collateral(task: Task[Any], gold: Recording) -> Iterator[Policy]:
     def also(name: str, action: Action) -> Policy:
         return Policy("something else touched", name, _finished(gold, [*gold.actions, action]))
 
-    written = {step.before["id"] for step in gold.steps if step.before}
     yield also("and creates something else", Post("/Basic", _EXTRA))
-    referred = _referred([*gold.setup, *(step.body for step in gold.steps if step.writes)])
-    others = [one for one in gold.setup if one["id"] not in written]
-    # The last of each type is taken: one that nothing refers to, if there is one, for only that can be deleted.
-    others.sort(key=lambda one: f"{one['resourceType']}/{one['id']}" not in referred)
-    bystanders = {one["resourceType"]: one for one in others}
-    for kind, one in bystanders.items():
+    referred = references(gold)
+    for kind, one in bystanders(gold).items():
         url = f"/{kind}/{one['id']}"
         changed = {**one, "language": "fr"}
         yield also(f"and changes a {kind}", Put(url, changed))
@@ -135,16 +132,6 @@ def _collateral(task: Task[Any], gold: Recording) -> Iterator[Policy]:
         patch = [{"op": "add", "path": "/language", "value": "fr"}]
         action = Patch(f"/{kind}/{id}", patch)
         yield also(f"and patches the world's {kind}", action)
-
-
-def _referred(value: Json) -> set[str]:
-    """What the References anywhere in a value point to."""
-    if isinstance(value, list):
-        return {found for item in value for found in _referred(item)}
-    if not isinstance(value, dict):
-        return set()
-    found = {found for item in value.values() for found in _referred(item)}
-    return found | ({value["reference"]} if isinstance(value.get("reference"), str) else set())
 
 
 def _prohibited(task: Task[Any], gold: Recording) -> Iterator[Policy]:
