@@ -13,7 +13,7 @@ from fhir_gym.fhir.definitions import DATA_TYPES, Element, children, modifiers
 from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.compare import is_within, plain
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, Rule, fits_vocabulary
+from fhir_gym.tasks.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, REVERSING_EXTENSIONS, Rule, fits_vocabulary
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_history/.*)?\
 _WHOSE = ("subject", "patient", "beneficiary", "for")
 _FREE_TEXT = frozenset({"string", "markdown", "xhtml"})
 _IN_WORDS = frozenset(
-    {"CodeableConcept", "Coding", "Annotation", "Narrative", "Dosage", "Appointment", "Account", "ServiceRequest"}
+    {"CodeableConcept", "Coding", "Annotation", "Narrative", "Extension", "Dosage"}
+    | {"Appointment", "Account", "ServiceRequest"}
 )
 """What has free text about what a record says; the texts of names and addresses are not."""
 
@@ -71,6 +72,8 @@ class _Reader:
             closed: Whether it may have no more than what is asked for and what is neutral; else only modifiers within
                 data types are looked at.
         """
+        if content == "Extension" and holder.get("url") in REVERSING_EXTENSIONS:
+            yield f"{prefix}url"
         elements, table = _children(content), BY_RECORD.get(content) if closed else None
         for name, value in holder.items():
             path, rule = prefix + name, _rule(content, name, table)
@@ -103,7 +106,7 @@ _ALWAYS = frozenset({"implicitRules", "modifierExtension"})
 
 def _rule(content: str, name: str, table: Mapping[str, Rule] | None) -> Rule | None:
     """What an element of a record or data type may say that nobody asked for; None if it must not be there."""
-    if name.startswith("_"):
+    if name.startswith("_"):  # the extensions of a primitive
         return "anything"
     if table is not None:
         return table.get(name) or EVERYWHERE.get(name)
@@ -138,6 +141,7 @@ def _created(asked: Mapping[str, Collection[str]], end: EndState, change: Change
     own = [value for name, value in body.items() if name in wanted]
     whose = frozenset(id for target in _targets(own) for id in _named_patients(target))
     yield from _Reader(end, wanted, whose).changes(kind, body, closed=kind in asked)
+    yield from _other_lengths(body)
     for path, text in _texts(kind, body):
         if takes_back(text) and not (path == "note.text" and "note" in wanted):
             yield path
@@ -150,7 +154,21 @@ def _updated(end: EndState, change: Change) -> Iterator[str]:
     reader = _Reader(end)
     there = {*reader.changes(kind, before, closed=False)}
     yield from (path for path in reader.changes(kind, changed, closed=False) if path not in there)
+    if "minutesDuration" in changed:
+        yield from _other_lengths(change.after or {})
     yield from (path for path, text in _texts(kind, changed) if _ANNULS.search(_in_lower_case(text)))
+
+
+def _other_lengths(body: Resource) -> Iterator[str]:
+    """``minutesDuration`` where it is not the time from start to end."""
+    start, end, minutes = (body.get(name) for name in ("start", "end", "minutesDuration"))
+    if isinstance(start, str) and isinstance(end, str) and minutes is not None:
+        try:
+            same = datetime.fromisoformat(end) - datetime.fromisoformat(start) == timedelta(minutes=minutes)
+        except (ValueError, TypeError):
+            return  # a date without a time, or one with a zone and one without
+        if not same:
+            yield "minutesDuration"
 
 
 def _texts(content: str, holder: Resource, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-__all__ = ["BY_DATA_TYPE", "BY_RECORD", "EVERYWHERE", "Rule", "fits_vocabulary"]
+__all__ = ["BY_DATA_TYPE", "BY_RECORD", "EVERYWHERE", "REVERSING_EXTENSIONS", "Rule", "fits_vocabulary"]
 
 _Named = Literal["anything", "part", "today", "in force", "by name"]
 Rule = _Named | tuple[str | bool | int, ...]
@@ -75,7 +75,7 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
     "FamilyMemberHistory.condition": {"note": "anything", "contributedToDeath": (False,)},
     "Coverage": {
         **dict.fromkeys(("type", "dependent", "subscriberId", "network"), "anything"),
-        "relationship": ("child", "dependent", "other"),
+        "relationship": ("child", "natural child", "dependent", "ward", "son", "daughter", "other"),
         "order": (1,),
         "subrogation": (False,),
     },
@@ -102,6 +102,16 @@ BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
     "Identifier": {"use": ("usual", "official", "secondary"), "period": "in force"},
 }
 """What elements of data types may say; those that are in no table may say anything, unless R4 marks them a modifier."""
+
+
+REVERSING_EXTENSIONS = frozenset(
+    f"http://hl7.org/fhir/StructureDefinition/{name}"
+    for name in (
+        *("request-doNotPerform", "capabilitystatement-prohibited", "condition-ruledOut", "replaces"),
+        *("request-replaces", "observation-replaces", "diagnosticReport-replaces", "task-replaces"),
+    )
+)
+"""R4's own extensions that are modifiers, or that say that a record takes another one's place."""
 
 
 def fits_vocabulary(value: object, words: tuple[str | bool | int, ...]) -> bool:

@@ -26,6 +26,7 @@ ASKED = {
     "Observation": get_task("FHIRAgent/MedAgentBench-v0", "03").asked["Observation"],
     "Appointment": get_task("FHIRAgent/Appointment-v0", "14a").asked["Appointment"],
 }
+T10, T11, HL7 = "2023-11-20T10:00:00Z", "2023-11-20T12:00:00+01:00", "http://hl7.org/fhir/StructureDefinition"
 MINE, OTHER = {"reference": "Patient/S1"}, {"reference": "Patient/S2"}
 RECORDS: Mapping[str, dict[str, Any]] = {
     "Patient": {"name": [{"family": "Lee"}], "telecom": [{"system": "phone", "value": "555-0100"}]},
@@ -64,6 +65,8 @@ def found(kind: str, **added: Any) -> list[str]:
         ("MedicationRequest", {"reasonCode": [{"text": "Hypomagnesemia, 1.2 mg/dL"}], "note": [{"text": "Low."}]}),
         ("Observation", {"issued": "2023-11-13T10:15:00Z", "performer": [MINE], "method": {"text": "cuff"}}),
         ("Appointment", {"description": "Visit", "comment": "By phone", "created": "2023-11-13"}),
+        ("Appointment", {"start": T10, "end": T11, "minutesDuration": 60}),
+        ("Patient", {"extension": [{"url": f"{HL7}/patient-birthPlace", "valueAddress": {"city": "Rome"}}]}),
         ("Basic", {"author": OTHER, "created": "1999-01-01"}),
     ],
 )
@@ -107,6 +110,9 @@ def test_neutral(kind: str, added: dict[str, Any]) -> None:
         ("Observation", {"component": [{"valueQuantity": {"value": 1, "comparator": "<"}}]}, None),
         ("Appointment", {"participant": [{"required": "information-only"}]}, "participant.required"),
         ("Appointment", {"cancelationReason": {"text": "Called off"}}, "cancelationReason"),
+        ("Appointment", {"start": T10, "end": T11, "minutesDuration": 5}, "minutesDuration"),
+        ("Patient", {"extension": [{"url": f"{HL7}/replaces", "valueUri": "Patient/2"}]}, "extension.url"),
+        ("Patient", {"extension": [{"url": "urn:x", "valueString": "Not a patient"}]}, "extension.valueString"),
         ("Basic", {"modifierExtension": []}, "modifierExtension"),
         ("Basic", {"identifier": [{"use": "old"}]}, "identifier.use"),
     ],

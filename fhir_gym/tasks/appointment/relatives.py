@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.compare import named, plain
-from fhir_gym.tasks.concepts import codes_of, labels
+from fhir_gym.tasks.concepts import SNOMED, codings, labels
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, other_given, relative_with
 from fhir_gym.types import Json, Resource
@@ -41,7 +42,6 @@ class _Relation:
         code: Its code in v3-RoleCode.
         closer: Codes that say the same more closely.
         broader: Codes that say less; they may stand beside the others.
-        texts: Further words for it.
         gender: What it implies.
         older: By how many years at least and at most someone in it is older than the patient.
     """
@@ -49,26 +49,51 @@ class _Relation:
     code: str
     closer: tuple[str, ...]
     broader: tuple[str, ...]
-    texts: tuple[str, ...]
     gender: str | None
     older: tuple[int, int]
 
 
 _PARENT, _SIBLING, _CHILD = ("PRN", "FAMMEMB"), ("SIB", "FAMMEMB"), ("CHILD", "NCHILD", "FAMMEMB")
 RELATIONS = {
-    "mother": _Relation("MTH", ("NMTH",), _PARENT, ("natural mother",), "female", (20, 36)),
-    "father": _Relation("FTH", ("NFTH",), _PARENT, ("natural father",), "male", (20, 38)),
-    "guardian": _Relation("GUARD", (), ("RESPRSN",), ("legal guardian",), None, (15, 36)),
-    "spouse": _Relation("SPS", ("HUSB", "WIFE"), ("SIGOTHR", "FAMMEMB"), ("husband", "wife"), None, (-6, 6)),
-    "brother": _Relation("BRO", ("NBRO",), _SIBLING, ("natural brother",), "male", (-8, 8)),
-    "sister": _Relation("SIS", ("NSIS",), _SIBLING, ("natural sister",), "female", (-8, 8)),
-    "son": _Relation("SONC", ("SON",), _CHILD, ("natural son",), "male", (-36, -20)),
-    "daughter": _Relation("DAUC", ("DAU",), _CHILD, ("natural daughter",), "female", (-36, -20)),
+    "mother": _Relation("MTH", ("NMTH",), _PARENT, "female", (20, 36)),
+    "father": _Relation("FTH", ("NFTH",), _PARENT, "male", (20, 38)),
+    "guardian": _Relation("GUARD", (), ("RESPRSN",), None, (15, 36)),
+    "spouse": _Relation("SPS", ("HUSB", "WIFE"), ("SIGOTHR", "FAMMEMB"), None, (-6, 6)),
+    "brother": _Relation("BRO", ("NBRO",), _SIBLING, "male", (-8, 8)),
+    "sister": _Relation("SIS", ("NSIS",), _SIBLING, "female", (-8, 8)),
+    "son": _Relation("SONC", ("SON",), _CHILD, "male", (-36, -20)),
+    "daughter": _Relation("DAUC", ("DAU",), _CHILD, "female", (-36, -20)),
 }
 """By the word a prompt uses."""
 
-_WORD_OF_CODE = {code: word for word, one in RELATIONS.items() for code in (one.code, *one.closer)}
-_WORD_OF_TEXT = {text: word for word, one in RELATIONS.items() for text in (word, *one.texts)}
+_V2 = "http://terminology.hl7.org/CodeSystem/v2-0063"
+_OF_SYSTEM: Mapping[str, Mapping[str, str]] = {
+    ROLES: {code: word for word, one in RELATIONS.items() for code in (one.code, *one.closer)},
+    _V2: {"MTH": "mother", "FTH": "father", "GRD": "guardian", "SPO": "spouse", "BRO": "brother", "SIS": "sister"},
+    SNOMED: {
+        **{"72705000": "mother", "65656005": "mother", "66839005": "father", "9947008": "father"},
+        **{"58626002": "guardian", "127848009": "spouse", "127849001": "spouse", "127850001": "spouse"},
+        **{"70924004": "brother", "27733009": "sister", "65616008": "son", "66089001": "daughter"},
+    },
+}
+"""What codes stand for, by system."""
+_V2_CODES = {word: (code,) for code, word in _OF_SYSTEM[_V2].items()}
+_SAME_SYSTEM = {"http://hl7.org/fhir/v3/RoleCode": ROLES, "http://hl7.org/fhir/v2/0063": _V2}
+_SAID_BY: Mapping[str, str] = {
+    **{word: word for word in RELATIONS},
+    **dict.fromkeys(("mom", "mum", "mommy"), "mother"),
+    **dict.fromkeys(("dad", "daddy"), "father"),
+    **dict.fromkeys(("husband", "wife"), "spouse"),
+}
+"""Words for the relations."""
+_OTHERS = frozenset(
+    {"adopted", "adoptive", "aunt", "cousin", "ex", "former", "foster", "friend", "god", "godfather", "godmother"}
+    | {"granddaughter", "grandfather", "grandmother", "grandson", "great", "half", "law", "neighbor", "neighbour"}
+    | {"nephew", "niece", "no", "not", "partner", "step", "stepbrother", "stepdaughter", "stepfather", "stepmother"}
+    | {"stepsister", "stepson", "uncle"}
+)
+"""Words that make a relation another one."""
+_TOKEN = re.compile(r"[^\W\d_]+")
 
 
 class Relative(Params):
@@ -160,6 +185,11 @@ def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
     local = {"system": "http://example.org/roles", "code": "7"}
     yield "as text", [{"text": word}]
     yield "as text with a capital", [{"text": word.capitalize()}]
+    yield "in a phrase", [{"text": f"{word.capitalize()} of the patient"}]
+    yield (
+        "in a code of v2",
+        [{"coding": [{"system": _V2, "code": code}]} for code in _V2_CODES.get(word, ())] or [{"text": word.upper()}],
+    )
     yield "by the second coding", [{"coding": [local, coding], "text": f"The patient's {word}"}]
     yield "after a broader one", [{"coding": [{"system": ROLES, "code": one.broader[0]}]}, {"coding": [coding]}]
     for code in one.closer:
@@ -167,7 +197,15 @@ def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
 
 
 def _said(concepts: list[Json]) -> set[str]:
-    """The relations that concepts say, by their words; a code that stands for none of them is kept as it is."""
-    coded = {_WORD_OF_CODE.get(code, code) for code in codes_of(concepts, ROLES)}
-    texts = (plain(label).casefold() for label in labels(concepts))
-    return coded | {_WORD_OF_TEXT[text] for text in texts if text in _WORD_OF_TEXT}
+    """The relations that concepts say, by their words; a code of v3-RoleCode that stands for none is kept as it is."""
+    said: set[str] = set()
+    for coding in codings(concepts):
+        system, code = str(coding.get("system")), str(coding.get("code"))
+        system = _SAME_SYSTEM.get(system, system)
+        word = _OF_SYSTEM.get(system, {}).get(code)
+        said |= {word} if word else {code} if system == ROLES else set()
+    for label in labels(concepts):
+        tokens = _TOKEN.findall(plain(label).casefold())
+        said |= {_SAID_BY[token] for token in tokens if token in _SAID_BY}
+        said |= {token for token in tokens if token in _OTHERS}
+    return said

@@ -112,6 +112,15 @@ class NewPatient(Task[NewPatientParams]):
             yield f"written over Patient/{decoy.id}", [Put(f"/Patient/{decoy.id}", body), Finish([decoy.id])]
             yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]
 
+    def equivalents(self, p: NewPatientParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+        """The telephone number in E.164, or in digits alone."""
+        body = json.loads(gold[0].body or "")
+        digits = "".join(character for character in p.person.phone if character.isdecimal())[-10:]
+        id = "chosen-by-hand"
+        for number in (f"+1{digits}", f"tel:+1-{digits[:3]}-{digits[3:6]}-{digits[6:]}", digits):
+            telecom = [{"system": "phone", "value": number, "use": "mobile"}]
+            yield f"phone {number}", [Put(f"/Patient/{id}", {**body, "id": id, "telecom": telecom}), Finish([id])]
+
     def touches(self, p: NewPatientParams) -> tuple[Touch, ...]:
         """One new Patient."""
         return (Touch("created", "Patient"),)
