@@ -1,21 +1,17 @@
-"""Laboratory results: how tasks draw them, what is seeded beside them, and how a careful reader picks the right one."""
+"""Laboratory results: what a chart holds, and how a careful reader picks the right ones."""
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fhir_gym.actions import Get
 from fhir_gym.actions.model import Action
-from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.clock import instant, parse_instant
-from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
-from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.people import Person
 from fhir_gym.types import Json, Resource
 
@@ -25,9 +21,11 @@ __all__ = [
     "GLU",
     "MG",
     "RULES",
-    "Charting",
+    "VOID",
+    "Chart",
     "K",
     "LabParams",
+    "LabScene",
     "LabTest",
     "Result",
     "Seen",
@@ -37,11 +35,9 @@ __all__ = [
 ]
 
 DAY = timedelta(hours=24)
-_MINUTE = timedelta(minutes=1)
-_COUNTED = ("final", "corrected", "amended")
-_VOID = ("cancelled", "entered-in-error")
+VOID = ("cancelled", "entered-in-error")
+"""Statuses of results that do not count."""
 _UCUM = "http://unitsofmeasure.org"
-_MOST = 60
 
 RULES = (
     "The time of a result is when the specimen was taken (effectiveDateTime). Results whose status is cancelled or "
@@ -141,151 +137,65 @@ class Result(Params):
         }
 
 
-class LabParams(Params):
-    """Values of a task on laboratory results.
+class Chart(Params):
+    """What is on file about one patient.
+
+    Attributes:
+        person: The patient; the id is the record number.
+        results: Their results, of all tests.
+        phantom: A result that would have counted, where none does; it is not on file.
+    """
+
+    person: Person
+    results: tuple[Result, ...]
+    phantom: Result | None = None
+
+
+class LabScene(Params):
+    """Charts of several patients, any of whom could be asked about.
 
     Attributes:
         now: The present, an instant.
+        charts: The charts.
+    """
+
+    now: str = ""
+    charts: tuple[Chart, ...] = ()
+
+
+class LabParams(SceneParams):
+    """Values of a task on laboratory results.
+
+    Attributes:
+        scene: The charts; empty where the world holds the patient.
+        now: The present, an instant.
         mrn: Record number of the patient.
-        people: The patient and a namesake; empty where the world holds the patient.
-        results: What the chart is seeded with.
+        name: Their name.
         deciding: Ids of the results the answer rests on.
         level: The value in the wanted unit; None if there is none.
         tolerance: By how much the answer may differ, where the value had to be converted.
         taken: When the deciding result was taken; None if there is none.
         phantom: The result that would have been there; None where one is.
         silent: Whether the value need not be answered.
+        priority: How urgent a laboratory order is; None if nobody said.
     """
 
+    scene: LabScene = LabScene()
     now: str
     mrn: str
-    people: tuple[Person, ...] = ()
-    results: tuple[Result, ...] = ()
+    name: str = ""
     deciding: tuple[str, ...] = ()
     level: float | None
     tolerance: float = 0.0
     taken: str | None = None
     phantom: Result | None = None
     silent: bool = False
+    priority: str | None = "stat"
 
-    def resources(self) -> list[Resource]:
-        """What the episode starts with."""
-        return [*map(chart_patient, self.people), *(result.resource for result in self.results)]
-
-    def records(self) -> tuple[str, ...]:
-        """References of the deciding results."""
-        return tuple(f"Observation/{id}" for id in self.deciding)
-
-    def phantoms(self) -> list[Resource]:
-        """The result that would have been there."""
-        return [self.phantom.resource] if self.phantom else []
-
-    def words(self) -> dict[str, str]:
-        """The patient, as a prompt says it."""
-        return {"mrn": self.mrn, "name": self.people[0].name}
-
-
-class Charting:
-    """Fills the chart of a patient new to the world, and that of a namesake.
-
-    Args:
-        rng: Source of chance.
-        world: The world.
-        test: What the task is about.
-    """
-
-    def __init__(self, rng: random.Random, world: World, test: LabTest) -> None:
-        self.rng, self.test, self.now = rng, test, world.now
-        self.people = draw_namesakes(rng, world)
-        self.mrn = self.people[0].id
-        self.results: list[Result] = []
-        self._ids = Ids(rng, world, _MOST)
-        self._values: set[float] = set()
-        self._minutes: set[int] = set()
-
-    def value(self, low: float | None = None, high: float | None = None) -> float:
-        """A value of the test that no other result has."""
-        test = self.test
-        low, high = test.low if low is None else low, test.high if high is None else high
-        for _ in range(100):
-            value = round(self.rng.uniform(low, high), test.digits)
-            if value not in self._values and low <= value <= high:
-                break
-        self._values.add(value)
-        return value
-
-    def add(
-        self,
-        ago: timedelta,
-        value: float,
-        *,
-        owner: str = "",
-        code: str = "",
-        status: str = "final",
-        unit: str = "",
-        delay: timedelta | None = None,
-    ) -> Result:
-        """A result taken so long ago; by default it was issued within two hours, but not after now."""
-        taken = self.now - ago
-        issued = taken + (delay if delay is not None else self.rng.randrange(10, 110) * _MINUTE)
-        result = Result(
-            id=self._ids.new(),
-            owner=owner or self.mrn,
-            code=code or self.test.code,
-            taken=instant(taken),
-            issued=instant(max(taken, min(issued, self.now))),
-            value=value,
-            unit=unit or self.test.unit,
-            status=status,
-        )
-        self.results.append(result)
-        return result
-
-    def measured(self, ago: timedelta, value: float, *, convert: bool = False) -> tuple[Result, float]:
-        """A result that counts, now and then in the other unit; with its value in the wanted one."""
-        test = self.test
-        if convert and test.other_unit:
-            stored = round(value / test.factor, test.other_digits)
-            return self.add(ago, stored, unit=test.other_unit), stored * test.factor
-        return self.add(ago, value, status=self.rng.choice((*_COUNTED[:1] * 4, *_COUNTED[1:]))), value
-
-    def minutes(self, first: int, last: int) -> timedelta:
-        """A time ago that no other result has, in minutes."""
-        while True:
-            minutes = self.rng.randrange(first, last)
-            if minutes not in self._minutes:
-                self._minutes.add(minutes)
-                return minutes * _MINUTE
-
-    def stale(self, youngest: timedelta, *, low: float | None = None, high: float | None = None) -> None:
-        """Results older than `youngest`, now and then more than a page of them; the last one only just."""
-        self.add(youngest + _MINUTE, self.value(low, high), delay=timedelta(minutes=90))
-        first = int(youngest / _MINUTE) + 30
-        for _ in range(self.rng.choice((3, 4, 5, 5, 22))):
-            self.add(self.minutes(first, first + 400 * 24 * 60), self.value(low, high))
-
-    def distract(self, ago: timedelta) -> None:
-        """What is newer than the deciding result and does not count: withdrawn, of another test, of a namesake."""
-        newest = max(2, int(ago / _MINUTE))
-        for status in _VOID:
-            self.add(self.minutes(1, newest), self.value(), status=status)
-        self.add(self.rng.randrange(1, newest) * _MINUTE, self.value(), code=self.test.neighbour)
-        for _ in range(2):
-            self.add(self.rng.randrange(1, newest) * _MINUTE, self.value(), owner=self.people[1].id)
-
-    def tie(self, result: Result, value: float) -> None:
-        """Another result of the same specimen, issued before `result` and so replaced by it."""
-        taken = parse_instant(result.taken)
-        self.results[self.results.index(result)] = result.model_copy(
-            update={"issued": instant(min(self.now, taken + timedelta(minutes=50)))}
-        )
-        self.add(self.now - taken, value, delay=timedelta(minutes=0))
-
-    def phantom(self, ago: timedelta) -> Result:
-        """A result that would have been there; it is not."""
-        result = self.add(ago, self.value())
-        self.results.remove(result)
-        return result
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The patient's results."""
+        return next((chart.results for chart in self.scene.charts if chart.person.id == self.mrn), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +234,7 @@ def seen(bundle: Json, test: LabTest) -> list[Seen]:
 def _read(bundle: Json, test: LabTest) -> Iterator[Seen]:
     for one in entries(bundle):
         quantity, taken = one.get("valueQuantity"), str(one.get("effectiveDateTime"))
-        if not quantity or "T" not in taken or one.get("status") in _VOID:
+        if not quantity or "T" not in taken or one.get("status") in VOID:
             continue
         factor = test.factor if quantity.get("unit") == test.other_unit else 1
         value = quantity["value"] * factor

@@ -13,6 +13,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import parse_instant
+from fhir_gym.tasks.crowd import mistakable
 from fhir_gym.tasks.people import Person, namesake, new_person, patient
 from fhir_gym.types import Json, Resource
 
@@ -21,12 +22,14 @@ __all__ = [
     "PACK",
     "READ_ONLY",
     "Items",
+    "Mrns",
+    "Whom",
     "blind",
     "chart_patient",
-    "draw_namesakes",
-    "new_mrn",
+    "namesakes",
     "number_check",
     "same_minute",
+    "whoever",
 ]
 
 PACK = "FHIRAgent/MedAgentBench-v0"
@@ -38,22 +41,74 @@ _TRIES = 1_000
 _EXACT = 1e-6
 
 
-def new_mrn(rng: random.Random, world: World) -> str:
-    """A medical record number (``S`` and seven digits) that no patient of the world has; also the Patient's id."""
-    for _ in range(_TRIES):
-        mrn = f"S{rng.randrange(1_000_000, 10_000_000)}"
-        if world.read("Patient", mrn) is None:
-            return mrn
-    raise TaskError(f"the world {world.manifest.name} uses all record numbers that were tried ({_TRIES})")
+class Mrns:
+    """Medical record numbers (``S`` and seven digits), which are also the Patients' ids.
+
+    Args:
+        rng: Source of chance.
+        world: The world they must be new to.
+    """
+
+    def __init__(self, rng: random.Random, world: World) -> None:
+        self._rng, self._world, self._given = rng, world, set[str]()
+
+    def new(self) -> str:
+        """A number that no patient has.
+
+        Raises:
+            TaskError: The world uses all numbers that were tried.
+        """
+        for _ in range(_TRIES):
+            mrn = f"S{self._rng.randrange(1_000_000, 10_000_000)}"
+            if mrn not in self._given and self._world.read("Patient", mrn) is None:
+                self._given.add(mrn)
+                return mrn
+        raise TaskError(f"the world {self._world.manifest.name} uses all record numbers that were tried ({_TRIES})")
 
 
-def draw_namesakes(rng: random.Random, world: World) -> tuple[Person, Person]:
-    """A patient new to the world, and another one of the same name."""
-    person = new_person(rng, world, new_mrn(rng, world))
-    other = new_mrn(rng, world)
-    while other == person.id:
-        other = new_mrn(rng, world)
-    return person, namesake(rng, person, other)
+def namesakes(rng: random.Random, world: World, size: int) -> list[Person]:
+    """Patients new to the world, each of whom has one or two namesakes among them.
+
+    Args:
+        rng: Source of chance.
+        world: Where names and record numbers must be new.
+        size: How many; at least 2.
+    """
+    ids = Mrns(rng, world)
+    people: list[Person] = []
+    while len(people) < size:
+        left = size - len(people)
+        person = new_person(rng, world, ids.new())
+        others = left - 1 if left < 4 else rng.choice((1, 2) if left > 4 else (1,))
+        people += [person, *(namesake(rng, person, ids.new()) for _ in range(others))]
+    return people
+
+
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Somebody a prompt could ask about by name and date of birth.
+
+    Attributes:
+        given: Given name.
+        family: Family name.
+        birth_date: Date of birth.
+        mrn: Record number; empty for somebody who is not on file.
+    """
+
+    given: str
+    family: str
+    birth_date: str
+    mrn: str = ""
+
+    @property
+    def target(self) -> str:
+        """The record; empty if there is none."""
+        return f"Patient/{self.mrn}" if self.mrn else ""
+
+
+def whoever(people: Sequence[Person]) -> list[Whom]:
+    """Those of a crowd who cannot be found by two of given name, family name and date of birth."""
+    return [Whom(one.given, one.family, one.birth_date, one.id) for one in mistakable(people)]
 
 
 def chart_patient(person: Person) -> Resource:

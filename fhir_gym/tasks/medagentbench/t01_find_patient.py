@@ -9,38 +9,42 @@ from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.crowd import crossings, crowd
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, chart_patient, new_mrn
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, longer_family, namesake, new_person, other_given, relative_with, swapped
-from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, Mrns, Whom, chart_patient, whoever
+from fhir_gym.tasks.params import SceneParams
+from fhir_gym.tasks.people import Person, person_called
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "FindPatient", "FindPatientParams"]
 
 _NOBODY = "Patient not found"
+_FEWEST = 5
+_ON_FILE, _ABSENT = "on file", "absent"
 
 
-class FindPatientParams(Params):
+class FindPatientParams(SceneParams):
     """Values of task 01.
 
     Attributes:
+        scene: People on file who are easily mistaken for each other; empty where the world holds them.
         person: Who is looked for; the id is the record number.
         mrn: The right answer; None if there is no such patient.
-        decoys: People on file who are easily mistaken for them.
     """
 
+    scene: tuple[Person, ...] = ()
     person: Person
     mrn: str | None
-    decoys: tuple[Person, ...] = ()
 
 
-class FindPatient(Task[FindPatientParams]):
+class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], Whom]):
     """Find the medical record number of a person by name and date of birth.
 
-    Starting state: in six of ten variations the person is on file.
-    Decoys: two people of the same name born on another day; one of the same family name and date of birth; one whose
-        double family name starts with the person's; one whose names are the other way round.
+    Starting state: 9 to 13 people who share given names, family names and dates of birth. In six of ten variations the
+        person is one of those who cannot be found by two of the three, else shares any two with one of them.
+    Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: the answer is the person's number, or says that there is none; then a request must have been able to show
         them.
     Light: none.
@@ -70,26 +74,29 @@ class FindPatient(Task[FindPatientParams]):
     )
     answer = Items('["MRN"] or ["Patient not found"]', (("text",),))
     gold_steps = 2
+    strata = (_ON_FILE,) * 3 + (_ABSENT,) * 2
 
-    def sample(self, rng: random.Random, world: World) -> FindPatientParams:
-        """Draw a person, on file or not, and five who are like them."""
-        ids: list[str] = []
-        while len(ids) < 6:
-            ids = list(dict.fromkeys([*ids, new_mrn(rng, world)]))
-        person = new_person(rng, world, ids[0])
-        decoys = (
-            namesake(rng, person, ids[1]),
-            namesake(rng, person, ids[2]),
-            relative_with(rng, person, ids[3], given=other_given(rng, person)),
-            relative_with(rng, person, ids[4], family=longer_family(rng, person)),
-            swapped(rng, person, ids[5]),
-        )
-        return FindPatientParams(person=person, mrn=person.id if rng.random() < 0.6 else None, decoys=decoys)
+    def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
+        """Draw people who share names and dates of birth."""
+        return crowd(rng, world, Mrns(rng, world).new, rng.randrange(9, 14), fewest=_FEWEST)
 
-    def setup(self, p: FindPatientParams, world: World) -> list[Resource]:
-        """The decoys, and the person if they are on file."""
-        there = [p.person] if p.mrn else []
-        return [chart_patient(person) for person in (*p.decoys, *there)]
+    def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Whom]]:
+        """Whoever cannot be found by two of the three, on file or not."""
+        there = whoever(scene)
+        return {_ON_FILE: there, _ABSENT: [Whom(*cell) for cell in crossings(scene)]} if len(there) >= _FEWEST else {}
+
+    def ask(self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: Whom) -> FindPatientParams:
+        """The person, who gets a number of their own for the phantom if they are not on file."""
+        known = {one.id: one for one in scene}
+        if chosen.mrn:
+            return FindPatientParams(scene=scene, person=known[chosen.mrn], mrn=chosen.mrn)
+        free = next(mrn for mrn in iter(Mrns(rng, world).new, "") if mrn not in known)
+        person = person_called(rng, free, chosen.given, chosen.family, scene[0].gender, chosen.birth_date)
+        return FindPatientParams(scene=scene, person=person, mrn=None)
+
+    def furnish(self, scene: tuple[Person, ...], world: World) -> list[Resource]:
+        """Their records."""
+        return [chart_patient(person) for person in scene]
 
     def words(self, p: FindPatientParams, world: World) -> dict[str, str]:
         """Name and birth date."""

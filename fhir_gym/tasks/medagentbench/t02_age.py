@@ -12,28 +12,31 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, blind, chart_patient, draw_namesakes, number_check
-from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, Whom, blind, chart_patient, namesakes, number_check
+from fhir_gym.tasks.params import SceneParams
 from fhir_gym.tasks.people import Person
-from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "Age", "AgeParams", "age_on"]
 
 
-class AgeParams(Params):
+class AgeParams(SceneParams):
     """Values of task 02.
 
     Attributes:
+        scene: People who have namesakes among them; empty where the world holds the patient.
         today: The day it is, a date.
         mrn: Record number of the patient.
-        people: The patient and a namesake; empty where the world holds the patient.
+        name: Their name.
         age: The right answer.
     """
 
+    scene: tuple[Person, ...] = ()
     today: str
     mrn: str
-    people: tuple[Person, ...] = ()
+    name: str = ""
     age: int
 
 
@@ -42,11 +45,12 @@ def age_on(today: date, born: date) -> int:
     return today.year - born.year - ((today.month, today.day) < (born.month, born.day))
 
 
-class Age(Task[AgeParams]):
+class Age(SceneTask[AgeParams, tuple[Person, ...], Whom]):
     """Tell a patient's age in full years.
 
-    Starting state: the patient, whose birthday is in two of three variations within a day of today, else any day.
-    Decoys: a namesake born on another day.
+    Starting state: 7 to 9 patients, whose birthdays are in two of three cases within a day of today, else any day. One
+        of those is asked about whose namesakes are of another age.
+    Decoys: the others; everyone has a namesake or two.
     Checks: the answer is the number of full years; the patient's record was retrieved, for an age can be guessed.
     Light: none.
     Differs from MedAgentBench: birthdays around today; a guess does not count.
@@ -71,28 +75,42 @@ class Age(Task[AgeParams]):
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 2
+    fewest = 4
     decisive: ClassVar[Mapping[str, tuple[str, ...]]] = {"Patient": ("birthDate",)}
 
-    def sample(self, rng: random.Random, world: World) -> AgeParams:
-        """Draw a patient whose birthday is near."""
+    def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
+        """Draw namesakes whose birthdays are near."""
         today = world.now.date()
-        person, other = draw_namesakes(rng, world)
-        if rng.random() < 2 / 3:
-            day = today + timedelta(days=rng.choice((-1, 0, 1)))
-            if (day.month, day.day) != (2, 29):  # not every year has it
-                person = person.model_copy(update={"birth_date": day.replace(year=day.year - _years(rng)).isoformat()})
-        elif person.birth_date.endswith("-02-29"):
-            person = person.model_copy(update={"birth_date": person.birth_date[:-2] + "28"})
-        age = age_on(today, date.fromisoformat(person.birth_date))
-        return AgeParams(today=today.isoformat(), mrn=person.id, people=(person, other), age=age)
+        people = namesakes(rng, world, rng.randrange(7, 10))
+        return tuple(one.model_copy(update={"birth_date": _born(rng, today, one.birth_date)}) for one in people)
 
-    def setup(self, p: AgeParams, world: World) -> list[Resource]:
-        """The patient and the namesake."""
-        return [chart_patient(person) for person in p.people]
+    def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Whom]]:
+        """Those whose namesakes are born two years earlier or later at least, and so are of another age on any day."""
+        years: dict[str, list[int]] = {}
+        for one in scene:
+            years.setdefault(one.name, []).append(int(one.birth_date[:4]))
+        return {
+            "": [
+                Whom(one.given, one.family, one.birth_date, one.id)
+                for one in scene
+                if sum(abs(year - int(one.birth_date[:4])) < 2 for year in years[one.name]) == 1
+            ]
+        }
+
+    def ask(self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: Whom) -> AgeParams:
+        """The person's age."""
+        today = world.now.date()
+        age = age_on(today, date.fromisoformat(chosen.birth_date))
+        name = f"{chosen.given} {chosen.family}"
+        return AgeParams(scene=scene, today=today.isoformat(), mrn=chosen.mrn, name=name, age=age)
+
+    def furnish(self, scene: tuple[Person, ...], world: World) -> list[Resource]:
+        """Their records."""
+        return [chart_patient(person) for person in scene]
 
     def words(self, p: AgeParams, world: World) -> dict[str, str]:
         """Name and number."""
-        return {"mrn": p.mrn, "name": p.people[0].name}
+        return {"mrn": p.mrn, "name": p.name}
 
     def gold(self, p: AgeParams, fhir: Fhir) -> Gold:
         """One search by identifier."""
@@ -113,7 +131,7 @@ class Age(Task[AgeParams]):
         yield from blind(gold)
         *before, _ = gold
         today = date.fromisoformat(p.today)
-        for age in {p.age - 1, p.age + 1, *(age_on(today, date.fromisoformat(one.birth_date)) for one in p.people)}:
+        for age in sorted({p.age - 1, p.age + 1, *(_age(today, one) for one in p.scene)}):
             if age != p.age:
                 yield f"answers {age}", [*before, Finish([age])]
 
@@ -122,8 +140,16 @@ class Age(Task[AgeParams]):
         return True
 
 
-def _years(rng: random.Random) -> int:
-    return rng.randrange(21, 97)
+def _age(today: date, person: Person) -> int:
+    return age_on(today, date.fromisoformat(person.birth_date))
+
+
+def _born(rng: random.Random, today: date, birth_date: str) -> str:
+    """Another date of birth, with a birthday that is near, more often than not."""
+    day = today + timedelta(days=rng.choice((-1, 0, 1)))
+    if rng.random() < 2 / 3 and (day.month, day.day) != (2, 29):  # not every year has it
+        return day.replace(year=day.year - rng.randrange(21, 97)).isoformat()
+    return birth_date.replace("-02-29", "-02-28")
 
 
 TASKS = (Age,)

@@ -14,47 +14,79 @@ from fhir_gym.tasks.answers import Nothing
 from fhir_gym.tasks.bundles import find_person, reference
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
+from fhir_gym.tasks.crowd import crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.orders import LOINC, blood_pressure_checks
-from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
+from fhir_gym.tasks.medagentbench.pack import Mrns, Whom, chart_patient, whoever
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.people import Person
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "BloodPressure", "BloodPressureParams"]
 
+_FEWEST = 5
 _SYSTEM = "http://terminology.hl7.org/CodeSystem/observation-category"
 
 
-class BloodPressureParams(Params):
+class Pressure(Params):
+    """An earlier blood pressure.
+
+    Attributes:
+        id: Its id.
+        mrn: Whose it is.
+        when: When it was taken, an instant.
+        value: As text.
+    """
+
+    id: str
+    mrn: str
+    when: str
+    value: str
+
+
+class Flowsheets(Params):
+    """Patients who are easily mistaken for each other.
+
+    Attributes:
+        people: The patients.
+        pressures: Their earlier blood pressures.
+    """
+
+    people: tuple[Person, ...] = ()
+    pressures: tuple[Pressure, ...] = ()
+
+
+class BloodPressureParams(SceneParams):
     """Values of task 03.
 
     Attributes:
+        scene: Patients and their earlier pressures; empty where the world holds the patient.
         now: The present, an instant.
         mrn: Record number of the patient.
-        people: The patient and a namesake; empty where the world holds the patient.
+        person: The patient; None where the number is given.
         systolic: In mmHg.
         diastolic: In mmHg.
-        earlier: Ids of blood pressures on file, the patient's and the namesake's.
     """
 
+    scene: Flowsheets = Flowsheets()
     now: str
     mrn: str
-    people: tuple[Person, ...] = ()
+    person: Person | None = None
     systolic: int
     diastolic: int
-    earlier: tuple[str, ...] = ()
 
 
-class BloodPressure(Task[BloodPressureParams]):
+class BloodPressure(SceneTask[BloodPressureParams, Flowsheets, Whom]):
     """Record a blood pressure on the flowsheet of a patient named by name and date of birth.
 
-    Starting state: the patient, with a blood pressure of yesterday.
-    Decoys: a namesake born on another day, with a blood pressure too.
+    Starting state: 9 to 13 people who share given names, family names and dates of birth, with up to two blood pressures
+        of the last days each. The patient is one of at least five who cannot be found by two of the three.
+    Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: one new Observation for the patient: vital sign, code, time, status, both values, as text or components.
     Light: an Observation was created.
     Differs from MedAgentBench: the patient has to be found; any valid form of the same content counts; it is stored.
@@ -88,44 +120,58 @@ class BloodPressure(Task[BloodPressureParams]):
             *("component", "component.code", "component.valueQuantity"),
         )
     }
+    fewest = _FEWEST
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Observation": {"language": "en", "bodySite": {"text": "x"}}
     }
 
-    def sample(self, rng: random.Random, world: World) -> BloodPressureParams:
-        """Draw two patients of a name, and a pressure."""
-        ids = Ids(rng, world, 2)
-        people = draw_namesakes(rng, world)
-        systolic = rng.randrange(92, 188)
-        diastolic = rng.randrange(48, min(systolic - 20, 112))
+    def draw_scene(self, rng: random.Random, world: World) -> Flowsheets:
+        """Draw people who share names and dates of birth, and earlier pressures."""
+        people = crowd(rng, world, Mrns(rng, world).new, rng.randrange(9, 14), fewest=_FEWEST)
+        owners = [one.id for one in people for _ in range(rng.randrange(3))]
+        ids = Ids(rng, world)
+        pressures = []
+        for owner in owners:
+            systolic, diastolic = _pressure(rng)
+            when = instant(world.now - timedelta(minutes=rng.randrange(30, 5 * 24 * 60)))
+            pressures.append(
+                Pressure(id=ids.new("Observation"), mrn=owner, when=when, value=f"{systolic}/{diastolic} mmHg")
+            )
+        return Flowsheets(people=people, pressures=tuple(pressures))
+
+    def candidates(self, scene: Flowsheets) -> dict[str, list[Whom]]:
+        """Whoever cannot be found by two of the three."""
+        return {"": whoever(scene.people)}
+
+    def ask(self, rng: random.Random, world: World, scene: Flowsheets, chosen: Whom) -> BloodPressureParams:
+        """The patient, and a new pressure."""
+        systolic, diastolic = _pressure(rng)
         return BloodPressureParams(
+            scene=scene,
             now=instant(world.now),
-            mrn=people[0].id,
-            people=people,
+            mrn=chosen.mrn,
+            person=next(one for one in scene.people if one.id == chosen.mrn),
             systolic=systolic,
             diastolic=diastolic,
-            earlier=(ids.new(), ids.new()),
         )
 
-    def setup(self, p: BloodPressureParams, world: World) -> list[Resource]:
+    def furnish(self, scene: Flowsheets, world: World) -> list[Resource]:
         """Patients and their earlier pressures."""
-        yesterday = instant(world.now - timedelta(days=1, minutes=7))
-        old = {"category": "vital-signs", "when": yesterday, "value": f"{p.systolic + 4}/{p.diastolic + 3} mmHg"}
-        pressures = [{"id": id, **_body(person.id, **old)} for id, person in zip(p.earlier, p.people, strict=True)]
-        return [*map(chart_patient, p.people), *pressures]
+        pressures = [{**_body(one.mrn, "vital-signs", one.when, one.value), "id": one.id} for one in scene.pressures]
+        return [*map(chart_patient, scene.people), *pressures]
 
     def words(self, p: BloodPressureParams, world: World) -> dict[str, str]:
         """Who, and how much."""
-        person = p.people[0]
-        return {"name": person.name, "birth_date": person.birth_date, "value": f"{p.systolic}/{p.diastolic} mmHg"}
+        value = f"{p.systolic}/{p.diastolic} mmHg"
+        return {"name": p.person.name, "birth_date": p.person.birth_date, "value": value} if p.person else {}
 
     def gold(self, p: BloodPressureParams, fhir: Fhir) -> Gold:
         """Find the patient, record."""
-        person = p.people[0]
-        query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
-        found = yield Get("/Patient", query)
-        value = f"{p.systolic}/{p.diastolic} mmHg"
-        yield Post("/Observation", _body(find_person(found, person), "vital-signs", p.now, value))
+        value, mrn = f"{p.systolic}/{p.diastolic} mmHg", p.mrn
+        if p.person:
+            query = {"family": p.person.family, "given": p.person.given, "birthdate": p.person.birth_date}
+            mrn = find_person((yield Get("/Patient", query)), p.person)
+        yield Post("/Observation", _body(mrn, "vital-signs", p.now, value))
         yield Finish()
 
     def touches(self, p: BloodPressureParams) -> tuple[Touch, ...]:
@@ -140,7 +186,7 @@ class BloodPressure(Task[BloodPressureParams]):
 
     def rests_on(self, p: BloodPressureParams) -> tuple[str, ...]:
         """The patient's record, where the number was not given."""
-        return (f"Patient/{p.mrn}",) if p.people else ()
+        return (f"Patient/{p.mrn}",) if p.person else ()
 
     def near_misses(self, p: BloodPressureParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Values the wrong way round, in two forms."""
@@ -170,6 +216,11 @@ class BloodPressure(Task[BloodPressureParams]):
         }
         for name, other in others.items():
             yield name, [find, Post("/Observation", other), finish]
+
+
+def _pressure(rng: random.Random) -> tuple[int, int]:
+    systolic = rng.randrange(92, 188)
+    return systolic, rng.randrange(48, min(systolic - 20, 112))
 
 
 def _body(mrn: str, category: str, when: str, value: str) -> Resource:

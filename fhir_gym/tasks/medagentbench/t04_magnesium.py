@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 from fhir_gym.actions import Finish
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, latest_params, level_check
-from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
+from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan, in_the_day
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
 
 __all__ = ["TASKS", "Magnesium"]
 
 
-class Magnesium(LabTask[LabParams]):
+class Magnesium(LabTask):
     """Tell the latest magnesium level of the last 24 hours.
 
-    Starting state: a patient with older results; in seven of ten variations one within the window, now and then at its
-        very beginning.
-    Decoys: a result from a minute before the window, issued within it; newer ones that are withdrawn, of calcium, or a
-        namesake's; results in mmol/L; two of one specimen; more than a page of old results.
+    Starting state: eight patients with older results. Of the seven who could be asked about five have results within
+        the window, now and then at its very beginning; one of the seven is asked about.
+    Decoys: everyone's are alike: results from a minute before the window, issued within it; newer ones that are
+        withdrawn, of calcium, or another patient's, namesakes among them; results in mmol/L; two of one specimen; now
+        and then more than a page of old results.
     Checks: the answer is the value in mg/dL, or -1; the deciding result was retrieved, or would have been.
     Light: none.
     Differs from MedAgentBench: status and unit count; a guess does not.
@@ -49,14 +50,16 @@ class Magnesium(LabTask[LabParams]):
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 2
+    test, window = MG, DAY
+    branches = (NOTHING,) * 2 + ("some",) * 5
+    strata = outcomes(branches)
 
-    def sample(self, rng: random.Random, world: World) -> LabParams:
-        """Draw a chart with a result in the window, or without."""
-        chart = Charting(rng, world, MG)
-        value = chart.value() if rng.random() < 0.7 else None
-        ago = DAY if rng.random() < 0.15 else chart.minutes(20, 24 * 60)
-        tie = rng.random() < 0.25
-        return LabParams(**latest_params(chart, ago, value, stale=DAY, convert=rng.random() < 0.3, tie=tie))
+    def plan(self, filler: Filler, branch: str, world: World) -> Plan:
+        """A chart with a result in the window, or without."""
+        ago = in_the_day(filler.rng)
+        if branch == NOTHING:
+            return Plan(stale=DAY_MINUTES, phantom=ago)
+        return Plan([(ago, filler.level())], newest=ago, stale=DAY_MINUTES)
 
     def gold(self, p: LabParams, fhir: Fhir) -> Gold:
         """One search with a window."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,8 +11,9 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, latest_params, level_check
-from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, Charting, LabParams, day_before, look, seen
+from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan, in_the_day
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     MEDICATION_ASKED,
@@ -36,13 +36,12 @@ _V3 = "http://terminology.hl7.org/CodeSystem/v3-RouteOfAdministration"
 _QUALIFIED = "Intravenous route (qualifier value)"
 _NAMES = ("magnesium", "sulfate", "sulphate", "mgso4", "mg", "mag")
 _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
-    "none": (),
     "enough": ((2.0, 3.2), (2.0, 2.1)),
     "mild": ((1.5, 1.9), (1.9, 1.9), (1.5, 1.5)),
     "moderate": ((1.0, 1.4), (1.0, 1.0), (1.4, 1.4)),
     "severe": ((0.6, 0.9), (0.9, 0.9)),
 }
-"""Branches of the dose rule, and the ranges levels are drawn from: the whole one, then the edges."""
+"""Branches of the dose rule where there is a level, and the ranges it is drawn from: the whole one, then the edges."""
 
 
 def grams(level: float | None) -> int | None:
@@ -52,11 +51,12 @@ def grams(level: float | None) -> int | None:
     return 4 if level < 1 else 2 if level < 1.5 else 1
 
 
-class MagnesiumReplacement(LabTask[LabParams]):
+class MagnesiumReplacement(LabTask):
     """Order intravenous magnesium, as much as the latest level of the last 24 hours asks for, or nothing.
 
-    Starting state: a patient whose latest level is missing, sufficient, or low by one of three degrees, each equally
-        often, now and then at the edge of a degree.
+    Starting state: eight patients. Of the seven who could be asked about two have no level in the window, two a
+        sufficient one, and one each a level low by one of three degrees, now and then at the edge of a degree; one of
+        the seven is asked about.
     Decoys: as task 04, but all in mg/dL; each result of another degree now and then.
     Checks: one new MedicationRequest where the level is low: patient, drug, time, route, dose, duration, status,
         intent, once, not forbidden; else no change; the answer is the level, or -1; the deciding result was
@@ -95,19 +95,21 @@ class MagnesiumReplacement(LabTask[LabParams]):
     answer = Items("[number]", (("number",),))
     gold_steps = 3
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"MedicationRequest": (*MEDICATION_ASKED, *RATES_ASKED)}
+    test, window, converted = MG, DAY, 0.0
+    branches = (NOTHING, NOTHING, "enough", "enough", "mild", "moderate", "severe")
+    strata = outcomes(branches)
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"priority": "routine", "requester": {"display": "Dr. Someone"}}
     }
 
-    def sample(self, rng: random.Random, world: World) -> LabParams:
-        """Draw a branch, and a chart that leads to it."""
-        chart = Charting(rng, world, MG)
-        ranges = _BRANCHES[rng.choice(tuple(_BRANCHES))]
-        value = None
-        if ranges:
-            value = chart.value(*rng.choice((ranges[0], *ranges)))
-        ago = DAY if rng.random() < 0.15 else chart.minutes(20, 24 * 60)
-        return LabParams(**latest_params(chart, ago, value, stale=DAY, tie=rng.random() < 0.25))
+    def plan(self, filler: Filler, branch: str, world: World) -> Plan:
+        """A chart that leads to the branch."""
+        ago = in_the_day(filler.rng)
+        if branch == NOTHING:
+            return Plan(stale=DAY_MINUTES, phantom=ago)
+        ranges = _BRANCHES[branch]
+        level = filler.level(*filler.rng.choice((ranges[0], *ranges)))
+        return Plan([(ago, level)], newest=ago, stale=DAY_MINUTES)
 
     def gold(self, p: LabParams, fhir: Fhir) -> Gold:
         """One search with a window; an order if the level is low."""

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
 
 from fhir_gym.actions import Finish
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, level_check
-from fhir_gym.tasks.medagentbench.labs import DAY, GLU, RULES, Charting, LabParams, day_before, look, seen
+from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, Found, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.labs import DAY, GLU, RULES, Chart, LabParams, Result, day_before, look, seen
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
 
 __all__ = ["TASKS", "AverageGlucose"]
 
 _CLOSE = 0.1
-_NEWEST = timedelta(minutes=20)
 
 
-class AverageGlucose(LabTask[LabParams]):
+class AverageGlucose(LabTask):
     """Tell the average glucose of the last 24 hours.
 
-    Starting state: a patient with older results and, in seven of ten variations, two to six within the window, now and
-        then one at its very beginning.
-    Decoys: a result from a minute before the window, issued within it; ones within it that are withdrawn, of lactate,
-        or a namesake's; results in mmol/L; more than a page of old results.
+    Starting state: seven patients with older results, five of them with two to six within the window, now and then one
+        at its very beginning; one of the seven is asked about.
+    Decoys: everyone's are alike: results from a minute before the window, issued within it; ones within it that are
+        withdrawn, of lactate, or another patient's, namesakes among them; results in mmol/L; now and then more than a
+        page of old results.
     Checks: the answer is within 0.1 of the average in mg/dL, or -1; every result in the window was retrieved, or would
         have been.
     Light: none.
@@ -56,31 +54,29 @@ class AverageGlucose(LabTask[LabParams]):
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 2
+    test, window, converted = GLU, DAY, 0.25
+    branches = (NOTHING,) * 2 + ("some",) * 5
+    strata = outcomes(branches)
+    newcomer = False
 
-    def sample(self, rng: random.Random, world: World) -> LabParams:
-        """Draw a chart with results in the window, or without."""
-        chart = Charting(rng, world, GLU)
-        counted, phantom = [], None
-        if rng.random() < 0.7:
-            agos = [chart.minutes(25, 24 * 60) for _ in range(rng.randrange(2, 7))]
-            if rng.random() < 0.3:
-                agos[0] = DAY
-            counted = [chart.measured(ago, chart.value(), convert=rng.random() < 0.25) for ago in agos]
-        else:
-            phantom = chart.phantom(chart.minutes(25, 24 * 60))
-        chart.distract(_NEWEST)
-        chart.stale(DAY)
-        values = [value for _, value in counted]
-        return LabParams(
-            now=instant(world.now),
-            mrn=chart.mrn,
-            people=chart.people,
-            results=tuple(chart.results),
-            deciding=tuple(result.id for result, _ in counted),
-            level=sum(values) / len(values) if values else None,
-            tolerance=_CLOSE,
-            phantom=phantom,
-        )
+    def plan(self, filler: Filler, branch: str, world: World) -> Plan:
+        """A chart with results in the window, or without."""
+        rng = filler.rng
+        if branch == NOTHING:
+            return Plan(stale=DAY_MINUTES, phantom=rng.randrange(25, DAY_MINUTES))
+        agos = rng.sample(range(25, DAY_MINUTES), rng.choice((2, 2, 3, 3, 4, 5, 6)))
+        if rng.random() < 0.3:
+            agos[0] = DAY_MINUTES
+        return Plan([(ago, filler.level()) for ago in agos], stale=DAY_MINUTES, tie=False)
+
+    def found(self, counted: Sequence[Result]) -> Found:
+        """The average of them all."""
+        levels = [self.level_of(one)[0] for one in counted]
+        return Found(sum(levels) / len(levels), _CLOSE, deciding=tuple(one.id for one in counted))
+
+    def asked_about(self, chart: Chart, found: Found) -> str:
+        """The patient, whose results decide together."""
+        return f"Patient/{chart.person.id}" if found.deciding else ""
 
     def gold(self, p: LabParams, fhir: Fhir) -> Gold:
         """One search with a window."""

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 from fhir_gym.actions import Finish
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
-from fhir_gym.tasks.medagentbench.labs import GLU, RULES, Charting, LabParams, look, seen
+from fhir_gym.tasks.medagentbench.charts import Filler, Plan, lately
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.labs import GLU, RULES, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
 
 __all__ = ["TASKS", "Glucose"]
 
 
-class Glucose(LabTask[LabParams]):
+class Glucose(LabTask):
     """Tell the latest glucose, however old.
 
-    Starting state: a patient with results of minutes to weeks ago; in one of seven variations with none that counts.
-    Decoys: an older result that was issued later; newer ones that are withdrawn, of lactate, or a namesake's; results
-        in mmol/L; two of one specimen; more than a page of old results.
+    Starting state: seven patients. Of the six who could be asked about five have results of minutes to weeks ago, and
+        one has none that counts; one of the six is asked about.
+    Decoys: everyone's are alike: older results, some of which were issued later; newer ones that are withdrawn, of
+        lactate, or another patient's, namesakes among them; results in mmol/L; two of one specimen; now and then more
+        than a page of old results.
     Checks: the answer is the value in mg/dL, or -1; the deciding result was retrieved, or would have been.
     Light: none.
     Differs from MedAgentBench: status and unit count; a guess does not.
@@ -48,15 +50,16 @@ class Glucose(LabTask[LabParams]):
     )
     answer = Items("[number]", (("number",),))
     gold_steps = 2
+    test = GLU
+    branches = (NOTHING,) + ("some",) * 5
+    strata = outcomes(branches)
 
-    def sample(self, rng: random.Random, world: World) -> LabParams:
-        """Draw a chart."""
-        chart = Charting(rng, world, GLU)
-        ago = chart.minutes(20, rng.choice((300, 3_000, 60_000)))
-        if rng.random() < 1 / 7:
-            return LabParams(**empty_params(chart, ago))
-        convert, tie = rng.random() < 0.3, rng.random() < 0.25
-        return LabParams(**latest_params(chart, ago, chart.value(), stale=ago, convert=convert, tie=tie))
+    def plan(self, filler: Filler, branch: str, world: World) -> Plan:
+        """A chart with a latest result, or without any that counts."""
+        ago = lately(filler.rng)
+        if branch == NOTHING:
+            return Plan(newest=ago, phantom=ago)
+        return Plan([(ago, filler.level())], newest=ago, stale=ago)
 
     def gold(self, p: LabParams, fhir: Fhir) -> Gold:
         """One search."""

@@ -14,21 +14,27 @@ from fhir_gym.tasks.bundles import find_person
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
 from fhir_gym.tasks.concepts import SNOMED
+from fhir_gym.tasks.crowd import crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import SERVICE_ASKED, note_check, service_checks, service_order
-from fhir_gym.tasks.medagentbench.pack import chart_patient, draw_namesakes
+from fhir_gym.tasks.medagentbench.pack import Mrns, Whom, chart_patient, whoever
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.people import Person
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "Referral", "ReferralParams"]
 
+_FEWEST = 5
 _ORTHOPAEDICS = "306181000000106"
+_STATUSES = ("completed", "completed", "revoked", "active")
+_PRIORITIES = ("routine", "routine", "urgent", "stat")
+_MINUTES = 2 * 24 * 60, 800 * 24 * 60
 _SIDES = ("left", "right")
 _FINDINGS = (
     ("knee", "a twisting fall while skiing", "MRI shows a torn anterior cruciate ligament", "ligament tear, grade II"),
@@ -48,33 +54,66 @@ _WISHES = (
 )
 
 
-class ReferralParams(Params):
+class Earlier(Params):
+    """A referral on file.
+
+    Attributes:
+        id: Its id.
+        mrn: Whose it is.
+        status: Its status.
+        priority: How urgent it was.
+        written: When it was written, an instant.
+        comment: Its free text.
+    """
+
+    id: str
+    mrn: str
+    status: str
+    priority: str
+    written: str
+    comment: str
+
+
+class Referrals(Params):
+    """Patients who are easily mistaken for each other.
+
+    Attributes:
+        people: The patients.
+        earlier: Their referrals.
+    """
+
+    people: tuple[Person, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
+
+
+class ReferralParams(SceneParams):
     """Values of task 08.
 
     Attributes:
+        scene: Patients and their referrals; empty where the world holds the patient.
         now: The present, an instant.
         mrn: Record number of the patient.
-        people: The patient and a namesake; empty where the world holds the patient.
+        person: The patient; None where the number is given.
         comment: The free text.
         within: Whether other words may stand around it.
         priority: How urgent it is; None if nobody said.
-        earlier: Id of a referral on file.
     """
 
+    scene: Referrals = Referrals()
     now: str
     mrn: str
-    people: tuple[Person, ...] = ()
+    person: Person | None = None
     comment: str
     within: bool = False
     priority: str | None = "stat"
-    earlier: str = ""
 
 
-class Referral(Task[ReferralParams]):
+class Referral(SceneTask[ReferralParams, Referrals, Whom]):
     """Order a referral to orthopaedic surgery with a free text, for a patient named by name and date of birth.
 
-    Starting state: the patient, with a completed referral of last year.
-    Decoys: a namesake born on another day.
+    Starting state: 9 to 13 people who share given names, family names and dates of birth, with up to two referrals of
+        the last years each. The patient is one of at least five who cannot be found by two of the three.
+    Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: one new ServiceRequest for the patient: code, time, status, intent, priority, the text as its
         note, not forbidden.
     Light: a ServiceRequest was created.
@@ -105,41 +144,57 @@ class Referral(Task[ReferralParams]):
     answer = Nothing()
     gold_steps = 3
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"ServiceRequest": (*SERVICE_ASKED, "note")}
+    fewest = _FEWEST
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {"language": "en", "category": [{"text": "Referral"}], "performerType": {"text": "Surgeon"}}
     }
 
-    def sample(self, rng: random.Random, world: World) -> ReferralParams:
-        """Draw two patients of a name, and a text."""
-        ids = Ids(rng, world, 1)
-        people = draw_namesakes(rng, world)
-        joint, history, image, finding = rng.choice(_FINDINGS)
-        side, days = rng.choice(_SIDES), rng.randrange(2, 60)
-        comment = (
-            f"Situation: {side} {joint} injury, {days} days old. Background: {history}; {image}. "
-            f"Assessment: {finding}, {side} side. Recommendation: {rng.choice(_WISHES)}."
-        )
+    def draw_scene(self, rng: random.Random, world: World) -> Referrals:
+        """Draw people who share names and dates of birth, and their referrals."""
+        people = crowd(rng, world, Mrns(rng, world).new, rng.randrange(9, 14), fewest=_FEWEST)
+        owners = [one.id for one in people for _ in range(rng.randrange(3))]
+        ids = Ids(rng, world)
+        earlier = [
+            Earlier(
+                id=ids.new("ServiceRequest"),
+                mrn=owner,
+                status=rng.choice(_STATUSES),
+                priority=rng.choice(_PRIORITIES),
+                written=instant(world.now - timedelta(minutes=rng.randrange(*_MINUTES))),
+                comment=_comment(rng),
+            )
+            for owner in owners
+        ]
+        return Referrals(people=people, earlier=tuple(earlier))
+
+    def candidates(self, scene: Referrals) -> dict[str, list[Whom]]:
+        """Whoever cannot be found by two of the three."""
+        return {"": whoever(scene.people)}
+
+    def ask(self, rng: random.Random, world: World, scene: Referrals, chosen: Whom) -> ReferralParams:
+        """The patient, and a text."""
         return ReferralParams(
-            now=instant(world.now), mrn=people[0].id, people=people, comment=comment, earlier=ids.new()
+            scene=scene,
+            now=instant(world.now),
+            mrn=chosen.mrn,
+            person=next(one for one in scene.people if one.id == chosen.mrn),
+            comment=_comment(rng),
         )
 
-    def setup(self, p: ReferralParams, world: World) -> list[Resource]:
-        """Patients and the old referral."""
-        before = instant(world.now - timedelta(days=371))
-        old = service_order(p.mrn, before, SNOMED, _ORTHOPAEDICS, note=[{"text": "Situation: old injury."}])
-        return [*map(chart_patient, p.people), {**old, "id": p.earlier, "status": "completed", "priority": "routine"}]
+    def furnish(self, scene: Referrals, world: World) -> list[Resource]:
+        """Patients and their referrals."""
+        return [*map(chart_patient, scene.people), *map(_order_on_file, scene.earlier)]
 
     def words(self, p: ReferralParams, world: World) -> dict[str, str]:
         """Who, and what to say."""
-        person = p.people[0]
-        return {"name": person.name, "birth_date": person.birth_date, "comment": p.comment}
+        return {"name": p.person.name, "birth_date": p.person.birth_date, "comment": p.comment} if p.person else {}
 
     def gold(self, p: ReferralParams, fhir: Fhir) -> Gold:
         """Find the patient, order."""
-        person = p.people[0]
-        query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
-        found = yield Get("/Patient", query)
-        mrn = find_person(found, person)
+        mrn = p.mrn
+        if p.person:
+            query = {"family": p.person.family, "given": p.person.given, "birthdate": p.person.birth_date}
+            mrn = find_person((yield Get("/Patient", query)), p.person)
         yield Post("/ServiceRequest", service_order(mrn, p.now, SNOMED, _ORTHOPAEDICS, note=[{"text": p.comment}]))
         yield Finish()
 
@@ -156,7 +211,7 @@ class Referral(Task[ReferralParams]):
 
     def rests_on(self, p: ReferralParams) -> tuple[str, ...]:
         """The patient's record, where the number was not given."""
-        return (f"Patient/{p.mrn}",) if p.people else ()
+        return (f"Patient/{p.mrn}",) if p.person else ()
 
     def near_misses(self, p: ReferralParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """A referral not to be made, or again and again."""
@@ -165,6 +220,20 @@ class Referral(Task[ReferralParams]):
     def equivalents(self, p: ReferralParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """A referral that says that it is for once."""
         yield from said_once(gold)
+
+
+def _order_on_file(one: Earlier) -> Resource:
+    order = service_order(one.mrn, one.written, SNOMED, _ORTHOPAEDICS, note=[{"text": one.comment}])
+    return {**order, "id": one.id, "status": one.status, "priority": one.priority}
+
+
+def _comment(rng: random.Random) -> str:
+    joint, history, image, finding = rng.choice(_FINDINGS)
+    side, days = rng.choice(_SIDES), rng.randrange(2, 60)
+    return (
+        f"Situation: {side} {joint} injury, {days} days old. Background: {history}; {image}. "
+        f"Assessment: {finding}, {side} side. Recommendation: {rng.choice(_WISHES)}."
+    )
 
 
 TASKS = (Referral,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
@@ -15,8 +14,9 @@ from fhir_gym.tasks.clock import at, instant, parse_instant
 from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
-from fhir_gym.tasks.medagentbench.labs import RULES, Charting, K, LabParams, look, seen
+from fhir_gym.tasks.medagentbench.charts import Filler, Plan, lately
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.labs import RULES, K, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
     LOINC,
@@ -34,7 +34,7 @@ from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["POTASSIUM_LOINC", "POTASSIUM_NDC", "TASKS", "PotassiumParams", "PotassiumReplacement", "milliequivalents"]
+__all__ = ["POTASSIUM_LOINC", "POTASSIUM_NDC", "TASKS", "PotassiumReplacement", "milliequivalents"]
 
 POTASSIUM_NDC, POTASSIUM_LOINC = "40032-917-01", "2823-3"
 _GOAL = 3.5
@@ -57,7 +57,6 @@ _ORALLY: Mapping[str, Resource] = {
 _NAMES = ("potassium", "chloride", "kcl", "k", "klor", "con", "tab", "dur", "er")
 _CLOSE = 0.1 + 1e-6
 _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
-    "none": (),
     "enough": ((3.5, 5.4), (3.5, 3.5), (3.6, 3.6)),
     "low": ((2.9, 3.4), (3.4, 3.4)),
     "very low": ((2.4, 2.8),),
@@ -69,22 +68,14 @@ def milliequivalents(level: float | None) -> int | None:
     return None if level is None or level >= _GOAL else round((_GOAL - level) * 100)
 
 
-class PotassiumParams(LabParams):
-    """Values of task 09.
-
-    Attributes:
-        priority: How urgent the laboratory order is; None if nobody said.
-    """
-
-    priority: str | None = "stat"
-
-
-class PotassiumReplacement(LabTask[PotassiumParams]):
+class PotassiumReplacement(LabTask):
     """Order oral potassium, as much as the latest level asks for, with a level the next morning; or nothing.
 
-    Starting state: a patient whose latest level is missing, sufficient, low or very low, now and then at the edge.
-    Decoys: an older result that was issued later; newer ones that are withdrawn, of sodium, or a namesake's; results in
-        mEq/L; two of one specimen; more than a page of old results.
+    Starting state: seven patients. Of the six who could be asked about one has no level, two have a sufficient one, two
+        a low and one a very low one, now and then at the edge; one of the six is asked about.
+    Decoys: everyone's are alike: older results, some of which were issued later; newer ones that are withdrawn, of
+        sodium, or another patient's, namesakes among them; results in mEq/L; two of one specimen; now and then more
+        than a page of old results.
     Checks: where the level is low, one new MedicationRequest (patient, drug, time, route, dose, status, intent, once,
         not forbidden) and one new ServiceRequest (patient, test, time, day and hour, status, intent, priority,
         once, not forbidden); else no change; the answer is the level, or -1; the deciding result was retrieved, or
@@ -127,23 +118,24 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
         "MedicationRequest": MEDICATION_ASKED,
         "ServiceRequest": (*SERVICE_ASKED, "occurrenceDateTime"),
     }
+    test = K
+    branches = (NOTHING, "enough", "enough", "low", "low", "very low")
+    strata = outcomes(branches)
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"note": [{"text": "Low potassium."}]},
         "ServiceRequest": {"reasonCode": [{"text": "Low potassium"}]},
     }
 
-    def sample(self, rng: random.Random, world: World) -> PotassiumParams:
-        """Draw a branch, and a chart that leads to it."""
-        chart = Charting(rng, world, K)
-        ago = chart.minutes(20, rng.choice((300, 3_000, 60_000)))
-        ranges = _BRANCHES[rng.choice((*_BRANCHES, "enough", "low"))]
-        if not ranges:
-            return PotassiumParams(**empty_params(chart, ago))
-        value = chart.value(*rng.choice((ranges[0], *ranges)))
-        convert, tie = rng.random() < 0.3, rng.random() < 0.25
-        return PotassiumParams(**latest_params(chart, ago, value, stale=ago, convert=convert, tie=tie))
+    def plan(self, filler: Filler, branch: str, world: World) -> Plan:
+        """A chart that leads to the branch."""
+        ago = lately(filler.rng)
+        if branch == NOTHING:
+            return Plan(newest=ago, phantom=ago)
+        ranges = _BRANCHES[branch]
+        level = filler.level(*filler.rng.choice((ranges[0], *ranges)))
+        return Plan([(ago, level)], newest=ago, stale=ago)
 
-    def gold(self, p: PotassiumParams, fhir: Fhir) -> Gold:
+    def gold(self, p: LabParams, fhir: Fhir) -> Gold:
         """One search; two orders if the level is low."""
         found = seen((yield look(p.mrn, K)), K)
         level = found[0].value if found else None
@@ -154,13 +146,13 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
             yield Post("/ServiceRequest", _morning(p.mrn, p.now))
         yield Finish([NONE if level is None else level])
 
-    def touches(self, p: PotassiumParams) -> tuple[Touch, ...]:
+    def touches(self, p: LabParams) -> tuple[Touch, ...]:
         """Two new orders if the level is low."""
         if milliequivalents(p.level) is None:
             return ()
         return Touch("created", "MedicationRequest"), Touch("created", "ServiceRequest")
 
-    def checks(self, p: PotassiumParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
         """The orders if they are due, and the level."""
         amount = milliequivalents(p.level)
         if amount is not None:
@@ -175,7 +167,7 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
             yield Check(name="service occurrence", passed=same_minute(when, due), expected=due, actual=when)
         yield level_check(p, end)
 
-    def near_misses(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
+    def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """Other doses; one of the two orders for nothing; orders not to do it."""
         yield from super().near_misses(p, gold)
         yield from spoilt(gold)
@@ -190,7 +182,7 @@ class PotassiumReplacement(LabTask[PotassiumParams]):
         if right is None:
             yield "the laboratory order alone", [search, lab, finish]
 
-    def equivalents(self, p: PotassiumParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+    def equivalents(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Orders that say that they are for once; the route in other ways."""
         yield from said_once(gold)
         if len(gold) < 4:

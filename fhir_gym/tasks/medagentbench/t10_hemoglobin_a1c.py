@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -14,8 +13,9 @@ from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
-from fhir_gym.tasks.medagentbench.lab_task import LabTask, empty_params, latest_params, level_check
-from fhir_gym.tasks.medagentbench.labs import A1C, RULES, Charting, LabParams, look, seen
+from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.labs import A1C, RULES, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import LOINC, SERVICE_ASKED, service_checks, service_order
 from fhir_gym.tasks.medagentbench.pack import NONE, Items
@@ -23,20 +23,10 @@ from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json
 
-__all__ = ["A1C_LOINC", "TASKS", "HemoglobinA1c", "HemoglobinParams", "is_due", "year_before"]
+__all__ = ["A1C_LOINC", "TASKS", "HemoglobinA1c", "is_due", "year_before"]
 
 A1C_LOINC = "4548-4"
 _MINUTE = timedelta(minutes=1)
-
-
-class HemoglobinParams(LabParams):
-    """Values of task 10.
-
-    Attributes:
-        priority: How urgent the order is; None if nobody said.
-    """
-
-    priority: str | None = "stat"
 
 
 def year_before(now: str) -> datetime:
@@ -51,13 +41,15 @@ def is_due(p: LabParams) -> bool:
     return p.taken is None or parse_instant(p.taken) < year_before(p.now)
 
 
-class HemoglobinA1c(LabTask[HemoglobinParams]):
+class HemoglobinA1c(LabTask):
     """Tell the latest HbA1c and when it was taken; order a new one if it is more than a year old or missing.
 
-    Starting state: a patient whose latest HbA1c is missing, recent, or older than a year, now and then by a minute or a
-        day only, or exactly a year old.
-    Decoys: an older result that was issued later; newer ones that are withdrawn, of glucose, or a namesake's; two of
-        one specimen; more than a page of old results.
+    Starting state: seven patients. Of the six who could be asked about one has no HbA1c, three have a recent one and two
+        one older than a year, now and then by a minute or a day only, or exactly a year old; one of the six is asked
+        about.
+    Decoys: everyone's are alike: older results, some of which were issued later; newer ones that are withdrawn, of
+        glucose, or another patient's, namesakes among them; two of one specimen; now and then more than a page of old
+        results.
     Checks: one new ServiceRequest where it is due: patient, test, time, status, intent, priority, not forbidden; else
         no change; the answer is value and time, or -1; the deciding result was retrieved, or would have been.
     Light: where an order is due, a ServiceRequest was created.
@@ -91,36 +83,38 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
     answer = Items('[number, "time"] or [-1]', (("number", "text"), ("number",)))
     gold_steps = 3
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"ServiceRequest": SERVICE_ASKED}
+    test = A1C
+    branches = (NOTHING, "recent", "recent", "recent", "old", "old")
+    strata = outcomes(branches)
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {"category": [{"text": "Laboratory"}], "reasonCode": [{"text": "Follow-up"}]}
     }
 
-    def sample(self, rng: random.Random, world: World) -> HemoglobinParams:
-        """Draw a branch, and a chart that leads to it."""
-        chart = Charting(rng, world, A1C)
-        year = world.now - year_before(instant(world.now))
-        branch = rng.choice(("none", "recent", "recent", "recent", "old", "old"))
-        if branch == "none":
-            return HemoglobinParams(**empty_params(chart, chart.minutes(20, 200_000)))
+    def plan(self, filler: Filler, branch: str, world: World) -> Plan:
+        """A chart that leads to the branch."""
+        rng, year = filler.rng, (world.now - year_before(instant(world.now))) // _MINUTE
+        if branch == NOTHING:
+            ago = rng.randrange(20, 200_000)
+            return Plan(newest=ago, phantom=ago)
+        far = rng.randrange(3_000, 500_000)
         if branch == "recent":
-            ago = rng.choice((year, year - timedelta(days=1), chart.minutes(3_000, 500_000)))
+            ago = rng.choice((year, year - DAY_MINUTES, far))
         else:
-            ago = year + rng.choice((_MINUTE, timedelta(days=1), chart.minutes(3_000, 500_000)))
-        tie = rng.random() < 0.25
-        return HemoglobinParams(**latest_params(chart, ago, chart.value(), stale=ago, tie=tie))
+            ago = year + rng.choice((1, DAY_MINUTES, far))
+        return Plan([(ago, filler.level())], newest=ago, stale=ago)
 
-    def gold(self, p: HemoglobinParams, fhir: Fhir) -> Gold:
+    def gold(self, p: LabParams, fhir: Fhir) -> Gold:
         """One search; an order if it is due."""
         found = seen((yield look(p.mrn, A1C)), A1C)
         if not found or found[0].taken < year_before(p.now):
             yield Post("/ServiceRequest", service_order(p.mrn, p.now, LOINC, A1C_LOINC))
         yield Finish([found[0].value, found[0].text] if found else [NONE])
 
-    def touches(self, p: HemoglobinParams) -> tuple[Touch, ...]:
+    def touches(self, p: LabParams) -> tuple[Touch, ...]:
         """One new ServiceRequest if it is due."""
         return (Touch("created", "ServiceRequest"),) if is_due(p) else ()
 
-    def checks(self, p: HemoglobinParams, end: EndState) -> Iterator[Check]:
+    def checks(self, p: LabParams, end: EndState) -> Iterator[Check]:
         """The order if it is due; value and time."""
         if is_due(p):
             yield is_new(end, "ServiceRequest")
@@ -131,7 +125,7 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
         right = said is None if p.taken is None else same_moment(said, p.taken)
         yield Check(name="answered time", passed=right, expected=p.taken, actual=said)
 
-    def near_misses(self, p: HemoglobinParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
+    def near_misses(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """Other times, other values; an order not to test."""
         yield from super().near_misses(p, gold)
         yield from spoilt(gold)
@@ -147,7 +141,7 @@ class HemoglobinA1c(LabTask[HemoglobinParams]):
         if not is_due(p):
             yield "an order that is not due", [*before, order, finish]
 
-    def equivalents(self, p: HemoglobinParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
+    def equivalents(self, p: LabParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """The time in another zone; an order that says that it is for once."""
         yield from said_once(gold)
         *before, _ = gold

@@ -20,8 +20,8 @@ from fhir_gym.tasks.medagentbench.t05_magnesium_replacement import MagnesiumRepl
 from fhir_gym.tasks.medagentbench.t06_average_glucose import AverageGlucose
 from fhir_gym.tasks.medagentbench.t07_glucose import Glucose
 from fhir_gym.tasks.medagentbench.t08_referral import Referral, ReferralParams
-from fhir_gym.tasks.medagentbench.t09_potassium_replacement import PotassiumParams, PotassiumReplacement
-from fhir_gym.tasks.medagentbench.t10_hemoglobin_a1c import HemoglobinA1c, HemoglobinParams
+from fhir_gym.tasks.medagentbench.t09_potassium_replacement import PotassiumReplacement
+from fhir_gym.tasks.medagentbench.t10_hemoglobin_a1c import HemoglobinA1c
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person
 from fhir_gym.tasks.task import Task
@@ -96,13 +96,11 @@ def _referral(case: Case, chart: Chart) -> Params:
     return ReferralParams(now=NOW_TEXT, mrn=_mrn(case), comment=comment, within=True, priority=None)
 
 
-def _latest(
-    code: str, *, window: bool, kind: type[LabParams] = LabParams, **more: Any
-) -> Callable[[Case, Chart], Params]:
+def _latest(code: str, *, window: bool, **more: Any) -> Callable[[Case, Chart], Params]:
     def read(case: Case, chart: Chart) -> Params:
         last = latest(_readings(case, chart, code, window=window))
         found = {"level": last.value, "taken": last.text, "deciding": (last.id,)} if last else {"level": None}
-        return kind(now=NOW_TEXT, mrn=_mrn(case), phantom=None if last else _phantom(case, code), **found, **more)
+        return LabParams(now=NOW_TEXT, mrn=_mrn(case), phantom=None if last else _phantom(case, code), **found, **more)
 
     return read
 
@@ -138,6 +136,6 @@ _FACTS: Mapping[str, Callable[[Case, Chart], Params]] = {
     "task6": _average,
     "task7": _latest("GLU", window=False),
     "task8": _referral,
-    "task9": _latest("K", window=False, kind=PotassiumParams, priority=None, silent=True),
-    "task10": _latest("A1C", window=False, kind=HemoglobinParams, priority=None),
+    "task9": _latest("K", window=False, priority=None, silent=True),
+    "task10": _latest("A1C", window=False, priority=None),
 }
