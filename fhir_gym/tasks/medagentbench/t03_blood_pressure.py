@@ -84,8 +84,8 @@ class BloodPressureParams(SceneParams):
 class BloodPressure(SceneTask[BloodPressureParams, Flowsheets, Whom]):
     """Record a blood pressure on the flowsheet of a patient named by name and date of birth.
 
-    Starting state: 9 to 13 people who share given names, family names and dates of birth, with up to two blood pressures
-        of the last days each. The patient is one of at least five who cannot be found by two of the three.
+    Starting state: 9 to 13 people who share given names, family names and dates of birth, each with up to two blood
+        pressures of the last days. The patient is one of at least five who cannot be found by two of the three.
     Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: one new Observation for the patient: vital sign, code, time, status, both values, as text or components.
     Light: an Observation was created.
@@ -134,9 +134,8 @@ class BloodPressure(SceneTask[BloodPressureParams, Flowsheets, Whom]):
         for owner in owners:
             systolic, diastolic = _pressure(rng)
             when = instant(world.now - timedelta(minutes=rng.randrange(30, 5 * 24 * 60)))
-            pressures.append(
-                Pressure(id=ids.new("Observation"), mrn=owner, when=when, value=f"{systolic}/{diastolic} mmHg")
-            )
+            value = f"{systolic}/{diastolic} mmHg"
+            pressures.append(Pressure(id=ids.new("Observation"), mrn=owner, when=when, value=value))
         return Flowsheets(people=people, pressures=tuple(pressures))
 
     def candidates(self, scene: Flowsheets) -> dict[str, list[Whom]]:

@@ -44,9 +44,9 @@ def is_due(p: LabParams) -> bool:
 class HemoglobinA1c(LabTask):
     """Tell the latest HbA1c and when it was taken; order a new one if it is more than a year old or missing.
 
-    Starting state: seven patients. Of the six who could be asked about one has no HbA1c, three have a recent one and two
-        one older than a year, now and then by a minute or a day only, or exactly a year old; one of the six is asked
-        about.
+    Starting state: seven patients. Of the six who could be asked about one has no HbA1c, three have a recent one and
+        two one older than a year, now and then by a minute or a day only, or exactly a year old; one of the six is
+        asked about.
     Decoys: everyone's are alike: older results, some of which were issued later; newer ones that are withdrawn, of
         glucose, or another patient's, namesakes among them; two of one specimen; now and then more than a page of old
         results.
