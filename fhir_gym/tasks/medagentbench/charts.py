@@ -20,8 +20,9 @@ JUST_IN = (8, 18)
 """How many minutes ago the newest result of all was taken, at least and at most; it is nobody's who is asked about."""
 _FINAL = ("final", "final", "final", "final", "corrected", "amended")
 _OLDEST = 400 * DAY_MINUTES
-_FEW = (1, 1, 1, 1, 1, 2, 3)
-_LONG, _PAGE = 1 / 30, 22
+_WITHDRAWN, _BESIDE, _OLD = (1, 1, 1, 1, 2, 3), (1, 1, 2, 2, 3), (1, 1, 2, 2, 3)
+"""How many results there are that do not count, of another test, and of before, each number equally often."""
+_LONG, _PAGE = 1 / 25, 22
 _TIE_DELAY, _EDGE_DELAY = 50, 90
 _TRIES = 50
 
@@ -98,13 +99,13 @@ class Filler:
         levels = {level for _, level in plan.counted}
         rows = [self._row(ago, level, rng.choice(_FINAL)) for ago, level in plan.counted]
         if plan.counted and plan.tie and rng.random() < 0.25:
-            ago, _, *rest = rows[0]
-            rows[0] = (ago, _TIE_DELAY, *rest)
+            ago, _, value, unit, status, code = rows[0]
+            rows[0] = ago, _TIE_DELAY, value, unit, status, code
             rows.append(self._row(ago, self._value(levels), rng.choice(_FINAL), delay=0))
         empty = not plan.counted
-        for _ in range(rng.choice(_FEW)):
+        for _ in range(rng.choice(_WITHDRAWN)):
             rows.append(self._row(self._ago(taken, 1, plan.newest), self._value(levels), rng.choice(VOID)))
-        for _ in range(rng.choice(_FEW)):
+        for _ in range(rng.choice(_BESIDE)):
             ago = self._ago(taken, 1, plan.newest)
             rows.append((ago, self._delay(), self._value(levels), test.unit, "final", test.neighbour))
         if plan.stale is not None:
@@ -119,7 +120,7 @@ class Filler:
         rows = []
         if rng.random() < 0.5:
             rows.append(self._row(stale + 1, self._value(levels), rng.choice(_FINAL), delay=_EDGE_DELAY))
-        many = _PAGE if rng.random() < _LONG else rng.choice(_FEW)
+        many = _PAGE if rng.random() < _LONG else rng.choice(_OLD)
         while len(rows) < many:
             status = rng.choice(VOID) if rows and rng.random() < 0.15 else rng.choice(_FINAL)
             rows.append(self._row(self._ago(taken, stale + 30, stale + _OLDEST), self._value(levels), status))

@@ -21,17 +21,11 @@ from fhir_gym.tasks.people import Person
 from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.types import Resource
 
-__all__ = ["NOTHING", "Case", "Found", "LabTask", "level_check", "outcomes"]
+__all__ = ["NOTHING", "SOMETHING", "Case", "Found", "LabTask", "level_check"]
 
-NOTHING = "nothing"
-"""The branch of patients who have no result that counts."""
-_SOMETHING = "something"
+NOTHING, SOMETHING = "nothing", "something"
+"""Whether a patient has results that count; the first is also the branch of those who have none."""
 _NEWCOMER = "newcomer"
-
-
-def outcomes(branches: Sequence[str]) -> tuple[str, ...]:
-    """The strata of a task whose patients have these branches: all patients are equally likely to be asked about."""
-    return tuple(NOTHING if branch == NOTHING else _SOMETHING for branch in branches)
 
 
 class Found(NamedTuple):
@@ -116,7 +110,7 @@ class LabTask(SceneTask[LabParams, LabScene, Case]):
         since = instant(parse_instant(scene.now) - self.window) if self.window else ""
         founds = [self._found(chart.results, since) for chart in scene.charts]
         of_all = self._found([one for chart in scene.charts for one in chart.results], since)
-        cases: dict[str, list[Case]] = {NOTHING: [], _SOMETHING: []}
+        cases: dict[str, list[Case]] = {NOTHING: [], SOMETHING: []}
         for chart, found in zip(scene.charts, founds, strict=True):
             mistaken = [of_all, *self._mistaken(chart, since, found)]
             mistaken += [
@@ -125,10 +119,10 @@ class LabTask(SceneTask[LabParams, LabScene, Case]):
                 if one is not chart and one.person.name == chart.person.name
             ]
             if all(map(found.differs, mistaken)):
-                kind = _SOMETHING if found.deciding else NOTHING
+                kind = SOMETHING if found.deciding else NOTHING
                 cases[kind].append(Case(chart, found, self.asked_about(chart, found)))
         nothing = self.branches.count(NOTHING)
-        complete = len(cases[NOTHING]) == nothing and len(cases[_SOMETHING]) == len(self.branches) - nothing
+        complete = len(cases[NOTHING]) == nothing and len(cases[SOMETHING]) == len(self.branches) - nothing
         return {**cases} if complete else {}
 
     def _mistaken(self, chart: Chart, since: str, found: Found) -> Iterator[Found]:

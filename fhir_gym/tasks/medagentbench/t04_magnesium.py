@@ -9,7 +9,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan, in_the_day
-from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
@@ -20,8 +20,8 @@ __all__ = ["TASKS", "Magnesium"]
 class Magnesium(LabTask):
     """Tell the latest magnesium level of the last 24 hours.
 
-    Starting state: eight patients with older results. Of the seven who could be asked about five have results within
-        the window, now and then at its very beginning; one of the seven is asked about.
+    Starting state: seven patients with older results. Of the six who could be asked about five have a result within
+        the window, now and then at its very beginning; in seven of ten variations one of the five is asked about.
     Decoys: everyone's are alike: results from a minute before the window, issued within it; newer ones that are
         withdrawn, of calcium, or another patient's, namesakes among them; results in mmol/L; two of one specimen; now
         and then more than a page of old results.
@@ -51,8 +51,8 @@ class Magnesium(LabTask):
     answer = Items("[number]", (("number",),))
     gold_steps = 2
     test, window = MG, DAY
-    branches = (NOTHING,) * 2 + ("some",) * 5
-    strata = outcomes(branches)
+    branches = (NOTHING,) + ("some",) * 5
+    strata = (NOTHING,) * 3 + (SOMETHING,) * 7
 
     def plan(self, filler: Filler, branch: str, world: World) -> Plan:
         """A chart with a result in the window, or without."""

@@ -12,7 +12,7 @@ from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan, in_the_day
-from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, MG, RULES, LabParams, day_before, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
@@ -54,9 +54,9 @@ def grams(level: float | None) -> int | None:
 class MagnesiumReplacement(LabTask):
     """Order intravenous magnesium, as much as the latest level of the last 24 hours asks for, or nothing.
 
-    Starting state: eight patients. Of the seven who could be asked about two have no level in the window, two a
-        sufficient one, and one each a level low by one of three degrees, now and then at the edge of a degree; one of
-        the seven is asked about.
+    Starting state: seven patients. Of the six who could be asked about one has no level in the window, two have a
+        sufficient one, and one each a level low by one of three degrees, now and then at the edge of a degree; in four
+        of five variations one of the five is asked about.
     Decoys: as task 04, but all in mg/dL; each result of another degree now and then.
     Checks: one new MedicationRequest where the level is low: patient, drug, time, route, dose, duration, status,
         intent, once, not forbidden; else no change; the answer is the level, or -1; the deciding result was
@@ -96,8 +96,8 @@ class MagnesiumReplacement(LabTask):
     gold_steps = 3
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"MedicationRequest": (*MEDICATION_ASKED, *RATES_ASKED)}
     test, window, converted = MG, DAY, 0.0
-    branches = (NOTHING, NOTHING, "enough", "enough", "mild", "moderate", "severe")
-    strata = outcomes(branches)
+    branches = (NOTHING, "enough", "enough", "mild", "moderate", "severe")
+    strata = (NOTHING,) + (SOMETHING,) * 4
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"priority": "routine", "requester": {"display": "Dr. Someone"}}
     }

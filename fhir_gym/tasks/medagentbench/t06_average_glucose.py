@@ -9,7 +9,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan
-from fhir_gym.tasks.medagentbench.lab_task import NOTHING, Found, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, SOMETHING, Found, LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import DAY, GLU, RULES, Chart, LabParams, Result, day_before, look, seen
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
@@ -22,8 +22,8 @@ _CLOSE = 0.1
 class AverageGlucose(LabTask):
     """Tell the average glucose of the last 24 hours.
 
-    Starting state: seven patients with older results, five of them with two to six within the window, now and then one
-        at its very beginning; one of the seven is asked about.
+    Starting state: six patients with older results, five of them with two to six within the window, now and then one at
+        its very beginning; in seven of ten variations one of the five is asked about.
     Decoys: everyone's are alike: results from a minute before the window, issued within it; ones within it that are
         withdrawn, of lactate, or another patient's, namesakes among them; results in mmol/L; now and then more than a
         page of old results.
@@ -55,8 +55,8 @@ class AverageGlucose(LabTask):
     answer = Items("[number]", (("number",),))
     gold_steps = 2
     test, window, converted = GLU, DAY, 0.25
-    branches = (NOTHING,) * 2 + ("some",) * 5
-    strata = outcomes(branches)
+    branches = (NOTHING,) + ("some",) * 5
+    strata = (NOTHING,) * 3 + (SOMETHING,) * 7
     newcomer = False
 
     def plan(self, filler: Filler, branch: str, world: World) -> Plan:

@@ -9,7 +9,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.charts import Filler, Plan, lately
-from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import GLU, RULES, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.pack import NONE, READ_ONLY, Items
 from fhir_gym.tasks.task import Fhir, Gold
@@ -21,7 +21,7 @@ class Glucose(LabTask):
     """Tell the latest glucose, however old.
 
     Starting state: seven patients. Of the six who could be asked about five have results of minutes to weeks ago, and
-        one has none that counts; one of the six is asked about.
+        one has none that counts; in six of seven variations one of the five is asked about.
     Decoys: everyone's are alike: older results, some of which were issued later; newer ones that are withdrawn, of
         lactate, or another patient's, namesakes among them; results in mmol/L; two of one specimen; now and then more
         than a page of old results.
@@ -52,7 +52,7 @@ class Glucose(LabTask):
     gold_steps = 2
     test = GLU
     branches = (NOTHING,) + ("some",) * 5
-    strata = outcomes(branches)
+    strata = (NOTHING,) + (SOMETHING,) * 6
 
     def plan(self, filler: Filler, branch: str, world: World) -> Plan:
         """A chart with a latest result, or without any that counts."""

@@ -15,7 +15,7 @@ from fhir_gym.tasks.concepts import SNOMED
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.charts import Filler, Plan, lately
-from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import RULES, K, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import (
@@ -120,7 +120,7 @@ class PotassiumReplacement(LabTask):
     }
     test = K
     branches = (NOTHING, "enough", "enough", "low", "low", "very low")
-    strata = outcomes(branches)
+    strata = (NOTHING,) + (SOMETHING,) * 5
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "MedicationRequest": {"note": [{"text": "Low potassium."}]},
         "ServiceRequest": {"reasonCode": [{"text": "Low potassium"}]},

@@ -14,7 +14,7 @@ from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.charts import DAY_MINUTES, Filler, Plan
-from fhir_gym.tasks.medagentbench.lab_task import NOTHING, LabTask, level_check, outcomes
+from fhir_gym.tasks.medagentbench.lab_task import NOTHING, SOMETHING, LabTask, level_check
 from fhir_gym.tasks.medagentbench.labs import A1C, RULES, LabParams, look, seen
 from fhir_gym.tasks.medagentbench.once import said_once, spoilt
 from fhir_gym.tasks.medagentbench.orders import LOINC, SERVICE_ASKED, service_checks, service_order
@@ -85,7 +85,7 @@ class HemoglobinA1c(LabTask):
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"ServiceRequest": SERVICE_ASKED}
     test = A1C
     branches = (NOTHING, "recent", "recent", "recent", "old", "old")
-    strata = outcomes(branches)
+    strata = (NOTHING,) + (SOMETHING,) * 5
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "ServiceRequest": {"category": [{"text": "Laboratory"}], "reasonCode": [{"text": "Follow-up"}]}
     }
