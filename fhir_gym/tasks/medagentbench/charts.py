@@ -57,7 +57,7 @@ def lately(rng: random.Random) -> int:
 
 def in_the_day(rng: random.Random) -> int:
     """Minutes ago, within the last 24 hours, now and then at their very beginning."""
-    return DAY_MINUTES if rng.random() < 0.15 else rng.randrange(20, DAY_MINUTES)
+    return DAY_MINUTES if rng.random() < 0.2 else rng.randrange(20, DAY_MINUTES)
 
 
 class Filler:
