@@ -15,6 +15,7 @@ from fhir_gym.tasks.compare import (
     phone_numbers,
     plain,
     same_moment,
+    same_record,
     same_reference,
     same_set,
     same_telephone,
@@ -221,3 +222,49 @@ def test_a_lost_or_overwritten_element_differs() -> None:
 
 def test_the_order_of_plain_values_counts() -> None:
     assert differences({"given": ["Ana", "María"]}, {"given": ["María", "Ana"]})
+
+
+def test_the_display_of_a_reference_says_nothing() -> None:
+    named = {**BEFORE, "schedule": {"reference": "Schedule/2", "display": "Dr. Lee"}}
+    assert differences(BEFORE, named) == differences(named, BEFORE) == {}
+    assert differences({"actor": {"display": "Ann"}}, {"actor": {"display": "Bea"}}), "there it is all that is said"
+
+
+def test_a_length_that_is_the_time_between_says_nothing() -> None:
+    timed = {"start": "2023-11-14T09:00:00Z", "end": "2023-11-14T10:30:00+01:00"}
+    assert differences(timed, {**timed, "minutesDuration": 30}) == {}
+    assert differences({**timed, "minutesDuration": 20}, {**timed, "minutesDuration": 30}) == {}
+    assert set(differences(timed, {**timed, "minutesDuration": 45})) == {"minutesDuration"}
+    assert set(differences({}, {"minutesDuration": 30})) == {"minutesDuration"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ({"profile": ["urn:p"]}, {}, True),
+        ({}, {"profile": ["urn:p"]}, False),
+        ({"tag": [{"code": "a"}]}, {"tag": [{"code": "a", "display": "A"}], "versionId": "2"}, True),
+        ({}, {"tag": [{"code": "a"}]}, False),
+        ({"tag": [{"code": "a"}]}, {}, False),
+        ({}, {"security": [{"system": "urn:x", "code": "R"}]}, False),
+        ({}, {"tag": [{"system": "urn:x", "code": "SUBSETTED"}]}, True),
+    ],
+)
+def test_labels(old: dict[str, Any], new: dict[str, Any], same: bool) -> None:
+    found = differences({**BEFORE, "meta": old}, {**BEFORE, "meta": new})
+    assert found == ({} if same else {"meta": [old, new]})
+
+
+@pytest.mark.parametrize(
+    ("element", "same"),
+    [
+        ({"meta": {"versionId": "9", "lastUpdated": "2023", "source": "#1"}}, True),
+        ({"meta": {"tag": [{"code": "a"}]}}, False),
+        ({"meta": {"profile": ["urn:p"]}}, False),
+        ({"identifier": [{"value": "b"}, {"value": "a"}]}, False),
+        ({"start": "2023-11-14T09:00:00.000+00:00"}, False),
+        ({"text": {"status": "generated"}}, False),
+    ],
+)
+def test_the_same_to_the_letter(element: dict[str, Any], same: bool) -> None:
+    assert same_record(BEFORE, {**BEFORE, **element}) is same

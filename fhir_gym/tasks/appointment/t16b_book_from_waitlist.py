@@ -225,7 +225,7 @@ class BookFromWaitlist(Task[BookFromWaitlistParams]):
             "Appointment",
             p.entry.id,
             changing=("status", "participant", "slot", "start", "end", *may_go),
-            may_add=("minutesDuration", *NEW_REMARKS),
+            may_add=NEW_REMARKS,
             called="appointment",
         )
         yield equal("appointment status", after.get("status"), "booked")
