@@ -13,7 +13,18 @@ from typing import Protocol
 from fhir_gym.tasks.compare import parse_reference
 from fhir_gym.types import Json
 
-__all__ = ["AnswerForm", "Count", "CountedIds", "IdSet", "Ids", "Nothing", "answer_count", "answer_id", "answer_number"]
+__all__ = [
+    "AnswerForm",
+    "Count",
+    "CountedIds",
+    "IdSet",
+    "Ids",
+    "Nothing",
+    "answer_count",
+    "answer_flag",
+    "answer_id",
+    "answer_number",
+]
 
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}\Z")
 _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,30})?\Z")
@@ -50,6 +61,13 @@ def answer_count(value: Json) -> int | None:
     """The number of things an answer names: ``3``, ``3.0``, ``"3"`` or ``"3.0"``; None if it names none."""
     number = answer_number(value)
     return None if number is None or number < 0 or number != number // 1 else int(number)
+
+
+def answer_flag(value: Json) -> bool | None:
+    """The truth value an answer names: ``true`` or ``"true"``; None if it names none."""
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.strip().casefold())
+    return value if isinstance(value, bool) else None
 
 
 class AnswerForm(Protocol):

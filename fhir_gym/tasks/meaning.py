@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fhir_gym.errors import UnknownNameError
@@ -37,6 +38,8 @@ _ANNULS = re.compile(
     r"(?:do not|don't) (?:cancel|change|move|book|reschedul|use)\w*|still (?:stands?|valid|booked|takes place))\b"
 )
 """What nobody writes who changes a record; to say why it changes, many of the other words are needed."""
+_KNOWN = 4_096
+"""How many paths are remembered: agents may write any."""
 _TAG = re.compile(r"<[^>]*>")
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_history/.*)?\Z")
 _WHOSE = ("subject", "patient", "beneficiary", "for")
@@ -74,9 +77,9 @@ class _Reader:
         """
         if content == "Extension" and holder.get("url") in REVERSING_EXTENSIONS:
             yield f"{prefix}url"
-        elements, table = _children(content), BY_RECORD.get(content) if closed else None
+        elements = _children(content)
         for name, value in holder.items():
-            path, rule = prefix + name, _rule(content, name, table)
+            path, rule = prefix + name, _rule(content, name, closed)
             if name in _ALWAYS or (path not in self.asked and not self._keeps(rule, value)):
                 yield path
             elif name in elements:
@@ -88,6 +91,8 @@ class _Reader:
 
     def _keeps(self, rule: Rule | None, value: Json) -> bool:
         """Whether a value keeps a rule, and is about the same patient."""
+        if rule == "anything" and not isinstance(value, dict | list):
+            return True
         if rule is None or (self.whose and not all(_patients(one, self.end) <= self.whose for one in _targets(value))):
             return False
         if isinstance(rule, tuple):
@@ -104,12 +109,13 @@ class _Reader:
 _ALWAYS = frozenset({"implicitRules", "modifierExtension"})
 
 
-def _rule(content: str, name: str, table: Mapping[str, Rule] | None) -> Rule | None:
+@lru_cache(_KNOWN)
+def _rule(content: str, name: str, closed: bool) -> Rule | None:
     """What an element of a record or data type may say that nobody asked for; None if it must not be there."""
     if name.startswith("_"):  # the extensions of a primitive
         return "anything"
-    if table is not None:
-        return table.get(name) or EVERYWHERE.get(name)
+    if closed and content in BY_RECORD:
+        return BY_RECORD[content].get(name) or EVERYWHERE.get(name)
     unlisted: Rule | None = None if content in DATA_TYPES and name in modifiers(content) else "anything"
     return BY_DATA_TYPE.get(content, {}).get(name, unlisted)
 
@@ -152,8 +158,9 @@ def _updated(end: EndState, change: Change) -> Iterator[str]:
     before, kind = dict(change.before or {}), change.resource_type
     changed = {name: value for name, value in (change.after or {}).items() if before.get(name) != value}
     reader = _Reader(end)
-    there = {*reader.changes(kind, before, closed=False)}
-    yield from (path for path in reader.changes(kind, changed, closed=False) if path not in there)
+    found = [*reader.changes(kind, changed, closed=False)]
+    there = {*reader.changes(kind, before, closed=False)} if found else set()
+    yield from (path for path in found if path not in there)
     if "minutesDuration" in changed:
         yield from _other_lengths(change.after or {})
     yield from (path for path, text in _texts(kind, changed) if _ANNULS.search(_in_lower_case(text)))
@@ -173,13 +180,16 @@ def _other_lengths(body: Resource) -> Iterator[str]:
 
 def _texts(content: str, holder: Resource, prefix: str = "") -> Iterator[tuple[str, str]]:
     """The free texts of a record or of a part of it about what it says, with their paths."""
-    for name, element in _children(content).items():
-        value = holder.get(name)
+    elements, in_words = _children(content), content in _IN_WORDS
+    for name, value in holder.items():
+        element = elements.get(name)
+        if element is None or not (in_words or element.content):
+            continue
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict):
                 kind = str(element.content or item.get("resourceType"))
                 yield from _texts(kind, item, f"{prefix}{name}.")
-            elif isinstance(item, str) and content in _IN_WORDS and element.type in _FREE_TEXT:
+            elif in_words and element.type in _FREE_TEXT and isinstance(item, str):
                 yield prefix + name, item
 
 
@@ -187,6 +197,7 @@ def _in_lower_case(text: str) -> str:
     return plain(_TAG.sub(" ", text)).casefold()
 
 
+@lru_cache(_KNOWN)
 def _children(content: str) -> Mapping[str, Element]:
     try:
         return children(content)

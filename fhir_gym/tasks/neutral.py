@@ -11,10 +11,10 @@ from typing import Literal
 
 __all__ = ["BY_DATA_TYPE", "BY_RECORD", "EVERYWHERE", "REVERSING_EXTENSIONS", "Rule", "fits_vocabulary"]
 
-_Named = Literal["anything", "part", "today", "in force", "by name"]
+_Named = Literal["anything", "part", "today", "in force", "by name", "length"]
 Rule = _Named | tuple[str | bool | int, ...]
 """What an element may say: anything; what its own table allows; the present day; a period that the present lies in; a
-name, but no record; or one of some values, where a concept has them as codes and words."""
+name, but no record; the minutes from start to end; or one of some values (of a concept: codes and words)."""
 
 EVERYWHERE: Mapping[str, Rule] = dict.fromkeys(
     ("resourceType", "id", "meta", "language", "text", "contained", "extension", "identifier"), "anything"
@@ -86,8 +86,9 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
     },
     "Appointment": {
         **dict.fromkeys(("serviceCategory", "serviceType", "specialty", "appointmentType", "reasonCode"), "anything"),
-        **dict.fromkeys(("reasonReference", "description", "supportingInformation", "minutesDuration"), "anything"),
+        **dict.fromkeys(("reasonReference", "description", "supportingInformation"), "anything"),
         **dict.fromkeys(("comment", "patientInstruction"), "anything"),
+        "minutesDuration": "length",
         "priority": (0, 5),
         "created": "today",
     },
@@ -96,6 +97,7 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
 """Records and their parts that have no more than what is asked for and these elements, by path in R4."""
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
+    "Meta": {"security": ("n", "normal", "r", "restricted", "u", "unrestricted", "l", "low", "m", "moderate")},
     "HumanName": {"use": ("usual", "official"), "period": "in force"},
     "ContactPoint": {"use": ("home", "work", "mobile"), "period": "in force"},
     "Address": {"use": ("home", "work", "billing"), "period": "in force"},
@@ -115,12 +117,12 @@ REVERSING_EXTENSIONS = frozenset(
 
 
 def fits_vocabulary(value: object, words: tuple[str | bool | int, ...]) -> bool:
-    """Whether a primitive is one of the words, or a concept says nothing else by codes, displays and texts."""
+    """Whether a primitive is one of the words, or a concept or coding says nothing else by code, display and text."""
     if isinstance(value, list):
         return all(fits_vocabulary(item, words) for item in value)
     if not isinstance(value, dict):
         return any(value == word and isinstance(value, bool) == isinstance(word, bool) for word in words)
-    codings = value.get("coding", [])
+    codings = value.get("coding", [value])
     told = [value.get("text"), *(one.get(name) for one in codings for name in ("code", "display"))]
     said = [str(one).casefold() for one in told if one is not None]
     return bool(said) and all(one in words for one in said)

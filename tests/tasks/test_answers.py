@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 
-from fhir_gym.tasks.answers import AnswerForm, Count, CountedIds, Ids, IdSet, Nothing, answer_count, answer_id
+from fhir_gym.tasks.answers import (
+    AnswerForm,
+    Count,
+    CountedIds,
+    Ids,
+    IdSet,
+    Nothing,
+    answer_count,
+    answer_flag,
+    answer_id,
+    answer_number,
+)
 
 from .fakes import end_state
 
@@ -51,7 +62,7 @@ def test_references_to_another_type_are_a_wrong_form() -> None:
     assert Ids(("Appointment", "Slot")).problem(["Slot/2", "Appointment/1"], BASE)
 
 
-@pytest.mark.parametrize(("value", "number"), [(3, 3), ("3", 3), (" 3 ", 3), (3.0, 3), (0, 0), ("0", 0), ("007", 7)])
+@pytest.mark.parametrize(("value", "number"), [(3, 3), ("3", 3), (" 3 ", 3), (3.0, 3), (0, 0), ("0", 0), ("4.0", 4)])
 def test_numbers_in_all_spellings(value: Any, number: int) -> None:
     assert answer_count(value) == number
 
@@ -111,3 +122,19 @@ def test_what_an_answer_says() -> None:
     assert end_state(None).answer_id_set("Slot") == []
     assert end_state(None).answer_count() is None
     assert end_state(["many"]).answer_count() is None
+
+
+@pytest.mark.parametrize(("value", "number"), [(3.1, 3.1), ("3.1", 3.1), (" -1 ", -1), (4, 4), ("4.0", 4)])
+def test_numbers_as_text(value: Any, number: float) -> None:
+    assert answer_number(value) == number
+
+
+@pytest.mark.parametrize("value", [None, True, "", "3,1", "3.1 mg/dL", "nan", "inf", "1e3", "0x1", [3.1]])
+def test_what_is_no_number_at_all(value: Any) -> None:
+    assert answer_number(value) is None
+
+
+def test_flags_as_text() -> None:
+    assert answer_flag(True) is answer_flag(" True ") is True
+    assert answer_flag("false") is False
+    assert answer_flag(1) is answer_flag("yes") is answer_flag(None) is None

@@ -10,6 +10,7 @@ from fhir_gym.tasks.compare import (
     address_parts,
     differences,
     has_coding,
+    is_within,
     named,
     parse_reference,
     phone_numbers,
@@ -125,6 +126,9 @@ def test_has_coding(concept: Any, has: bool) -> None:
     [
         ("2023-11-14", "2023-11-14", True),
         ("2023-11-14T09:00:00Z", "2023-11-14", True),
+        ("2023-11-14T20:00:00-05:00", "2023-11-15", True),
+        ("2023-11-14T20:00:00-05:00", "2023-11-14", False),
+        ("2023-12-31T23:30:00-02:00", "2024", True),
         ("2023-11", "2023-11-14", False),
         ("2023-11-15", "2023-11-14", False),
         ("2023-11-14", "2023-11", True),
@@ -141,6 +145,26 @@ def test_has_coding(concept: Any, has: bool) -> None:
 )
 def test_same_moment(actual: Any, expected: str, same: bool) -> None:
     assert same_moment(actual, expected) is same
+
+
+@pytest.mark.parametrize(
+    ("period", "within"),
+    [
+        ({}, True),
+        ({"start": "2023-11-14"}, True),
+        ({"start": "2023-11-14", "end": "2023-11-14"}, True),
+        ({"start": "2023", "end": "2023-11"}, True),
+        ({"start": "2023-11-14T10:00:00+01:00"}, True),
+        ({"start": "2023-11-14T09:00:01Z"}, False),
+        ({"start": "2023-11-15"}, False),
+        ({"end": "2023-11-13"}, False),
+        ({"end": "2023-11-14T08:59:59Z"}, False),
+        ({"end": "1999"}, False),
+        (None, False),
+    ],
+)
+def test_is_within(period: Any, within: bool) -> None:
+    assert is_within("2023-11-14T09:00:00Z", period) is within
 
 
 @pytest.mark.parametrize(

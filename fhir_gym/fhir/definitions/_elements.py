@@ -73,6 +73,7 @@ def _modifiers() -> dict[str, Any]:
     return read("modifiers")
 
 
+@cache
 def modifiers(path: str) -> frozenset[str]:
     """JSON names of the elements directly below a path that R4 marks as modifiers (``isModifier``).
 

@@ -24,7 +24,7 @@ from fhir_gym.tasks.action_reasoning.series import chart
 from fhir_gym.tasks.action_reasoning.steps import FLAG, VALUE
 from fhir_gym.tasks.action_reasoning.taxonomy import diagnose
 from fhir_gym.tasks.action_reasoning.traps import given
-from fhir_gym.tasks.answers import answer_number
+from fhir_gym.tasks.answers import answer_flag, answer_number
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import instant, moment_in_words, parse_instant
 from fhir_gym.tasks.diagnosis import Diagnosis
@@ -225,7 +225,7 @@ class ConditionalTask(ReasoningTask):
         if p.order is not None and p.is_due:
             yield from p.order.checks(end, p.case.eval_MRN, p.now)
         yield from super().checks(p, end)
-        yield equal(FLAG, next(iter((end.answer or [])[1:]), None), p.is_due)
+        yield equal(FLAG, answer_flag(next(iter((end.answer or [])[1:]), None)), p.is_due)
 
     def rests_on(self, p: ReasoningParams) -> tuple[str, ...]:
         """The results that decide, and the patient where the range depends on it."""

@@ -17,6 +17,7 @@ from fhir_gym.tasks.action_reasoning.deriving import due
 from fhir_gym.tasks.action_reasoning.ranges import LABS, Range, find_range, others
 from fhir_gym.tasks.action_reasoning.series import Chart
 from fhir_gym.tasks.action_reasoning.sources import Records
+from fhir_gym.tasks.answers import answer_flag, answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.diagnosis import ErrorLabel
@@ -121,13 +122,12 @@ class Account:
     @property
     def answer(self) -> float:
         """The number that was answered; of a well-formed answer only."""
-        number: float = (self.end.answer or [])[0]
-        return number
+        return answer_number((self.end.answer or [])[0]) or 0.0
 
     @property
     def flag(self) -> bool:
         """What was answered about the order; of a well-formed answer only."""
-        return bool((self.end.answer or [])[1])
+        return answer_flag((self.end.answer or [])[1]) is True
 
     def passed(self, name: str) -> bool:
         """Whether a check passed, or is not made."""

@@ -162,9 +162,12 @@ class EnterSurgery(Task[EnterSurgeryParams]):
         body = json.loads(gold[0].body or "")
         timeless = {name: value for name, value in body.items() if name != "occurrenceDateTime"}
         bare = {"system": p.what.system, "code": p.what.code}
+        before = (date.fromisoformat(p.day) - timedelta(days=1)).isoformat()
         start, end = f"{p.day}T08:00:00Z", f"{p.day}T11:30:00Z"
         bodies = {
             "an instant of the day": {**body, "occurrenceDateTime": start},
+            "an instant of the day, in another zone": {**body, "occurrenceDateTime": f"{p.day}T10:00:00+02:00"},
+            "an instant whose local day is another": {**body, "occurrenceDateTime": f"{before}T20:00:00-05:00"},
             "a period of the day": {**timeless, "occurrencePeriod": {"start": start, "end": end}},
             "the day as period": {**timeless, "occurrencePeriod": {"start": p.day, "end": p.day}},
             "display as text": {**body, "code": {"text": p.what.display, "coding": [bare]}},

@@ -13,14 +13,14 @@ from fhir_gym.tasks.appointment.billing import Guarantor, Ledger, account, in_da
 from fhir_gym.tasks.appointment.relatives import Relative, fitting, new_relative, related_person
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.compare import differences
+from fhir_gym.tasks.compare import differences, is_within
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import updated
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person, namesake, new_person, patient
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "AddGuarantor", "AddGuarantorParams"]
 
@@ -218,8 +218,7 @@ class AddGuarantor(Task[AddGuarantorParams]):
 def _in_force(guarantor: Resource, today: str) -> bool:
     """Whether a guarantor counts from today on, at the latest."""
     period = guarantor.get("period", {})
-    start: Json = period.get("start", today)
-    return not guarantor.get("onHold", False) and "end" not in period and str(start)[: len(today)] <= today
+    return not guarantor.get("onHold", False) and "end" not in period and is_within(f"{today}T23:59:59Z", period)
 
 
 TASKS = (AddGuarantor,)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from fhir_gym.actions import Action, Get
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.answers import answer_number
+from fhir_gym.tasks.answers import answer_flag, answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import parse_instant
 from fhir_gym.tasks.crowd import mistakable
@@ -159,7 +159,7 @@ def _is_text(item: Json) -> bool:
 
 
 def _is_flag(item: Json) -> bool:
-    return isinstance(item, bool)
+    return answer_flag(item) is not None
 
 
 _KINDS: Mapping[str, Callable[[Json], bool]] = {"number": _is_number, "text": _is_text, "flag": _is_flag}

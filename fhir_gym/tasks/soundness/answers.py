@@ -45,7 +45,7 @@ def spellings(form: AnswerForm, answer: Sequence[Json], base_url: str) -> Iterat
 
 
 def _as_text(item: Json) -> Json:
-    return str(float(item)) if isinstance(item, int | float) and not isinstance(item, bool) else item
+    return str(item).lower() if isinstance(item, bool) else str(float(item)) if isinstance(item, int | float) else item
 
 
 def _ids_spelled(

@@ -106,6 +106,8 @@ class _Maker:
             added: dict[str, list[Json]] = {}
             for name, element in known.items():
                 if name not in part and f"{path}{name}" not in self._asked and not _excluded(element, part):
+                    if name == "minutesDuration" and "end" not in part:
+                        continue  # there is no length that it could contradict
                     added[name] = [*self._against(content, element, closed=new and content in BY_RECORD)]
             if "modifierExtension" in known:
                 added["modifierExtension"] = [[_UNKNOWN]]
@@ -132,7 +134,7 @@ class _Maker:
             other = next(iter(_other_than(rule, element)), None)
             if other is not None:
                 yield _listed(element, other)
-        elif rule in ("today", "in force"):
+        elif rule in ("today", "in force", "length"):
             yield _listed(element, _sample(element))
         elif rule == "anything" and element.type in ("CodeableConcept", "Annotation"):
             yield self._annulling(element)
@@ -150,7 +152,7 @@ class _Maker:
                 element = _children(content).get(name)
                 if element is None or name in part or name in ("id", "text", "contained") or _excluded(element, part):
                     continue
-                if f"{path}{name}" in self._asked or rule == "part":
+                if f"{path}{name}" in self._asked or rule in ("part", "length"):
                     continue
                 yield f"{path}{name}", _with(body, place, name, _listed(element, self._fitting(rule, element)))
 
@@ -202,8 +204,8 @@ def _excluded(element: Element, part: Resource) -> bool:
 def _other_than(rule: tuple[str | bool | int, ...], element: Element) -> Iterator[Json]:
     if element.type == "boolean":
         yield False in rule and True not in rule
-    elif element.type == "CodeableConcept":
-        yield {"text": "Something else"}
+    elif element.type in ("CodeableConcept", "Coding"):
+        yield _SAMPLES[element.type]
     elif element.binding is not None:
         yield from sorted(codes(element.binding) - {str(one) for one in rule})
     else:
