@@ -8,7 +8,7 @@ that holds them, the agent's own requests must show them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -22,11 +22,17 @@ from fhir_gym.types import Json, Resource
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
 
-__all__ = ["Evidence", "shown", "unread", "would_have_seen"]
+__all__ = ["Evidence", "resembles", "shown", "unread", "would_have_seen"]
 
 _MAX_PAGES = 200
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
 _FORM_OF_RESULT = frozenset({"_count", "_elements", "_summary", "_total"})
+_PAGING = frozenset({"_count", "_offset", "_getpages", "_getpagesoffset", "_bundletype"})
+_INCIDENTAL = frozenset(
+    {"id", "meta", "text", "identifier", "telecom", "address", "comment", "note", "description", "start", "end"}
+    | {"created", "issued", "period", "authoredOn", "recordedDate", "minutesDuration"}
+)
+_INCIDENTAL_ENDINGS = ("DateTime", "Period", "Quantity", "Instant")
 
 
 class Evidence(BaseModel):
@@ -78,77 +84,160 @@ def unread(
 ) -> list[str]:
     """Those of some records that the agent's reads and searches did not return, or without what decides.
 
+    A conditional create that found a record instead of creating one has looked it up.
+
     Args:
         logged: The agent's requests with the answers it got.
         records: References.
         decisive: Elements, by type, without which a record says nothing of what matters.
     """
-    found = shown(logged)
-    return [one for one in records if one not in found or not {*decisive.get(_type_of(one), ())} <= found[one].keys()]
+    logged = list(logged)
+    found, matched = shown(logged), _matched_by_creates(logged)
+    return [
+        one
+        for one in records
+        if one not in matched and (one not in found or not {*decisive.get(_type_of(one), ())} <= found[one].keys())
+    ]
+
+
+def _matched_by_creates(logged: Iterable[LoggedRequest]) -> set[str]:
+    return {
+        f"{done.resource_type}/{done.id}"
+        for one in logged
+        for done in one.response.done
+        if done.kind == "create" and done.id and not done.effect and done.status < 300
+    }
+
+
+def resembles(seen: Resource, phantom: Resource) -> bool:
+    """Whether what was seen of a record does not rule out that it is like a phantom.
+
+    A code, a reference, a name, a date of birth that differs rules it out. Dates, quantities, contacts and remarks do
+    not: they differ between records that would do equally well.
+    """
+    return all(
+        name not in phantom or phantom[name] == value
+        for name, value in seen.items()
+        if name not in _INCIDENTAL and not name.endswith(_INCIDENTAL_ENDINGS)
+    )
 
 
 def would_have_seen(
-    logged: Sequence[LoggedRequest], phantoms: Sequence[Resource], scratch: Session, known: Collection[str] = ()
+    logged: Sequence[LoggedRequest],
+    phantoms: Sequence[Resource],
+    scratch: Session,
+    known: Collection[str] = (),
+    possible: Callable[[Resource], bool] | None = None,
 ) -> bool:
     """Whether the agent's requests, sent again to a server that holds the phantoms, show one of them.
 
-    A search whose answer had no further page is followed to its end, for the phantom may start a page the agent could
-    not have known of. A search that matched nothing and now matches shows the phantom too, even if it only asks for the
-    count. A phantom that looks the same as what the agent got (`_elements=id`) is not seen unless the agent then looked
-    at each of those by another request that told it apart. Where records like the phantom are there and known, a search
-    that would have matched the phantom and else matches only those shows it by its total alone.
+    - A page counts if the agent saw all pages before it: an empty page far behind the end shows nothing.
+    - A search whose answer had no further page is followed to its end, for the phantom may start a page the agent could
+      not have known of.
+    - Each other record of the search must have been told apart: some request showed it in full, or enough of it to rule
+      it out. So a search that matched nothing shows the phantom whatever form of result it asks for.
+    - Where records like the phantom are there and known, a total shows the phantom if the search matches only those.
 
     Args:
         logged: The agent's requests with the answers it got.
         phantoms: The records.
         scratch: A session that holds the episode's start and the phantoms; it is written to.
         known: References of the records like the phantoms that are there.
+        possible: Whether a record may be what is asked for, judged by the elements of it that the agent saw; by
+            default whether it `resembles` a phantom.
     """
-    wanted = {f"{phantom['resourceType']}/{phantom['id']}" for phantom in phantoms}
-    tokens: dict[str, str] = {}
-    for index, one in enumerate(logged):
-        request = _with_token(one.request, tokens)
-        response = scratch.handle(request)
-        tokens.update(_paired_tokens(one.response, response))
+    look = _Counterfactual(phantoms, scratch, known, possible or (lambda one: any(resembles(one, p) for p in phantoms)))
+    seen = shown(logged)
+    return any([look.shows(one, seen) for one in logged])
+
+
+class _Counterfactual:
+    """The server with the phantoms, asked again what the agent asked, in the same order."""
+
+    def __init__(
+        self,
+        phantoms: Sequence[Resource],
+        scratch: Session,
+        known: Collection[str],
+        possible: Callable[[Resource], bool],
+    ) -> None:
+        self._wanted = {f"{phantom['resourceType']}/{phantom['id']}" for phantom in phantoms}
+        self._types = {phantom["resourceType"] for phantom in phantoms}
+        self._scratch, self._known, self._possible = scratch, set(known), possible
+        self._tokens: dict[str, str] = {}
+        self._pages = _Pages()
+
+    def shows(self, one: LoggedRequest, seen: Mapping[str, Resource]) -> bool:
+        """Whether one request shows a phantom; `seen` is what all of them returned."""
+        response = self._scratch.handle(_with_token(one.request, self._tokens))
+        self._tokens.update(_paired_tokens(one.response, response))
+        before = self._pages.before(one.response)
+        if before is None:
+            return False
         now = _shown(response)
         if _is_look(response):
-            if _count_rises(one.response, response) and (
-                _total(one.response) == 0 or (known and _matches(request, scratch) <= wanted.union(known))
-            ):
-                return True
+            if not now.keys() & self._wanted and _count_rises(one.response, response):
+                return _total(one.response) == 0 or self._only_known(one.request)
             if not _next_link(one.response):
-                now |= _on_further_pages(response, scratch)
-        alike = _alike([now[found] for found in now.keys() & wanted], _shown(one.response))
-        others = [*logged[:index], *logged[index + 1 :]]
-        if alike is not None and alike <= _told_apart(others, phantoms).union(known):
+                now |= _on_further_pages(response, self._scratch)
+        if not now.keys() & self._wanted:
+            return False
+        others = {found for found in (*now, *before) if _type_of(found) in self._types} - self._wanted - self._known
+        return all(self._told_apart(found, seen.get(found, {})) for found in sorted(others))
+
+    def _only_known(self, request: Request) -> bool:
+        """Whether the phantoms and what is like them and known are all that a search matches."""
+        return bool(self._known) and _matches(_with_token(request, self._tokens), self._scratch) <= (
+            self._wanted | self._known
+        )
+
+    def _told_apart(self, reference: str, seen: Resource) -> bool:
+        """Whether the agent saw enough of a record to know that it is not asked for."""
+        if not self._possible(seen):
             return True
-    return False
+        kind, _, id = reference.partition("/")
+        whole = self._scratch.read(kind, id)
+        return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
 
 
-def _told_apart(logged: Iterable[LoggedRequest], phantoms: Sequence[Resource]) -> set[str]:
-    """What requests returned with something of it that is otherwise in every phantom."""
-    return {
-        reference
-        for one in logged
-        for reference, resource in _shown(one.response).items()
-        if all(any(phantom.get(name) != value for name, value in _content(resource).items()) for phantom in phantoms)
-    }
+class _Pages:
+    """Which pages of which searches an agent has seen, by what the server said of each."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, int] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._search: dict[str, str] = {}
+
+    def before(self, response: Response) -> set[str] | None:
+        """What the pages before this one showed; None if the agent has not seen all of them."""
+        answers = [body for body in _searchsets(response) if _self_link(body)]
+        found: set[str] = set()
+        for body in answers:
+            search, offset = self._place(body)
+            if self._reached.get(search, 0) < offset:
+                return None
+            found |= self._seen.get(search, set())
+            self._seen.setdefault(search, set()).update(name for name, _ in _resources(body))
+            self._reached[search] = max(self._reached.get(search, 0), offset + _matches_on(body))
+        return found
+
+    def _place(self, body: Resource) -> tuple[str, int]:
+        """A search, and how many matches lie before the page."""
+        address, _, query = _self_link(body).partition("?")
+        pairs = parse_qsl(query, keep_blank_values=True)
+        values = dict(pairs)
+        token = values.get("_getpages")
+        rest = sorted((name, value) for name, value in pairs if name not in _PAGING)
+        search = self._search.get(token, token) if token else f"{address}?{urlencode(rest)}"
+        following = _link(body, "next")
+        for match in _PAGE_TOKEN.finditer(following or ""):
+            self._search.setdefault(match[1], search)
+        offset = values.get("_getpagesoffset" if token else "_offset", "")
+        return search, int(offset) if offset.isdecimal() else 0
 
 
 def _type_of(reference: str) -> str:
     return reference.partition("/")[0]
-
-
-def _alike(phantoms: list[Resource], seen: dict[str, Resource]) -> set[str] | None:
-    """What the agent got that looks the same as the phantom it would have got; None if it would have got none."""
-    if not phantoms:
-        return None
-    looks = [_content(phantom) for phantom in phantoms]
-    return {reference for reference, resource in seen.items() if _content(resource) in looks}
-
-
-def _content(resource: Resource) -> Resource:
-    return {name: value for name, value in resource.items() if name not in ("id", "meta")}
 
 
 def _is_look(response: Response) -> bool:
@@ -219,12 +308,37 @@ def _in_full(query: str) -> str:
 
 
 def _next_link(response: Response) -> str | None:
-    body = _parsed(response)
+    return _link(_parsed(response), "next")
+
+
+def _self_link(body: Json) -> str:
+    return _link(body, "self") or ""
+
+
+def _link(body: Json, relation: str) -> str | None:
     links = body.get("link") if isinstance(body, dict) else None
     for link in links if isinstance(links, list) else []:
-        if isinstance(link, dict) and link.get("relation") == "next":
+        if isinstance(link, dict) and link.get("relation") == relation:
             return str(link.get("url"))
     return None
+
+
+def _searchsets(response: Response) -> Iterator[Resource]:
+    """The Bundles of an answer: itself, or those of the entries of a batch."""
+    body = _parsed(response)
+    if not isinstance(body, dict) or body.get("resourceType") != "Bundle":
+        return
+    if str(body.get("type")).endswith("-response"):
+        inner = (entry.get("resource") for entry in _entries(body) if isinstance(entry, dict))
+        yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
+    else:
+        yield body
+
+
+def _matches_on(body: Resource) -> int:
+    """How many matches a page has; what is included beside them does not count."""
+    modes = (entry.get("search") for entry in _entries(body) if isinstance(entry, dict))
+    return sum(not (isinstance(mode, dict) and mode.get("mode") == "include") for mode in modes)
 
 
 def _on_further_pages(response: Response, scratch: Session) -> dict[str, Resource]:

@@ -17,7 +17,7 @@ from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process, measure, prohibited_uses
 from fhir_gym.tasks.task import Task, Touch, Variation
 from fhir_gym.tasks.verdict import Verdict, explain
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Change, Session
@@ -241,12 +241,19 @@ def find_evidence(
         return Evidence.of(missing, None, when) if rests_on else Evidence(sufficient=True, note="no look-up is needed.")
     if not looks:
         return Evidence.of(missing, False, when)
-    known = task.counted(params)
+
+    def looked(session: Session) -> Evidence:
+        def possible(seen: Resource) -> bool:
+            return task.possible(params, seen, phantoms)
+
+        saw = would_have_seen(looks, phantoms, session, task.counted(params), possible)
+        return Evidence.of(missing, saw, when)
+
     if scratch is not None:
-        return Evidence.of(missing, would_have_seen(looks, phantoms, scratch(), known), when)
+        return looked(scratch())
     with end.world.session(base_url=end.base_url) as session:
         session.load([*variation.setup, *phantoms], next_id=variation.next_id)
-        return Evidence.of(missing, would_have_seen(looks, phantoms, session, known), when)
+        return looked(session)
 
 
 def _before_changes(end: EndState) -> tuple[LoggedRequest, ...]:

@@ -21,7 +21,8 @@ from fhir_gym.tasks.clock import moment_in_words
 from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.ids import id_number, past_update
+from fhir_gym.tasks.evidence import resembles
+from fhir_gym.tasks.ids import past_update
 from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.splits import Half, split_of
 from fhir_gym.tasks.verdict import Verdict
@@ -207,6 +208,14 @@ class Task(ABC, Generic[P]):
         """The records that would have been there if the answer were another one; for `must_look`."""
         return []
 
+    def possible(self, p: P, seen: Resource, phantoms: Sequence[Resource]) -> bool:
+        """Whether a record may be like a phantom, judged by those of its elements that the agent saw.
+
+        An agent that says "none" must have ruled out every record that its search matched. Tasks whose prompt names a
+        time or a quantity say here when these rule a record out.
+        """
+        return any(resembles(seen, phantom) for phantom in phantoms)
+
     def counted(self, p: P) -> tuple[str, ...]:
         """The records (``Slot/1``) like the phantom that are there, where the answer is how many."""
         return ()
@@ -244,8 +253,7 @@ class Task(ABC, Generic[P]):
             raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
         setup = [_updated_once(rng, world, one) for one in self.setup(params, world)]
         rng.shuffle(setup)  # the order of creation tells nothing of how the records were drawn
-        highest = max(world.manifest.next_id, *(id_number(one["id"]) or 0 for one in setup), 0)
-        next_id = highest + rng.randrange(1, _FARTHEST_CREATED)
+        next_id = world.manifest.next_id + rng.randrange(1, _FARTHEST_CREATED)
         prompt = self.prompt(params, world, used)
         target, qualifying = (params.target, params.qualifying) if isinstance(params, SceneParams) else ("", ())
         return Variation(self.key, k, split_of(k), used, params, prompt, tuple(setup), next_id, target, qualifying)

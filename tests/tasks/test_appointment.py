@@ -115,6 +115,17 @@ def test_one_page_of_all_patients_is_no_evidence_and_all_pages_are(absent: Desk)
     assert not absent.failed([Get("/Patient?_count=100000"), Finish()])
 
 
+@pytest.mark.parametrize("far", ["_offset=5000", "_count=1&_offset=200", "_sort=-_id&_offset=999"])
+def test_a_far_page_is_no_evidence(absent: Desk, far: str) -> None:
+    assert absent.failed([Get(f"/Patient?{far}"), Finish()]) == ["evidence"]
+    everyone = sum(1 for one in absent.variation.setup if one["resourceType"] == "Patient") + len(
+        absent.arena.world.ids("Patient")
+    )
+    assert absent.failed([Get(f"/Patient?_offset={everyone}"), Finish()]) == ["evidence"]
+    name = {"family": absent.p.person.family}
+    assert absent.failed([Get("/Patient", {**name, "_offset": "20"}), Finish()]) == ["evidence"]
+
+
 def test_looking_elsewhere_is_no_evidence(absent: Desk) -> None:
     decoy = next(one for one in absent.p.scene if not one.family.startswith(absent.p.person.family))
     assert absent.failed([Get("/Practitioner", name_query(absent.p.person, birth_date=False)), Finish()]) == [

@@ -18,6 +18,7 @@ from fhir_gym.types import Resource
 BASE = "http://localhost:8080/fhir"
 PHANTOM = {"resourceType": "Patient", "id": "99", "name": [{"family": "Lee"}]}
 OTHER = {"resourceType": "Patient", "id": "1"}
+KIM = {**OTHER, "active": True, "name": [{"family": "Kim"}]}
 
 
 def bundle(*resources: Resource, next: str = "", **more: Any) -> dict[str, Any]:
@@ -49,6 +50,9 @@ class Scratch:
         self.asked.append(request)
         body = self.answers.get(request.query, {"resourceType": "OperationOutcome"})
         return answer(request, body)
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        return KIM if id == "1" else None
 
 
 def seen(log: list[LoggedRequest], answers: dict[str, Any], *known: str) -> bool:
@@ -97,12 +101,12 @@ def test_a_count_that_was_zero_shows_it_and_another_does_not() -> None:
 
 def test_a_complete_search_is_followed_to_its_end() -> None:
     answers = {
-        "family=L": bundle(OTHER, next=f"{BASE}?_getpages=a&_getpagesoffset=20"),
+        "family=L": bundle(KIM, next=f"{BASE}?_getpages=a&_getpagesoffset=20"),
         "_getpages=a&_getpagesoffset=20": bundle(PHANTOM),
     }
-    complete = logged(Get("/Patient?family=L"), bundle(OTHER))
+    complete = logged(Get("/Patient?family=L"), bundle(KIM))
     assert seen([complete], answers)
-    first_page_only = logged(Get("/Patient?family=L"), bundle(OTHER, next=f"{BASE}?_getpages=z&_getpagesoffset=20"))
+    first_page_only = logged(Get("/Patient?family=L"), bundle(KIM, next=f"{BASE}?_getpages=z&_getpagesoffset=20"))
     assert not seen([first_page_only], answers)
 
 
@@ -174,3 +178,92 @@ def test_a_record_without_what_decides_is_not_read() -> None:
     assert unread([ids], ["Patient/1"], decisive) == ["Patient/1"]
     assert unread([ids, named], ["Patient/1"], decisive) == ["Patient/1"]
     assert unread([named, gender, ids], ["Patient/1"], decisive) == []
+
+
+def page(*resources: Resource, at: str, next: str = "", total: int | None = None) -> dict[str, Any]:
+    links = [{"relation": "self", "url": f"{BASE}{at}"}] + ([{"relation": "next", "url": next}] if next else [])
+    return bundle(*resources, **({} if total is None else {"total": total})) | {"link": links}
+
+
+@pytest.mark.parametrize("far", ["_count=5&_offset=1", "_offset=1", "_offset=900"])
+def test_an_empty_page_behind_pages_that_were_not_seen_shows_nothing(far: str) -> None:
+    """The phantom comes last on the server, so it would fill the page; the agent could not know of what."""
+    log = [logged(Get(f"/Patient?{far}"), page(at=f"/Patient?{far}"))]
+    assert not seen(log, {far: page(PHANTOM, at=f"/Patient?{far}")})
+
+
+def test_a_further_page_after_all_pages_before_it_shows_the_phantom() -> None:
+    log = [
+        logged(Get("/Patient?_count=1"), page(KIM, at="/Patient?_count=1")),
+        logged(Get("/Patient?_count=1&_offset=1"), page(at="/Patient?_count=1&_offset=1")),
+    ]
+    first = page(KIM, at="/Patient?_count=1", next=f"{BASE}?_getpages=a&_getpagesoffset=1")
+    answers = {"_count=1": first, "_count=1&_offset=1": page(PHANTOM, at="/Patient?_count=1&_offset=1")}
+    assert seen(log, answers)
+    assert not seen(log[1:], answers)
+    assert not seen([log[1], log[0]][:1], answers)
+
+
+def test_a_page_of_another_search_is_no_page_before_it() -> None:
+    log = [
+        logged(Get("/Patient?active=false"), page(KIM, at="/Patient?active=false")),
+        logged(Get("/Patient?_offset=1"), page(at="/Patient?_offset=1")),
+    ]
+    answers = {
+        "active=false": page(KIM, at="/Patient?active=false"),
+        "_offset=1": page(PHANTOM, at="/Patient?_offset=1"),
+    }
+    assert not seen(log, answers)
+
+
+def test_a_far_page_by_post_or_in_a_batch_shows_nothing() -> None:
+    far = page(at="/Patient/_search?_offset=9")
+    posted = logged(Post("/Patient/_search", "_offset=9"), far)
+
+    class Far:
+        def __init__(self, body: Any) -> None:
+            self.body = body
+
+        def handle(self, request: Request) -> Response:
+            return answer(request, self.body)
+
+        def read(self, resource_type: str, id: str) -> Resource | None:
+            return None
+
+    now = page(PHANTOM, at="/Patient/_search?_offset=9")
+    assert not would_have_seen([posted], [PHANTOM], cast(Session, Far(now)))
+    sent = {"type": "batch", "entry": [{"request": {"method": "GET", "url": "Patient?_offset=9"}}]}
+    before, after = (
+        {"resourceType": "Bundle", "type": "batch-response", "entry": [{"resource": one}]} for one in (far, now)
+    )
+    assert not would_have_seen([logged(Post("/", sent), before)], [PHANTOM], cast(Session, Far(after)))
+
+
+def test_what_does_not_decide_tells_nothing_apart() -> None:
+    """A telephone number differs from the phantom's; it does not say that the record is not asked for."""
+    phone, other_phone = [{"value": "1"}], [{"value": "2"}]
+    answers = {"_elements=telecom": bundle({**OTHER, "telecom": phone}, {"resourceType": "Patient", "id": "99"})}
+    log = [logged(Get("/Patient?_elements=telecom"), bundle({**OTHER, "telecom": phone}))]
+    phantom = {**PHANTOM, "telecom": other_phone}
+    assert not would_have_seen(log, [phantom], cast(Session, Scratch(answers)))
+    named = logged(Get("/Patient/1?_elements=name"), {**OTHER, "name": [{"family": "Kim"}]})
+    assert would_have_seen([*log, named], [phantom], cast(Session, Scratch(answers)))
+
+
+def test_the_task_says_what_rules_a_record_out() -> None:
+    answers = {"_elements=start": bundle({**OTHER, "start": "2024"}, PHANTOM)}
+    log = [logged(Get("/Patient?_elements=start"), bundle({**OTHER, "start": "2024"}))]
+    scratch = cast(Session, Scratch(answers))
+    assert not would_have_seen(log, [{**PHANTOM, "start": "2023"}], scratch)
+    assert would_have_seen(
+        log, [{**PHANTOM, "start": "2023"}], scratch, possible=lambda one: one.get("start") == "2023"
+    )
+
+
+def test_a_conditional_create_that_matched_has_looked_up_the_record() -> None:
+    matched = logged(Post("/Patient", KIM), KIM)
+    done = (replace(matched.response.done[0], kind="create", resource_type="Patient", id="1", status=200, effect=""),)
+    matched = replace(matched, response=replace(matched.response, done=done))
+    assert unread([matched], ["Patient/1"], {"Patient": ("name",)}) == []
+    created = replace(matched, response=replace(matched.response, done=(replace(done[0], effect="created"),)))
+    assert unread([created], ["Patient/1"], {}) == ["Patient/1"]
