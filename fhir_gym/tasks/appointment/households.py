@@ -64,9 +64,9 @@ class Households(Params):
         """The patient with an id."""
         return next(one for one in self.patients if one.id == id)
 
-    def namesakes(self, person: Person) -> set[str]:
+    def namesakes(self, person: Person) -> list[str]:
         """Ids of the other patients of the same name."""
-        return {one.id for one in self.patients if one.name == person.name and one.id != person.id}
+        return [one.id for one in self.patients if one.name == person.name and one.id != person.id]
 
     def relatives_of(self, patient: str) -> list[Relative]:
         """The relatives of a patient."""
