@@ -9,38 +9,61 @@ from typing import ClassVar
 from fhir_gym.actions import Action, Finish, Get, Patch, Post, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.billing import Ledger, account, in_days
+from fhir_gym.tasks.appointment.billing import Ledger, in_days
+from fhir_gym.tasks.appointment.households import Households, namesakes
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient, relative_with
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "CreateAccount", "CreateAccountParams", "CreateExistingAccount"]
 
+_WITHOUT, _WITH = "without an active account", "with one"
+_NOT_ACTIVE = ("inactive", "inactive", "entered-in-error", "on-hold")
+_BEARERS = ((5, 5), (5, 6), (6, 5))
+"""How many patients bear each of the two names."""
+_FEWEST = 4
 
-class CreateAccountParams(Params):
+
+class CreateAccountParams(SceneParams):
     """Values of tasks 09b and 09d.
 
     Attributes:
+        scene: Patients and their accounts.
         patient: For whom.
-        others: A namesake, and someone of the same family.
-        active: The patient's active account; on file in task 09d only.
-        decoys: Two accounts of the patient that are not active, and active ones of the others.
+        active: The patient's active account; None in task 09b.
     """
 
+    scene: Households
     patient: Person
-    others: tuple[Person, Person]
-    active: Ledger
-    decoys: tuple[Ledger, ...]
+    active: Ledger | None
 
 
-class _CreateAccount(Task[CreateAccountParams]):
+class Holder(Params):
+    """A patient with or without an active account.
+
+    Attributes:
+        patient: Id of the patient.
+        active: Id of the active account; empty if there is none.
+    """
+
+    patient: str
+    active: str = ""
+
+    @property
+    def target(self) -> str:
+        """The active account, or the patient who has none."""
+        return f"Account/{self.active}" if self.active else f"Patient/{self.patient}"
+
+
+class _CreateAccount(SceneTask[CreateAccountParams, Households, Holder]):
     """What both tasks share."""
 
     category = "Insurance & Billing"
@@ -50,30 +73,50 @@ class _CreateAccount(Task[CreateAccountParams]):
     prohibited_tools = ("delete",)
     answer = IdsAnswer(("Account",))
 
-    def sample(self, rng: random.Random, world: World) -> CreateAccountParams:
-        """Draw a patient, two more, and accounts."""
-        ids = Ids(rng, world, 8)
-        person = new_person(rng, world, ids.new())
-        double = namesake(rng, person, ids.new())
-        kin = relative_with(rng, person, ids.new(), given=other_given(rng, person))
-        today = world.now.date()
+    def draw_scene(self, rng: random.Random, world: World) -> Households:
+        """Draw patients of two names, about half of whom have an active account, and each of whom has others."""
+        ids, today = Ids(rng, world), world.now.date()
+        sizes = rng.choice(_BEARERS)
+        people = namesakes(rng, world, ids, sizes)
+        ledgers = []
+        for start, size in zip((0, sizes[0]), sizes, strict=True):
+            bearers = people[start : start + size]
+            active = {one.id for one in rng.sample(bearers, rng.randrange(2, size - 1))}
+            for person in bearers:
+                statuses = rng.choices(_NOT_ACTIVE, k=rng.choice((2, 2, 3)))
+                for status in ("active", *statuses) if person.id in active else statuses:
+                    opened = -rng.randrange(500, 900)
+                    closed = opened + rng.randrange(30, 400)
+                    ledger = Ledger(
+                        id=ids.new("Account"),
+                        patient=person.id,
+                        status=status,
+                        opened=in_days(today, opened),
+                        closed=None if status in ("active", "on-hold") else in_days(today, closed),
+                    )
+                    ledgers.append(ledger)
+        return Households(patients=people, ledgers=tuple(ledgers))
 
-        def ledger(of: Person, status: str) -> Ledger:
-            opened = -rng.randrange(500, 900)
-            closed = None if status == "active" else in_days(today, opened + rng.randrange(30, 400))
-            return Ledger(id=ids.new(), patient=of.id, status=status, opened=in_days(today, opened), closed=closed)
+    def candidates(self, scene: Households) -> dict[str, list[Holder]]:
+        """Patients with and without an active account; all have others, and a namesake with an active one."""
+        active = {one.patient: one.id for one in scene.ledgers if one.status == "active"}
+        others = {one.patient for one in scene.ledgers if one.status != "active"}
+        found: dict[str, list[Holder]] = {_WITHOUT: [], _WITH: []}
+        for person in scene.patients:
+            if person.id in others and not active.keys().isdisjoint(scene.namesakes(person)):
+                kind = _WITH if person.id in active else _WITHOUT
+                found[kind].append(Holder(patient=person.id, active=active.get(person.id, "")))
+        # Both tasks accept the same scenes: nothing on file tells whether the patient has an active account.
+        return found if all(len(kind) >= _FEWEST for kind in found.values()) else {}
 
-        return CreateAccountParams(
-            patient=person,
-            others=(double, kin),
-            active=ledger(person, "active"),
-            decoys=(
-                ledger(person, "inactive"),
-                ledger(person, "entered-in-error"),
-                ledger(double, "active"),
-                ledger(kin, "active"),
-            ),
-        )
+    def ask(self, rng: random.Random, world: World, scene: Households, chosen: Holder) -> CreateAccountParams:
+        """The patient."""
+        active = next((one for one in scene.ledgers if one.id == chosen.active), None)
+        return CreateAccountParams(scene=scene, patient=scene.patient(chosen.patient), active=active)
+
+    def furnish(self, scene: Households, world: World) -> list[Resource]:
+        """People and accounts."""
+        return scene.resources()
 
     def words(self, p: CreateAccountParams, world: World) -> dict[str, str]:
         """The patient."""
@@ -83,9 +126,9 @@ class _CreateAccount(Task[CreateAccountParams]):
 class CreateAccount(_CreateAccount):
     """Create an account for a patient.
 
-    Starting state: the patient, without an active account.
-    Decoys: closed and withdrawn accounts of the patient (one revived), active ones of a namesake and of a relative
-        (one of these named).
+    Starting state: ten or eleven patients of two names, each with two or three accounts that are closed, withdrawn or
+        on hold. About half of them have an active account, too; the patient is one of those who have none.
+    Decoys: the patient's accounts (one revived), active ones of namesakes (one of these named).
     Checks: one new active Account of that patient and nobody else; the answer is its id.
     Light: an Account was created, and it has a subject.
     Differs from FHIR-AgentEval: status, number and answer count; any account with any non-empty answer passed.
@@ -93,10 +136,11 @@ class CreateAccount(_CreateAccount):
 
     key = "09b"
     title = "Create an account"
+    strata = (_WITHOUT,)
     required_tools = (("create",), ("read", "update"), ("search", "create"), ("read", "create"))
     prompts = (
-        "Create an active account for {patient} (Patient/{id}). The patient has no active account; accounts that are "
-        "closed stay as they are.",
+        "Create an active account for {patient} (Patient/{id}). The patient has none yet; the other accounts on file "
+        "stay as they are.",
         "{patient}, who is Patient/{id}, needs a billing account. Open a new one with status active for this patient "
         "alone, and do not revive an old one.",
         "Please set up an Account for the patient Patient/{id} ({patient}): status active, the patient its only "
@@ -112,10 +156,6 @@ class CreateAccount(_CreateAccount):
         "Account": {"name": "Billing account", "type": {"text": "Patient billing"}, "description": "Opened by phone"}
     }
 
-    def setup(self, p: CreateAccountParams, world: World) -> list[Resource]:
-        """People, accounts of others, closed accounts."""
-        return [*map(patient, (p.patient, *p.others)), *map(account, p.decoys)]
-
     def gold(self, p: CreateAccountParams, fhir: Fhir) -> Gold:
         """Create, answer the id."""
         yield Post("/Account", _body(p))
@@ -123,7 +163,7 @@ class CreateAccount(_CreateAccount):
 
     def near_misses(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """An old account revived or taken over, or merely named."""
-        for decoy in p.decoys:
+        for decoy in _mistakable(p):
             url, id = f"/Account/{decoy.id}", decoy.id
             revive = Patch(url, [{"op": "replace", "path": "/status", "value": "active"}])
             yield f"revives {decoy.status} {id}", [revive, Finish([id])]
@@ -149,7 +189,7 @@ class CreateAccount(_CreateAccount):
 class CreateExistingAccount(_CreateAccount):
     """Create an account for a patient unless there is one, which there is.
 
-    Starting state: the patient with an active account.
+    Starting state: as 09b; the patient is one of those with an active account.
     Decoys: those of 09b; the patient's other accounts are not active (search by patient alone).
     Checks: nothing was written, the answer is the active account, and the agent has retrieved it.
     Light: the answer is an account of the patient that was there, whatever its status.
@@ -159,6 +199,7 @@ class CreateExistingAccount(_CreateAccount):
 
     key = "09d"
     title = "Create an account that exists"
+    strata = (_WITH,)
     required_tools = (("search",), ("read",), ("read", "update"), ("search", "update"), ("create",))
     prompts = (
         "Make sure that {patient} (Patient/{id}) has an active account: create one only if there is none yet.",
@@ -174,10 +215,6 @@ class CreateExistingAccount(_CreateAccount):
     )
     gold_steps = 2
 
-    def setup(self, p: CreateAccountParams, world: World) -> list[Resource]:
-        """People, accounts of others, closed accounts, the active one."""
-        return [*map(patient, (p.patient, *p.others)), *map(account, (p.active, *p.decoys))]
-
     def gold(self, p: CreateAccountParams, fhir: Fhir) -> Gold:
         """Look, answer what is there."""
         found = yield Get("/Account", {"subject": f"Patient/{p.patient.id}", "status": "active"})
@@ -190,7 +227,7 @@ class CreateExistingAccount(_CreateAccount):
         yield "looks, and creates a duplicate", [*gold[:-1], duplicate, Finish(["second-account"])]
         yield "creates a duplicate, but answers the old one", [*gold[:-1], duplicate, gold[-1]]
         yield "creates without waiting for the id", [*gold[:-1], Post("/Account", _body(p)), gold[-1]]
-        for decoy in p.decoys:
+        for decoy in _mistakable(p):
             url = f"/Account/{decoy.id}"
             revive = Patch(url, [{"op": "replace", "path": "/name", "value": "Account"}])
             yield f"revives {decoy.status} {decoy.id}", [*gold[:-1], revive, Finish([decoy.id])]
@@ -200,7 +237,7 @@ class CreateExistingAccount(_CreateAccount):
         """Other look-ups."""
         for query in ({"patient": p.patient.id}, {"subject": p.patient.id, "_elements": "status"}):
             yield f"looks up {query}", [Get("/Account", query), gold[-1]]
-        yield "reads the account", [Get(f"/Account/{p.active.id}"), gold[-1]]
+        yield "reads the account", [Get(f"/Account/{_active(p)}"), gold[-1]]
 
     def must_look(self, p: CreateAccountParams) -> bool:
         """The right action is none."""
@@ -208,15 +245,29 @@ class CreateExistingAccount(_CreateAccount):
 
     def rests_on(self, p: CreateAccountParams) -> tuple[str, ...]:
         """The active account."""
-        return (f"Account/{p.active.id}",)
+        return (f"Account/{_active(p)}",)
 
     def checks(self, p: CreateAccountParams, end: EndState) -> Iterator[Check]:
         """The answer; that nothing was written is a standard check."""
         (answer,) = end.answer_ids("Account")
-        own = sorted(one.id for one in (p.active, *p.decoys) if one.patient == p.patient.id)
+        own = sorted(one.id for one in p.scene.ledgers_of(p.patient.id))
         name = "the answer is an account of the patient that was there"
         yield Check(name=name, passed=answer in own, expected=own, actual=answer, level="exists")
-        yield equal("answer", answer, p.active.id)
+        yield equal("answer", answer, _active(p))
+
+
+def _active(p: CreateAccountParams) -> str:
+    """Id of the active account; empty if there is none."""
+    return p.active.id if p.active else ""
+
+
+def _mistakable(p: CreateAccountParams) -> Iterator[Ledger]:
+    """Other accounts of the patient, and active ones of namesakes."""
+    namesakes = p.scene.namesakes(p.patient)
+    for one in p.scene.ledgers:
+        own = one.patient == p.patient.id and one.status != "active"
+        if own or (one.patient in namesakes and one.status == "active"):
+            yield one
 
 
 def _body(p: CreateAccountParams) -> Resource:

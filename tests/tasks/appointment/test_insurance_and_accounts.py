@@ -202,10 +202,14 @@ def test_light_asks_for_a_related_person_with_data_of_any_value(hospital: World)
         assert not desk.verdict([Post("/RelatedPerson", less), desk.gold[-1]]).light
 
 
+def _others(desk: Desk) -> list[Any]:
+    return [one for one in desk.p.scene.patients if one != desk.p.patient]
+
+
 def test_an_account_for_several_or_nobody_is_refused(hospital: World) -> None:
     desk = Desk("09b", hospital)
     account = body(desk.gold[0])
-    both = [*account["subject"], {"reference": f"Patient/{desk.p.others[0].id}"}]
+    both = [*account["subject"], {"reference": f"Patient/{_others(desk)[0].id}"}]
     for subject in (both, both[1:], [{"display": desk.p.patient.name}], []):
         assert "subject" in desk.failed([Post("/Account", {**account, "subject": subject}), desk.gold[-1]])
     for status in ("inactive", "entered-in-error", "on-hold", "unknown"):
@@ -265,10 +269,22 @@ def test_an_account_that_exists_is_not_created_again(hospital: World) -> None:
 
 def test_light_names_an_account_of_the_patient(hospital: World) -> None:
     desk = Desk("09d", hospital)
-    closed, _, namesakes, _ = desk.p.decoys
+    p = desk.p
+    closed = next(one for one in p.scene.ledgers_of(p.patient.id) if one.status != "active")
+    foreign = next(one for one in p.scene.ledgers if one.patient != p.patient.id and one.status == "active")
     assert desk.verdict([Finish([closed.id])]).light
-    assert not desk.verdict([Finish([namesakes.id])]).light
-    assert not desk.verdict([Finish([desk.p.patient.id])]).light
+    assert not desk.verdict([Finish([foreign.id])]).light
+    assert not desk.verdict([Finish([p.patient.id])]).light
+
+
+@pytest.mark.parametrize("key", ["09b", "09d"])
+def test_every_lazy_search_of_accounts_finds_another_one(key: str, hospital: World) -> None:
+    for k in range(20):
+        p: Any = get_task(PACK, key).variation(k, hospital).params
+        own = p.scene.ledgers_of(p.patient.id)
+        assert sum(one.status == "active" for one in own) == (key == "09d")
+        assert sum(one.status != "active" for one in own) > 1
+        assert any(one.status == "active" for id in p.scene.namesakes(p.patient) for one in p.scene.ledgers_of(id))
 
 
 # 10

@@ -32,9 +32,10 @@ def probability(train: NDArray[np.float64], labels: NDArray[np.int8], test: NDAr
         labels: Their labels, 0 or 1.
         test: Rows to judge.
     """
-    if not train.shape[1] or labels.min() == labels.max():
+    known = ~np.isnan(train).all(axis=0)  # scikit-learn cannot bin a column that has no value at all
+    if not known.any() or labels.min() == labels.max():
         return np.zeros(len(test))
-    return np.asarray(_fitted(train, labels, max_features=0.5).predict_proba(test)[:, 1])
+    return np.asarray(_fitted(train[:, known], labels, max_features=0.5).predict_proba(test[:, known])[:, 1])
 
 
 def votes(train: NDArray[np.float64], classes: list[str], test: NDArray[np.float64]) -> tuple[list[str], Any]:
