@@ -187,9 +187,11 @@ def check(
 def probe(
     env_ids: Annotated[list[str] | None, typer.Argument(help="Environments; all of them if not given.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
-    train: Annotated[int, typer.Option(min=20, help="Training variations of each task.")] = 200,
+    train: Annotated[
+        int | None, typer.Option(min=20, help="Training variations; 200 if not given, 400 if slow.")
+    ] = None,
     test: Annotated[int | None, typer.Option(min=20, help="Test variations; 300 if not given, 1,000 if slow.")] = None,
-    slow: Annotated[bool, typer.Option("--slow", help="Stricter, with more test variations.")] = False,
+    slow: Annotated[bool, typer.Option("--slow", help="Stricter, with more variations.")] = False,
     world: OwnWorldOption = None,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: in this one.")] = 0,
     as_json: JsonOption = False,
@@ -204,10 +206,11 @@ def probe(
     """
     from fhir_gym import worlds
     from fhir_gym.tasks import soundness
-    from fhir_gym.tasks.soundness.probe import Effort, ProbeReport
+    from fhir_gym.tasks.soundness.probe import QUICK, SLOW, Effort, ProbeReport
     from fhir_gym.tasks.soundness.probe import probe as run_probe
 
-    effort = Effort(train, test or (1_000 if slow else 300), strict=slow)
+    usual = SLOW if slow else QUICK
+    effort = Effort(train or usual.train, test or usual.test, strict=slow)
     found: list[TaskProbe] = []
     for name, chosen in soundness.by_world(env_ids or None, tasks=names(tasks), world=world).items():
         with progress(f"Building {name}") as update:

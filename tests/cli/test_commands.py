@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,25 @@ def test_tasks_check_takes_numbers_of_variations(cli: Cli) -> None:
         assert json.loads(outcome.out)["tasks"][0]["variations"] == tried
     for wrong, code in (("0", 2), ("ten", 1), ("3-1", 1)):
         assert cli("tasks", "check", ENV, "--tasks", "04a", "--variations", wrong).code == code, wrong
+
+
+def test_tasks_probe_says_what_leaks(cli: Cli) -> None:
+    few = ("tasks", "probe", ENV, "--tasks", "02a", "--train", 20, "--test", 20)
+    report = json.loads(cli(*few, "--json").out)
+    (found,) = report["tasks"]
+    assert found["ranker"]["kind"] == "Patient"
+    assert found["blind"]["tasks"] == ["02a", "02b"]
+    outcome = cli(*few)
+    assert outcome.code == (0 if report["sound"] else 1), outcome.out + outcome.err
+    assert "within %" in outcome.out
+
+
+def test_tasks_probe_without_scikit_learn(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    outcome = cli("tasks", "probe", ENV, "--tasks", "02a")
+    assert outcome.code == 1
+    assert "pip install scikit-learn" in outcome.err
+    assert outcome.err.count("\n") <= 2
 
 
 def test_tasks_experiments(cli: Cli) -> None:

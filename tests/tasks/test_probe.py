@@ -13,14 +13,23 @@ import numpy as np
 import pytest
 
 from fhir_gym.errors import MissingExtraError
-from fhir_gym.tasks import get_task
+from fhir_gym.tasks import get_task, packs, task_keys
 from fhir_gym.tasks.ids import Ids, id_number
-from fhir_gym.tasks.soundness.probe import BlindReport, Effort, ProbeReport, RankerReport, TaskProbe, probe, probe_pool
+from fhir_gym.tasks.soundness.probe import (
+    QUICK,
+    SLOW,
+    BlindReport,
+    Effort,
+    ProbeReport,
+    RankerReport,
+    TaskProbe,
+    probe,
+    probe_pool,
+)
 from fhir_gym.tasks.soundness.probe.blind import guesses
 from fhir_gym.tasks.soundness.probe.chance import most_hits
 from fhir_gym.tasks.soundness.probe.leaves import Background, days, flatten
-from fhir_gym.tasks.soundness.probe.ranker import hits, redrawn, scores, single_features
-from fhir_gym.tasks.soundness.probe.run import SLOW
+from fhir_gym.tasks.soundness.probe.ranker import hits, redrawn, rule_scores, scores, single_features
 from fhir_gym.tasks.soundness.probe.scenes import Scene, reference_of, scenes_of
 from fhir_gym.tasks.soundness.probe.table import Group, Table, tabulated
 from fhir_gym.types import Resource
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
 PACK = "FHIRAgent/Appointment-v0"
+TASKS = [(env, key) for env in packs() for key in task_keys(env)]
 TRAIN, TEST = 150, 200
 Choose = Callable[[list[Resource], list[Resource]], Resource]
 
@@ -112,6 +122,7 @@ def test_targets_by_lot_are_not_found() -> None:
     train, test = halves()
     for within in (False, True):
         assert sum(hits(test, scores(train, test, within=within))) <= bound(test)
+    assert sum(hits(test, rule_scores(train, test))) <= bound(test)
 
 
 @pytest.mark.parametrize("leak", LEAKS)
@@ -119,6 +130,7 @@ def test_planted_targets_are_found(leak: str) -> None:
     train, test = halves(LEAKS[leak])
     found = sum(hits(test, scores(train, test)))
     assert found > 1.3 * bound(test)
+    assert sum(hits(test, rule_scores(train, test))) > 1.3 * bound(test)
     lot_train, lot_test = redrawn(train), redrawn(test)
     assert sum(hits(lot_test, scores(lot_train, lot_test))) <= bound(test)
 
@@ -194,6 +206,7 @@ def test_a_task_is_probed_whole(hospital: World) -> None:
     assert without.ranker is None
 
 
+@pytest.mark.slow
 def test_workers_find_the_same(hospital: World) -> None:
     chosen, effort = [get_task(PACK, "02a")], Effort(train=20, test=20)
     assert probe(hospital, chosen, effort, workers=1) == probe(hospital, chosen, effort)
@@ -209,12 +222,14 @@ def test_the_answer_classes_hold_no_ids(hospital: World) -> None:
 
 
 def test_what_a_report_calls_wrong() -> None:
-    fair = RankerReport("Patient", 300, 0.2, 0.2, 0.1, fair=0.2, qualifying=5.0, bound=0.28)
+    fair = RankerReport("Patient", 300, 0.2, 0.2, 0.2, 0.1, fair=0.2, qualifying=5.0, bound=0.28)
     blind = BlindReport(("x",), 300, right=0.5, majority="some", share=0.5, share_of_all=0.5, classes=2, bound=0.6)
     sound = TaskProbe("E", "x", True, fair, blind)
     wrong = {
         "found": replace(sound, ranker=replace(fair, top=0.3)),
         "found within": replace(sound, ranker=replace(fair, top_within=0.3)),
+        "found by a rule": replace(sound, ranker=replace(fair, top_rule=0.3)),
+        "above the ceiling": replace(sound, ranker=replace(fair, top=0.27, ceiling=0.26)),
         "guessed": replace(sound, blind=replace(blind, right=0.7)),
         "lopsided": replace(sound, blind=replace(blind, share_of_all=0.7)),
         "mismatch": replace(sound, mismatches=("variation 0: another",)),
@@ -236,5 +251,30 @@ def test_without_scikit_learn_it_says_what_to_install(hospital: World, monkeypat
 
 def test_slow_effort_is_strict() -> None:
     assert SLOW.strict
-    assert len(SLOW.numbers) == 1_200
-    assert SLOW.numbers[200] == 1_000
+    assert len(SLOW.numbers) == 1_400
+    assert SLOW.numbers[400] == 1_000
+
+
+def probed(world: World, env_id: str, key: str, effort: Effort) -> None:
+    (found,) = probe(world, [get_task(env_id, key)], effort).tasks
+    assert found.sound, f"{found.problems}: {found.ranker}, {found.blind}"
+
+
+@pytest.mark.parametrize("key", ["02a", "10a"])
+def test_tasks_cannot_be_won_without_the_prompt(key: str, hospital: World) -> None:
+    """The quick set; all tasks are in the slow one."""
+    probed(hospital, PACK, key, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "key"), TASKS)
+def test_no_task_can_be_won_without_the_prompt(env_id: str, key: str, own_world: Callable[[str], World]) -> None:
+    probed(own_world(env_id), env_id, key, QUICK)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("env_id", "key"), TASKS)
+def test_no_task_can_be_won_without_the_prompt_by_little(
+    env_id: str, key: str, own_world: Callable[[str], World]
+) -> None:
+    probed(own_world(env_id), env_id, key, SLOW)

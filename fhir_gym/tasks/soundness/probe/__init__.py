@@ -6,6 +6,6 @@ Needs scikit-learn, which comes with the extra ``dev``.
 """
 
 from fhir_gym.tasks.soundness.probe.report import BlindReport, ProbeReport, RankerReport, TaskProbe
-from fhir_gym.tasks.soundness.probe.run import Effort, probe, probe_pool
+from fhir_gym.tasks.soundness.probe.run import QUICK, SLOW, Effort, probe, probe_pool
 
-__all__ = ["BlindReport", "Effort", "ProbeReport", "RankerReport", "TaskProbe", "probe", "probe_pool"]
+__all__ = ["QUICK", "SLOW", "BlindReport", "Effort", "ProbeReport", "RankerReport", "TaskProbe", "probe", "probe_pool"]

@@ -168,12 +168,14 @@ def _order(records: Sequence[Resource], positions: Sequence[int]) -> Columns:
     everyone = np.ones((len(records), len(records)), bool)
     ids = [str(one["id"]) for one in records]
     numbers = [id_number(id) for id in ids]
-    updated = [days(str(one.get("meta", {}).get("lastUpdated", ""))) for one in records]
+    metas = [one.get("meta", {}) for one in records]
+    updated = [days(str(meta.get("lastUpdated", ""))) for meta in metas]
     ways = {
         "position": np.array(positions, float),
         "id number": np.array([np.nan if number is None else float(number) for number in numbers]),
         "id text": _text_order(ids),
         "lastUpdated": np.array([np.nan if one is None else one for one in updated]),
+        "version": np.array([float(meta.get("versionId", 1)) for meta in metas]),
     }
     columns = {"position": ways["position"]}
     for name, values in ways.items():

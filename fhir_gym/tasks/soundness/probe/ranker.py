@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from fhir_gym.tasks.soundness.probe.models import SEED, probability
 from fhir_gym.tasks.soundness.probe.table import Group, Table
 
-__all__ = ["Hits", "hits", "redrawn", "scores", "single_features"]
+__all__ = ["Hits", "hits", "redrawn", "rule_scores", "scores", "single_features"]
 
 _MOST_EXACT = 12
 """Ranks up to which a single feature is tried as "the n-th"."""
+_WAYS = ("highest", "lowest", *(f"exactly {number}" for number in range(_MOST_EXACT)))
 
 Hits: TypeAlias = list[bool]
 """For each scene, whether the target was pointed at."""
@@ -63,6 +63,27 @@ def redrawn(table: Table, seed: int = SEED) -> Table:
     return table.part([replace(group, target=int(lot.choice(group.qualifying))) for group in table.groups])
 
 
+def rule_scores(train: Table, test: Table) -> Scores:
+    """Learn the one feature that points at the targets of one table most often, and score another by it.
+
+    Far weaker than `scores`, but it finds small leaks sooner: there is little it can learn by chance.
+
+    Args:
+        train: Scenes with their targets.
+        test: Other scenes, with the same features.
+
+    Returns:
+        For each row of `test`, 1 if the feature points at it, else 0.
+    """
+    scored = np.zeros(len(test.values))
+    if train.names:
+        way, feature = _best(train, 1)[0][:2]
+        for group in test.groups:
+            rows = group.rows.start + group.qualifying
+            scored[rows] = _picks(test.values[rows][:, [feature]])[way][:, 0]
+    return scored
+
+
 def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:
     """The single features that point at the target most often, with the share of scenes in which they do.
 
@@ -72,27 +93,31 @@ def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:
         table: Scenes with their targets.
         most: How many to give.
     """
-    ways = ["highest", "lowest", *(f"exactly {number}" for number in range(_MOST_EXACT))]
+    return [(f"{table.names[feature]}: {_WAYS[way]}", share) for way, feature, share in _best(table, most)]
+
+
+def _best(table: Table, most: int) -> list[tuple[int, int, float]]:
+    """The best ways and features, with the share of scenes in which they point at the target."""
     shares = np.mean([_chances(table, group) for group in table.groups], axis=0)
     places = np.argsort(-shares, axis=None, kind="stable")[:most]
-    found = []
-    for place in places:
-        way, feature = np.unravel_index(place, shares.shape)
-        found.append((f"{table.names[feature]}: {ways[way]}", float(shares[way, feature])))
-    return found
+    pairs = [np.unravel_index(place, shares.shape) for place in places]
+    return [(int(way), int(feature), float(shares[way, feature])) for way, feature in pairs]
 
 
 def _chances(table: Table, group: Group) -> Scores:
     """For each way and feature, the chance that who follows it points at the target."""
-    values = table.values[group.rows][group.qualifying]
+    picked = _picks(table.values[group.rows][group.qualifying])
     target = int(np.flatnonzero(group.qualifying == group.target)[0])
-    picks: Sequence[NDArray[np.bool_]] = [
-        values == np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0),
-        values == np.nanmin(np.where(np.isnan(values), np.inf, values), axis=0),
-        *(values == number for number in range(_MOST_EXACT)),
-    ]
-    chances = []
-    for picked in picks:
-        count = picked.sum(axis=0)
-        chances.append(np.where(count == 0, group.fair, picked[target] / np.maximum(count, 1)))
-    return np.array(chances)
+    count = picked.sum(axis=1)
+    return np.where(count == 0, group.fair, picked[:, target] / np.maximum(count, 1))
+
+
+def _picks(values: Scores) -> NDArray[np.bool_]:
+    """For each way, candidate and feature, whether it points at the candidate."""
+    return np.array(
+        [
+            values == np.where(np.isnan(values), -np.inf, values).max(axis=0),
+            values == np.where(np.isnan(values), np.inf, values).min(axis=0),
+            *(values == number for number in range(_MOST_EXACT)),
+        ]
+    )

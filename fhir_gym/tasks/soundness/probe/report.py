@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["MOST_COMMON", "BlindReport", "ProbeReport", "RankerReport", "TaskProbe"]
+__all__ = ["LEARNERS", "MOST_COMMON", "BlindReport", "ProbeReport", "RankerReport", "TaskProbe"]
 
 MOST_COMMON = 0.6
 """Largest share that one answer may have."""
+LEARNERS = 3
+"""How many learners look for the target; each may be lucky."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,12 @@ class RankerReport:
         tried: On how many scenes.
         top: Share of them in which its first choice among those that qualify is the target.
         top_within: The same for a learner that is trained on those that qualify only.
+        top_rule: The same for the single feature that does best in training.
         top_of_all: Share in which its first choice among all candidates is the target.
         fair: Mean chance of a guess among those that qualify.
         qualifying: Mean number of those that qualify.
-        bound: Largest share that is still fair.
+        bound: Largest share of any learner that is still fair.
+        ceiling: Largest share for `top`, whatever chance allows.
         telling: Single features that point at the target most often, with the share in which they do.
     """
 
@@ -32,16 +36,23 @@ class RankerReport:
     tried: int
     top: float
     top_within: float
+    top_rule: float
     top_of_all: float
     fair: float
     qualifying: float
     bound: float
+    ceiling: float = 1.0
     telling: tuple[tuple[str, float], ...] = ()
 
     @property
+    def best(self) -> float:
+        """The share of the best learner."""
+        return max(self.top, self.top_within, self.top_rule)
+
+    @property
     def leaks(self) -> bool:
-        """Whether the learner does better than a fair guess."""
-        return max(self.top, self.top_within) > self.bound
+        """Whether a learner does better than a fair guess."""
+        return self.best > self.bound or self.top > self.ceiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +145,8 @@ class ProbeReport:
         return all(task.sound for task in self.tasks)
 
     columns = (
-        *("env", "task", "declared", "type", "top %", "within %", "fair %", "bound %", "of all %", "candidates"),
-        *("finds it", "guess %", "majority %", "bound %", "answers", "guesses it"),
+        *("env", "task", "declared", "type", "top %", "within %", "rule %", "fair %", "bound %", "of all %"),
+        *("candidates", "finds it", "guess %", "majority %", "bound %", "answers", "guesses it"),
     )
     """Heads of the table."""
 
@@ -153,9 +164,10 @@ class ProbeReport:
 
 def _row(task: TaskProbe) -> tuple[str, ...]:
     found, blind = task.ranker, task.blind
-    ranked: Sequence[str] = [""] * 8
+    ranked: Sequence[str] = [""] * 9
     if found is not None:
-        shares = (found.top, found.top_within, found.fair, found.bound, found.top_of_all)
+        bound = min(found.bound, found.ceiling)
+        shares = (found.top, found.top_within, found.top_rule, found.fair, bound, found.top_of_all)
         ranked = [found.kind, *map(_percent, shares), f"{found.qualifying:.1f}", "YES" if found.leaks else "no"]
     return (
         task.env.rpartition("/")[2],
