@@ -16,6 +16,7 @@ from fhir_gym.tasks.concepts import labels
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
+from fhir_gym.tasks.neutral import fits_vocabulary
 from fhir_gym.tasks.outcomes import is_new
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import Person
@@ -43,10 +44,10 @@ DEFINITIONS = (
 )
 """What the prompts say about family histories."""
 ASKED = (
-    *("status", "patient", "relationship"),
+    *("status", "patient", "relationship", "sex"),
     *("condition", "condition.code", "condition.onsetAge", "condition.onsetString"),
 )
-"""Elements of a FamilyMemberHistory that the prompts ask for."""
+"""Elements of a FamilyMemberHistory that the prompts ask for, or that follow from what they do."""
 UNASKED = frozenset(f"FamilyMemberHistory.condition.onsetAge.{name}" for name in ("unit", "system", "code"))
 """Any of these may be missing, as long as another one says the unit."""
 
@@ -170,6 +171,9 @@ def history_checks(end: EndState, history: FamilyHistory, found: Resource) -> It
     said: list[Json] = [found["relationship"]] if "relationship" in found else []
     right = says_relation(said, history.relation)
     yield Check(name="relationship", passed=right, expected=history.relation, actual=said)
+    sex, implied = found.get("sex"), RELATIONS[history.relation].gender
+    fits = sex is None or (implied is not None and fits_vocabulary(sex, (implied,)))
+    yield Check(name="sex", passed=fits, expected=implied, actual=sex)
     conditions = [one for one in found.get("condition", []) if isinstance(one, dict)]
     names: list[Json] = [labels(one.get("code")) for one in conditions]
     right = len(names) == 1 and any(_named(name, history.illness) for name in names[0])
@@ -186,6 +190,8 @@ def history_spellings(history: FamilyHistory, body: Resource) -> Iterator[tuple[
     coded = {"coding": [local, {"system": ROLES, "code": one.code, "display": history.relation}]}
     yield "relationship as second coding", {**body, "relationship": coded}
     illness, age = body["condition"][0]["code"], body["condition"][0]["onsetAge"]
+    if one.gender:
+        yield "sex as it must be", {**body, "sex": _sex(one.gender)}
     words = history.illness.split()
     codes: dict[str, Resource] = {
         "condition with a capital": {"text": history.illness.capitalize()},
@@ -219,6 +225,8 @@ def wrong_histories(history: FamilyHistory, body: Resource) -> Iterator[tuple[st
     }
     for what, onset in onsets.items():
         yield what, {**body, "condition": [{"code": illness, **onset}]}
+    other = "male" if RELATIONS[history.relation].gender == "female" else "female"
+    yield "another sex", {**body, "sex": _sex(other)}
     for what, text in {"no condition": "no " + history.illness, "word missing": history.illness.split()[0]}.items():
         yield what, {**body, "condition": [{"code": {"text": text}, "onsetAge": age}]}
     yield (
@@ -228,6 +236,10 @@ def wrong_histories(history: FamilyHistory, body: Resource) -> Iterator[tuple[st
             "relationship": {"coding": [{"system": "urn:local", "code": RELATIONS[history.relation].code}]},
         },
     )
+
+
+def _sex(gender: str) -> Resource:
+    return {"coding": [{"system": "http://hl7.org/fhir/administrative-gender", "code": gender}]}
 
 
 def _tokens(text: str) -> list[str]:

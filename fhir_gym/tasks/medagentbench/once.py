@@ -26,6 +26,10 @@ _ONCE = frozenset(
 _DURATION = frozenset({"duration", "durationUnit"})
 
 
+_OF_ORDER = frozenset({"medicationCodeableConcept", "dispenseRequest"})
+"""Parts of a drug order that are none of its dosage."""
+
+
 def once_check(name: str, holder: Resource, timing: str, refills: Json = 0, *, now: str, timed: bool = True) -> Check:
     """The check that something is done once.
 
@@ -59,7 +63,9 @@ def spoilt(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         "once, long ago": ({"timing": past}, {"occurrenceTiming": past}),
         "with more in words": ({"text": "10 g, and again in the evening"}, {}),
         "with another instruction": ({"additionalInstruction": [{"text": "Take 3 tablets"}]}, {}),
-        "of another name": ({"medicationCodeableConcept": "Warfarin"}, {}),
+        "of another name": ({"medicationCodeableConcept": {"text": "Warfarin"}}, {}),
+        "to dispense ten times": ({"dispenseRequest": {"quantity": {"value": 10, "unit": "dose"}}}, {}),
+        "to dispense again": ({"dispenseRequest": {"numberOfRepeatsAllowed": 2}}, {}),
     }
     for name, change in changes.items():
         yield from _with(gold, name, *change)
@@ -90,6 +96,7 @@ def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
         said = f"{dose['value']:g} {dose['unit']} {route}"
         yield "repeated in words", {"text": f"Give {said}{over}, single dose, now."}
         yield "repeated for the patient", {"patientInstruction": f"{said} x1{over}", "sequence": 1}
+        yield "to dispense once", {"dispenseRequest": {"quantity": {"value": 1, "unit": "dose"}}}
         yield "with a method", {"method": {"text": f"Administer by {route} route"}}
 
 
@@ -100,8 +107,8 @@ def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource
             continue
         body = json.loads(action.body or "")
         is_drug = "dosageInstruction" in body
-        if "medicationCodeableConcept" in dosage and is_drug:
-            body["medicationCodeableConcept"]["text"] = dosage["medicationCodeableConcept"]
+        if is_drug and dosage.keys() <= _OF_ORDER:
+            body |= {name: {**body.get(name, {}), **value} for name, value in dosage.items()}
         elif is_drug and "doNotPerform" not in dosage:
             body["dosageInstruction"] = [{**one, **dosage} for one in body["dosageInstruction"]]
         elif "occurrenceDateTime" in body and "occurrenceTiming" in service:

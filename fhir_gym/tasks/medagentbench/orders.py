@@ -34,6 +34,7 @@ __all__ = [
 NDC, LOINC = "http://hl7.org/fhir/sid/ndc", "http://loinc.org"
 MEDICATION_ASKED = (
     *("status", "intent", "medicationCodeableConcept", "subject", "authoredOn", "dosageInstruction"),
+    "dispenseRequest.quantity",
     *(
         f"dosageInstruction.{name}"
         for name in (
@@ -52,6 +53,7 @@ _CATEGORIES = (
     "http://terminology.hl7.org/CodeSystem/observation-category",
     "http://hl7.org/fhir/observation-category",  # the benchmark's, of an older version of FHIR
 )
+_DOSES = frozenset({"dose", "{dose}", "each", "ea", "bag", "vial", "unit dose"})
 _PRESSURE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*(?:mm\s?hg|mm\[hg\])\s*", re.IGNORECASE)
 _SYSTOLIC, _DIASTOLIC, _PANEL = "8480-6", "8462-4", "85354-9"
 
@@ -108,12 +110,13 @@ def medication_checks(
     said = dosage.get("route")
     yield Check(name="medication route", passed=is_route(said, told.route), expected=told.route.name, actual=said)
     dose = only(dosage.get("doseAndRate")).get("doseQuantity")
-    right = is_amount(dose, told.value, told.unit, told.tolerance)
+    dispense = member(order, "dispenseRequest")
+    right = is_amount(dose, told.value, told.unit, told.tolerance) and _is_one_dose(dispense.get("quantity"), told)
     amount: Json = {"value": told.value, "unit": told.unit}
     yield Check(name="medication dose", passed=right, expected=amount, actual=dose)
     if told.hours is not None:
         yield _duration_check(dosage, told, told.hours)
-    refills = member(order, "dispenseRequest").get("numberOfRepeatsAllowed", 0)
+    refills = dispense.get("numberOfRepeatsAllowed", 0)
     yield once_check("medication once", dosage, "timing", refills, now=now, timed=told.hours is not None)
     wrong = contradictions(order, told)
     yield Check(name="medication wording", passed=not wrong, expected="no text that says more", actual=wrong)
@@ -146,6 +149,14 @@ def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str)
     yield equal(f"{kind} intent", order.get("intent"), "order")
     written = order.get("authoredOn")
     yield Check(name=f"{kind} authoredOn", passed=same_minute(written, now), expected=now, actual=written)
+
+
+def _is_one_dose(quantity: Json, told: Told) -> bool:
+    """Whether a quantity to dispense is the dose, if anything is said about it."""
+    if quantity is None or is_amount(quantity, told.value, told.unit, told.tolerance):
+        return True
+    unit = str(quantity.get("unit", quantity.get("code"))).casefold() if isinstance(quantity, dict) else ""
+    return unit in _DOSES and quantity.get("value") == 1 and "comparator" not in quantity
 
 
 def _duration_check(dosage: Resource, told: Told, hours: float) -> Check:
