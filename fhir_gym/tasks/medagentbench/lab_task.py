@@ -90,6 +90,13 @@ class LabTask(SceneTask[LabParams, LabScene, Case]):
     def plan(self, filler: Filler, branch: str, world: World) -> Plan:
         """What a chart holds that leads to a branch."""
 
+    def possible(self, p: LabParams, seen: Resource, phantoms: Sequence[Resource]) -> bool:
+        """A result that is withdrawn or too old is ruled out; the other statuses count alike."""
+        taken = str(seen.get("effectiveDateTime", ""))
+        late = self.window is None or "T" not in taken or parse_instant(taken) >= parse_instant(p.now) - self.window
+        others = {name: value for name, value in seen.items() if name != "status"}
+        return late and seen.get("status") not in VOID and super().possible(p, others, phantoms)
+
     def draw_scene(self, rng: random.Random, world: World) -> LabScene:
         """Charts of the patients who could be asked about, and of a newcomer."""
         order = [*self.branches, _NEWCOMER] if self.newcomer else [*self.branches]

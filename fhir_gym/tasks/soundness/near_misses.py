@@ -163,13 +163,15 @@ def _no_look(gold: Recording, must_look: bool) -> Iterator[Policy]:
 
 
 def _elsewhere(url: str) -> Iterator[tuple[str, str]]:
-    """The same look at another place, in each of its conditions, and one that is refused."""
+    """The same look elsewhere: in each of its conditions, behind the last page, and one that is refused."""
     path, mark, query = url.partition("?")
     pairs = parse_qsl(query)
     for n, (name, value) in enumerate(pairs):
         if not name.startswith("_"):
             other = urlencode([*pairs[:n], (name, _another(value)), *pairs[n + 1 :]])
             yield f"looking for another {name}", f"{path}?{other}"
+    if mark:
+        yield "looking at a page behind the last", f"{path}?{query}&_offset=1000"
     yield "looking in a way that is refused", f"{path}?no-such-parameter=1" if mark else f"{path}zz"
 
 
