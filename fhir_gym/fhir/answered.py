@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir.interactions import WRITES, Effect, Interaction, attempted
@@ -56,7 +55,7 @@ def interactions(
     found = []
     for number, (one, changed) in enumerate(zip(asked, states, strict=True)):
         answer = answers[number] if number < len(answers) else None
-        found.append(replace(_in_bundle(one, answer, response.status, changed), entry=number))
+        found.append(_in_bundle(one, answer, response.status, changed)._replace(entry=number))
     if found:
         return tuple(found)
     doubt: Effect = "updated" if response.status < 300 and body.get("entry") else ""
@@ -64,24 +63,24 @@ def interactions(
 
 
 def _alone(request: Request, response: Response, body: Resource, asked: Asked, changed: Sequence[State]) -> Interaction:
-    named = replace(attempted(asked.method, asked.segments), status=response.status)
+    named = attempted(asked.method, asked.segments)._replace(status=response.status)
     if request.method in ("GET", "HEAD"):
-        return replace(named, kind="capabilities") if asked.segments == ["metadata"] else named
+        return named._replace(kind="capabilities") if asked.segments == ["metadata"] else named
     if request.method != "POST":
         return _effected(named, changed, created(response))
     if found := created(response):
-        return replace(named, kind="create", resource_type=found[0][0], id=found[0][1], effect="created")
+        return named._replace(kind="create", resource_type=found[0][0], id=found[0][1], effect="created")
     if response.status >= 300:
         return _effected(named, changed, [])
     if body.get("type") == "searchset" or not is_write(request):
         return _effected(named, changed, [])
     place = _place(response)
     if place and not named.operation:  # a conditional create that found a match
-        return replace(named, kind="create", resource_type=place[0], id=place[1])
+        return named._replace(kind="create", resource_type=place[0], id=place[1])
     if not named.operation:
-        return replace(named, effect="created")  # without a place nobody knows what was done: it may have created
+        return named._replace(effect="created")  # without a place nobody knows what was done: it may have created
     effect = _effect(changed) if changed else "updated"  # where nothing can be compared, it may have written anywhere
-    return replace(named, kind="update" if effect else "operation", effect=effect)
+    return named._replace(kind="update" if effect else "operation", effect=effect)
 
 
 def _in_bundle(asked: Asked, answer: Json, otherwise: int, changed: Sequence[State]) -> Interaction:
@@ -89,15 +88,15 @@ def _in_bundle(asked: Asked, answer: Json, otherwise: int, changed: Sequence[Sta
     response = response if isinstance(response, dict) else {}
     text = str(response.get("status", ""))
     status = int(text[:3]) if text[:3].isdecimal() else otherwise
-    named = replace(attempted(asked.method, asked.segments), status=status)
+    named = attempted(asked.method, asked.segments)._replace(status=status)
     if asked.method not in WRITES:
         return named
-    named = replace(named, kind=WRITES[asked.method], operation="")
+    named = named._replace(kind=WRITES[asked.method], operation="")
     match = _PLACE.search(str(response.get("location", "")))
     if match:
-        named = replace(named, resource_type=match[1], id=match[2])
+        named = named._replace(resource_type=match[1], id=match[2])
     if asked.method == "POST" and status < 300 and (status == 201 or not match):
-        return replace(named, effect="created")  # also where no place says what was done
+        return named._replace(effect="created")  # also where no place says what was done
     return _effected(named, changed, [(match[1], match[2])] if match and status == 201 else [])
 
 
@@ -106,7 +105,7 @@ def _effected(named: Interaction, changed: Sequence[State], new: Sequence[tuple[
     there = next(((one.type, one.id) for one in changed), None)
     if new:
         effect, there = "created", new[0]
-    return replace(named, effect=effect, resource_type=there[0], id=there[1]) if there else named
+    return named._replace(effect=effect, resource_type=there[0], id=there[1]) if there else named
 
 
 def _effect(changed: Sequence[State]) -> Effect:

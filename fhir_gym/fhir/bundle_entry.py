@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fhir_gym.fhir.context import Context
@@ -68,7 +68,7 @@ class Entry:
         """What it asks for, for the log."""
         if self.verb in WRITES:  # whatever its url is like
             return Interaction(WRITES[self.verb], self.type, self.id, entry=self.number)
-        return replace(attempted(self.verb, self.path.split("/")), entry=self.number)
+        return attempted(self.verb, self.path.split("/"))._replace(entry=self.number)
 
     def no_verb(self) -> FhirError:
         """What is said of an entry without a verb."""

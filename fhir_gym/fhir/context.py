@@ -83,7 +83,7 @@ class Context:
             adapter's); page links then carry `_pretty=true`.
         handle: Answers another request of the same session (the GET entries of a bundle).
         log: What the request does: what it attempts, and, once nothing can undo that any more, what was done. Those
-            without a status take that of the answer.
+            without a status take that of the answer. Empty for what is refused before it has reached anything.
     """
 
     store: Store

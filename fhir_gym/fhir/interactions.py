@@ -7,8 +7,7 @@ answers of a server elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["WRITES", "Effect", "Interaction", "Kind", "attempted"]
 
@@ -33,8 +32,7 @@ WRITES: Mapping[str, Kind] = {"POST": "create", "PUT": "update", "PATCH": "patch
 _LOOKS = frozenset({"read", "vread", "search", "history", "operation", "capabilities"})
 
 
-@dataclass(frozen=True, slots=True)
-class Interaction:
+class Interaction(NamedTuple):
     """One interaction that a server carried out or refused.
 
     An operation that writes is an ``update`` and bears its name: ``$meta-add``.

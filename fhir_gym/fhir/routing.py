@@ -6,7 +6,6 @@ from fhir_gym.fhir import parsing, search, transaction, writes
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.history import history
-from fhir_gym.fhir.interactions import attempted
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.operations import operate
 from fhir_gym.fhir.outcome import FhirError
@@ -25,7 +24,6 @@ def dispatch(ctx: Context, request: Request) -> Response:
     Raises:
         FhirError: For everything that is answered with an error.
     """
-    ctx.log = (attempted(request.method, [part for part in request.path.split("/") if part]),)
     if len(request.path) + len(request.query) > ctx.limits.url_chars:
         raise FhirError(414, f"The URL is longer than the {ctx.limits.url_chars} characters this server reads")
     if len(request.body) > ctx.limits.body_bytes:

@@ -6,7 +6,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context, Sequence, Validation, instant
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.headers import JSON
+from fhir_gym.fhir.interactions import attempted
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
@@ -297,7 +298,8 @@ class Session:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
             if headers["Content-Type"] == JSON and self._wants_indentation(request):
                 body = parsing.pretty(body)
-        done = tuple(one if one.status else replace(one, status=response.status) for one in ctx.log)
+        log = ctx.log or (attempted(request.method, [part for part in request.path.split("/") if part]),)
+        done = tuple(one if one.status else one._replace(status=response.status) for one in log)
         return Response(response.status, headers, b"" if request.method == "HEAD" else body, done)
 
     def _wants_indentation(self, request: Request) -> bool:

@@ -8,7 +8,7 @@ so that entries may refer to each other in any order, then storing them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -129,7 +129,7 @@ class _Run:
         query = entry.query if entry.is_search else ""  # a read in a bundle is not subsetted
         answer = self.ctx.handle(Request("GET", f"/{entry.path}", query, headers))
         (done,) = answer.done
-        self.done[entry.number] = replace(done, entry=entry.number)
+        self.done[entry.number] = done._replace(entry=entry.number)
         if answer.status >= 400:
             issue = answer.json()["issue"][0]
             raise FhirError(answer.status, issue["diagnostics"], code=issue["code"])
@@ -159,7 +159,7 @@ class _Batch(_Run):
                 self.done[entry.number] = written.interaction(entry.attempt().kind, entry.number)
                 found[entry.number] = _done(written, entry, full=full)
             except FhirError as error:
-                self.done.setdefault(entry.number, replace(entry.attempt(), status=error.status))
+                self.done.setdefault(entry.number, entry.attempt()._replace(status=error.status))
                 found[entry.number] = _failed(self._as_batch_says(entry, error))
         return [found[entry.number] for entry in entries]
 
@@ -369,7 +369,7 @@ class _Transaction(_Run):
         except FhirError as error:
             if error.diagnostics.startswith(_UNREADABLE):
                 raise
-            self.done.setdefault(entry.number, replace(entry.attempt(), status=error.status))
+            self.done.setdefault(entry.number, entry.attempt()._replace(status=error.status))
             return _failed(error)
 
 

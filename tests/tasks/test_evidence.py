@@ -262,8 +262,8 @@ def test_the_task_says_what_rules_a_record_out() -> None:
 
 def test_a_conditional_create_that_matched_has_looked_up_the_record() -> None:
     matched = logged(Post("/Patient", KIM), KIM)
-    done = (replace(matched.response.done[0], kind="create", resource_type="Patient", id="1", status=200, effect=""),)
+    done = (matched.response.done[0]._replace(kind="create", resource_type="Patient", id="1", status=200, effect=""),)
     matched = replace(matched, response=replace(matched.response, done=done))
     assert unread([matched], ["Patient/1"], {"Patient": ("name",)}) == []
-    created = replace(matched, response=replace(matched.response, done=(replace(done[0], effect="created"),)))
+    created = replace(matched, response=replace(matched.response, done=(done[0]._replace(effect="created"),)))
     assert unread([created], ["Patient/1"], {}) == ["Patient/1"]

@@ -179,7 +179,8 @@ class Account:
     def _asks(self, one: LoggedRequest) -> bool:
         words = _query(one)
         wanted = ("Observation", self.params.case.eval_MRN, self.plan.lab)
-        return one.response.status < 300 and all(word in words for word in wanted)
+        looked = any(done.looks and done.status < 300 for done in one.response.done)
+        return looked and all(word in words for word in wanted)
 
 
 def steps(account: Account, fault: Fault | None) -> Iterator[Check]:
@@ -264,7 +265,8 @@ def told(row: Range) -> str:
 def _query(one: LoggedRequest) -> str:
     """Path, query and form of a request as they read."""
     request = one.request
-    form = request.body.decode(errors="replace") if request.path.rstrip("/").endswith("/_search") else ""
+    searched = request.method == "POST" and any(done.kind == "search" for done in one.response.done)
+    form = request.body.decode(errors="replace") if searched else ""
     return unquote_plus(f"{request.path}?{request.query}&{form}")
 
 
