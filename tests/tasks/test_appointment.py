@@ -200,11 +200,11 @@ def test_an_appointment_needs_both_participants_accepted(hospital: World) -> Non
 def test_cancelling_by_patch_of_a_search_is_fine_and_other_statuses_are_not(hospital: World) -> None:
     desk = Desk("15a", hospital)
     p = desk.p
-    free = Patch(f"/Slot/{p.target.opening.id}", [{"op": "replace", "path": "/status", "value": "free"}])
+    free = Patch(f"/Slot/{p.booking.opening.id}", [{"op": "replace", "path": "/status", "value": "free"}])
 
     def ending(status: str) -> list[Action]:
         patch = [{"op": "replace", "path": "/status", "value": status}]
-        return [Patch(f"/Appointment/{p.target.id}", patch), free, Finish([p.target.id, p.target.opening.id])]
+        return [Patch(f"/Appointment/{p.booking.id}", patch), free, Finish([p.booking.id, p.booking.opening.id])]
 
     assert not desk.failed(ending("cancelled"))
     for status in ("noshow", "entered-in-error", "proposed"):

@@ -141,20 +141,27 @@ def test_ways_to_write_wrongly(tiny_world: World) -> None:
 def test_each_decoy_is_taken_for_the_target(tiny_world: World) -> None:
     played = Played("15a", tiny_world)
     names = [one.name for one in played.policies() if one.group == "ignores decoys"]
-    for booking in played.params.decoys:
-        assert f"Appointment/{booking.id} taken for {played.params.target.id}" in names
-        assert f"PUT Appointment/{booking.id} instead" in names
-    assert f"Patient/{played.params.namesake.id} taken for {played.params.patient.id}" in names
+    p = played.params
+    others = [one["id"] for one in played.variation.setup if one["resourceType"] == "Appointment"]
+    others.remove(p.booking.id)
+    for id in others[:12]:
+        assert f"Appointment/{id} taken for {p.booking.id}" in names
+        assert f"PUT Appointment/{id} instead" in names
+    for one in p.scene.people:
+        assert (f"Patient/{one.id} taken for {p.patient.id}" in names) == (one != p.patient)
 
 
 def test_a_decoy_is_acted_on_consistently(tiny_world: World) -> None:
     played = Played("15a", tiny_world)
-    decoy = played.params.decoys[0]
-    policy = next(one for one in played.policies() if one.name.startswith(f"Appointment/{decoy.id} taken for"))
+    p = played.params
+    decoys = [one.id for one in p.scene.bookings if one.status == "booked" and one.opening.id and one != p.booking]
+    names = {f"Appointment/{id} taken for {p.booking.id}": id for id in decoys}
+    policy = next(one for one in played.policies() if one.name in names)
+    decoy = names[policy.name]
     with Arena(played.task, played.variation, tiny_world) as arena:
         (run,) = arena.run(policy)
     changed = {(change.resource_type, change.id): change for change in run.end.changes}
-    cancelled = changed["Appointment", decoy.id]
+    cancelled = changed["Appointment", decoy]
     assert cancelled.before is not None
     assert cancelled.after is not None
     assert cancelled.after["status"] == "cancelled"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from fhir_gym.actions import Action, Get
 from fhir_gym.tasks.appointment.clinic import Opening, appointment, participants
@@ -27,10 +28,12 @@ __all__ = [
     "accepted",
     "answered",
     "booked",
+    "earliest",
     "find_patient",
     "find_practitioner",
     "new_booking",
     "new_opening",
+    "only_one",
     "participants_check",
     "place_checks",
     "reason",
@@ -51,6 +54,15 @@ Finding = Generator[Action, Json, str]
 """Part of a reference solution that finds an id."""
 
 
+class _Timed(Protocol):
+    @property
+    def start(self) -> str: ...
+
+
+R = TypeVar("R")
+T = TypeVar("T", bound=_Timed)
+
+
 class Booking(Params):
     """One appointment and its slot.
 
@@ -58,9 +70,10 @@ class Booking(Params):
         id: Id of the appointment.
         patient: Id of the patient.
         practitioner: Id of the practitioner.
-        opening: Its slot.
+        opening: Its slot; one without an id if it has none.
         status: Status of the appointment.
         description: What it is for.
+        practitioner_says: The practitioner's participation status.
     """
 
     id: str
@@ -69,6 +82,51 @@ class Booking(Params):
     opening: Opening
     status: str
     description: str
+    practitioner_says: str = "accepted"
+
+    @property
+    def start(self) -> str:
+        """When it starts."""
+        return self.opening.start
+
+    @property
+    def target(self) -> str:
+        """The Appointment."""
+        return f"Appointment/{self.id}"
+
+
+def only_one(records: Iterable[R], *conditions: Callable[[R], bool]) -> R | None:
+    """The only record that meets all conditions, if there were others without any one of them; else None."""
+    found, without = _meeting(records, conditions)
+    return found[0] if len(found) == 1 and all(without) else None
+
+
+def earliest(records: Iterable[T], *conditions: Callable[[T], bool]) -> T | None:
+    """The earliest record of several that meet all conditions, if without any one of them it were another; else None.
+
+    All start at different times.
+    """
+    found, without = _meeting(records, conditions)
+    if len(found) < 2:
+        return None
+    first = min(found, key=lambda one: one.start)
+    return first if all(any(one.start < first.start for one in some) for some in without) else None
+
+
+def _meeting(records: Iterable[R], conditions: tuple[Callable[[R], bool], ...]) -> tuple[list[R], list[list[R]]]:
+    """The records that meet all conditions, and, for each condition, those that miss it alone."""
+    found: list[R] = []
+    without: list[list[R]] = [[] for _ in conditions]
+    for one in records:
+        missed = -1
+        for number, condition in enumerate(conditions):
+            if not condition(one):
+                if missed >= 0:
+                    break
+                missed = number
+        else:
+            (found if missed < 0 else without[missed]).append(one)
+    return found, without
 
 
 def reason(rng: random.Random) -> str:
@@ -78,19 +136,32 @@ def reason(rng: random.Random) -> str:
 
 def new_opening(ids: Ids, diary: Diary, start: datetime, minutes: int, status: str = "free") -> Opening:
     """A slot of a provider."""
-    return Opening(id=ids.new(), schedule=diary.id, start=instant(start), minutes=minutes, status=status)
+    return Opening(id=ids.new("Slot"), schedule=diary.id, start=instant(start), minutes=minutes, status=status)
 
 
 def new_booking(
-    rng: random.Random, ids: Ids, patient: Person, diary: Diary, start: datetime, minutes: int, status: str = "booked"
+    rng: random.Random,
+    ids: Ids,
+    patient: Person,
+    diary: Diary,
+    start: datetime,
+    minutes: int,
+    status: str = "booked",
+    *,
+    in_slot: bool = True,
 ) -> Booking:
-    """An appointment of a patient with a provider; its slot is busy unless it is cancelled."""
-    taken = "free" if status == "cancelled" else "busy"
+    """An appointment of a patient with a provider, in a busy slot or in none."""
     return Booking(
-        id=ids.new(),
+        id=ids.new("Appointment"),
         patient=patient.id,
         practitioner=diary.provider.id,
-        opening=new_opening(ids, diary, start, minutes, taken),
+        opening=Opening(
+            id=ids.new("Slot") if in_slot else "",
+            schedule=diary.id,
+            start=instant(start),
+            minutes=minutes,
+            status="busy",
+        ),
         status=status,
         description=reason(rng),
     )
@@ -105,6 +176,7 @@ def booked(booking: Booking) -> Resource:
         booking.practitioner,
         status=booking.status,
         description=booking.description,
+        practitioner_says=booking.practitioner_says,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import reference
@@ -33,7 +34,7 @@ class Opening(Params):
     """One slot.
 
     Attributes:
-        id: Its id.
+        id: Its id; empty for the time of an appointment that has no slot.
         schedule: Id of the schedule it belongs to.
         start: First moment, an instant.
         minutes: How long it lasts.
@@ -49,7 +50,12 @@ class Opening(Params):
     @property
     def end(self) -> str:
         """The moment it ends."""
-        return instant(parse_instant(self.start) + timedelta(minutes=self.minutes))
+        return _end(self.start, self.minutes)
+
+
+@lru_cache(maxsize=1_024)
+def _end(start: str, minutes: int) -> str:
+    return instant(parse_instant(start) + timedelta(minutes=minutes))
 
 
 def moved_opening(
@@ -104,9 +110,16 @@ def slot(opening: Opening) -> Resource:
 
 
 def appointment(
-    id: str, opening: Opening, patient_id: str, practitioner_id: str, *, status: str = "booked", description: str = ""
+    id: str,
+    opening: Opening,
+    patient_id: str,
+    practitioner_id: str,
+    *,
+    status: str = "booked",
+    description: str = "",
+    practitioner_says: str = "accepted",
 ) -> Resource:
-    """An Appointment in a slot, accepted by both sides."""
+    """An Appointment, in a slot if the opening has an id, accepted by the patient."""
     return {
         "resourceType": "Appointment",
         "id": id,
@@ -114,10 +127,10 @@ def appointment(
         **({"description": description} if description else {}),
         "start": opening.start,
         "end": opening.end,
-        "slot": [reference("Slot", opening.id)],
+        **({"slot": [reference("Slot", opening.id)]} if opening.id else {}),
         "participant": [
             {"actor": reference("Patient", patient_id), "status": "accepted"},
-            {"actor": reference("Practitioner", practitioner_id), "status": "accepted"},
+            {"actor": reference("Practitioner", practitioner_id), "status": practitioner_says},
         ],
     }
 

@@ -6,6 +6,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get, Put
@@ -16,22 +17,32 @@ from fhir_gym.tasks.appointment.bookings import (
     Booking,
     answered,
     booked,
+    earliest,
     find_patient,
     find_practitioner,
     new_booking,
-    new_opening,
+    only_one,
 )
-from fhir_gym.tasks.appointment.clinic import Opening, slot, slot_checks
-from fhir_gym.tasks.appointment.openings import DOCTOR, Diary, clinic_resources
+from fhir_gym.tasks.appointment.clinic import slot, slot_checks
+from fhir_gym.tasks.appointment.openings import DOCTOR, Diary
+from fhir_gym.tasks.appointment.practice import (
+    FIRST_HALF_HOUR,
+    HALF_HOURS,
+    Practice,
+    half_hour,
+    new_doctors,
+)
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import at, instant, next_weekday
+from fhir_gym.tasks.crowd import crowd, mistakable
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import updated
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient, swapped
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = [
@@ -43,54 +54,38 @@ __all__ = [
 ]
 
 _MINUTES = 30
-_HALF_HOURS = range(16, 34)
 _MONDAY = 0
+_LAST_HALF_HOUR = 47
+_BUSY = 3
+_DAYS, _MOST = 30, 7
+_SOMETIMES = 0.4
+_NOT_BOOKED = ("cancelled", "pending", "proposed")
+_OTHERS = 4
 
 
-class CancelAppointmentParams(Params):
+class CancelAppointmentParams(SceneParams):
     """Values of tasks 15a, 15b and 15c.
 
     Attributes:
-        now: The present, an instant.
-        patient: Whose appointment.
-        namesake: Another patient of the same name.
-        diaries: The schedules of the practitioners; the first one's owner has the appointment.
-        target: The appointment.
-        decoys: Others of the patient, and of the namesake.
-        free: A free slot.
+        scene: Patients, doctors, appointments.
+        booking: The appointment.
     """
 
-    now: str
-    patient: Person
-    namesake: Person
-    diaries: tuple[Diary, ...]
-    target: Booking
-    decoys: tuple[Booking, ...]
-    free: Opening
+    scene: Practice
+    booking: Booking
+
+    @property
+    def patient(self) -> Person:
+        """Whose appointment."""
+        return self.scene.patient(self.booking.patient)
 
     @property
     def doctor(self) -> Person:
         """With whom the appointment is."""
-        return self.diaries[0].provider
+        return self.scene.diary(self.booking.practitioner).provider
 
 
-class _Cast:
-    """Who may have appointments with whom.
-
-    Args:
-        patient: The patient.
-        namesake: Another one of the same name.
-        diaries: Schedules of the practitioners.
-    """
-
-    def __init__(self, patient: Person, namesake: Person, diaries: tuple[Diary, ...]) -> None:
-        self.patient = patient
-        self.namesake = namesake
-        self.diary = diaries[0]
-        self.other_diary = diaries[1] if len(diaries) > 1 else None
-
-
-class _Cancel(Task[CancelAppointmentParams]):
+class _Cancel(SceneTask[CancelAppointmentParams, Practice, Booking]):
     """What cancelling an appointment is, whichever it is."""
 
     category = "Scheduling & Appointments"
@@ -103,52 +98,47 @@ class _Cancel(Task[CancelAppointmentParams]):
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Appointment": {"cancelationReason": {"text": "Patient called off"}}
     }
+    fewest = 3
+    patients: ClassVar[int]
     doing: ClassVar[str] = (
         "Set its status to cancelled and the status of its slot to free; leave everything else as it is, delete and "
         'create nothing. Finish with FINISH(["<appointment id>", "<slot id>"]).'
     )
 
     @abstractmethod
-    def bookings(self, rng: random.Random, ids: Ids, now: datetime, cast: _Cast) -> tuple[Booking, ...]:
-        """The appointments: the one to cancel first."""
+    def draw_bookings(
+        self, rng: random.Random, ids: Ids, now: datetime, people: Sequence[Person], diaries: Sequence[Diary]
+    ) -> Iterator[Booking]:
+        """The appointments of the patients, of whom those who are easily mistaken have several."""
+
+    @abstractmethod
+    def asked_of(self, scene: Practice, person: Person) -> Booking | None:
+        """The appointment that is meant if the prompt names this patient; None unless all of it matters."""
 
     @abstractmethod
     def find(self, p: CancelAppointmentParams, patient_id: str) -> Generator[Action, Json, Resource]:
         """Find the appointment of a patient."""
 
-    def providers(self, rng: random.Random, doctor: Person, ids: Ids) -> tuple[Person, ...]:
-        """The practitioners."""
-        return (doctor,)
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw people who are easily mistaken for each other, and the appointments of each."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), self.patients, fewest=self.patients - 4)
+        diaries, others = new_doctors(rng, world, ids, _BUSY)
+        bookings = tuple(self.draw_bookings(rng, ids, world.now, people, diaries))
+        return Practice(now=instant(world.now), people=people, diaries=diaries, bookings=bookings, others=others)
 
-    def sample(self, rng: random.Random, world: World) -> CancelAppointmentParams:
-        """Draw people and times."""
-        ids = Ids(rng, world, 40)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
-        diaries = tuple(Diary(id=ids.new(), provider=one) for one in self.providers(rng, doctor, ids))
-        target, *decoys = self.bookings(rng, ids, world.now, _Cast(person, other, diaries))
-        spare = at(world.now.date() + timedelta(days=rng.randrange(1, 9)), rng.randrange(8, 17))
-        return CancelAppointmentParams(
-            now=instant(world.now),
-            patient=person,
-            namesake=other,
-            diaries=diaries,
-            target=target,
-            decoys=tuple(decoys),
-            free=new_opening(ids, diaries[0], spare, _MINUTES),
-        )
+    def candidates(self, scene: Practice) -> dict[str, list[Booking]]:
+        """One appointment of each patient who is not found without all of name and date of birth."""
+        found = (self.asked_of(scene, person) for person in mistakable(scene.people))
+        return {"": [one for one in found if one is not None]}
 
-    def setup(self, p: CancelAppointmentParams, world: World) -> list[Resource]:
-        """People, schedules, slots, appointments."""
-        bookings = (p.target, *p.decoys)
-        return [
-            patient(p.patient),
-            patient(p.namesake),
-            *clinic_resources((), p.diaries, world),
-            *(slot(opening) for opening in (p.free, *(one.opening for one in bookings))),
-            *map(booked, bookings),
-        ]
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Booking) -> CancelAppointmentParams:
+        """The appointment."""
+        return CancelAppointmentParams(scene=scene, booking=chosen)
+
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
+        """All that the practice has on file."""
+        return scene.resources(world)
 
     def words(self, p: CancelAppointmentParams, world: World) -> dict[str, str]:
         """Name and birth date."""
@@ -166,7 +156,9 @@ class _Cancel(Task[CancelAppointmentParams]):
 
     def near_misses(self, p: CancelAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Another appointment cancelled consistently."""
-        for decoy in p.decoys:
+        others = [one for one in p.scene.bookings if one.id != p.booking.id and one.opening.id]
+        mine = [one for one in others if one.patient == p.patient.id]
+        for decoy in (*mine, *[one for one in others if one not in mine][:_OTHERS]):
             cancelled = {**booked(decoy), "status": "cancelled"}
             freed = {**slot(decoy.opening), "status": "free"}
             yield (
@@ -180,54 +172,49 @@ class _Cancel(Task[CancelAppointmentParams]):
 
     def touches(self, p: CancelAppointmentParams) -> tuple[Touch, ...]:
         """The appointment and its slot."""
-        return (Touch("updated", "Appointment", p.target.id), Touch("updated", "Slot", p.target.opening.id))
+        return (Touch("updated", "Appointment", p.booking.id), Touch("updated", "Slot", p.booking.opening.id))
 
     def rests_on(self, p: CancelAppointmentParams) -> tuple[str, ...]:
         """The appointment and its slot."""
-        return (f"Appointment/{p.target.id}", f"Slot/{p.target.opening.id}")
+        return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.opening.id}")
 
     def checks(self, p: CancelAppointmentParams, end: EndState) -> Iterator[Check]:
         """The appointment, the slot, the answer."""
         may_add = ("cancelationReason", *NEW_REMARKS)
-        yield from updated(end, "Appointment", p.target.id, changing=("status",), may_add=may_add, called="appointment")
-        yield equal("appointment status", end.after_update("Appointment", p.target.id).get("status"), "cancelled")
-        yield from slot_checks(end, p.target.opening, "free")
-        yield answered(end, Appointment=p.target.id, Slot=p.target.opening.id)
+        yield from updated(
+            end, "Appointment", p.booking.id, changing=("status",), may_add=may_add, called="appointment"
+        )
+        yield equal("appointment status", end.after_update("Appointment", p.booking.id).get("status"), "cancelled")
+        yield from slot_checks(end, p.booking.opening, "free")
+        yield answered(end, Appointment=p.booking.id, Slot=p.booking.opening.id)
 
 
 class _CancelNext(_Cancel):
     """The earliest appointment after the present counts."""
 
-    def bookings(self, rng: random.Random, ids: Ids, now: datetime, cast: _Cast) -> tuple[Booking, ...]:
-        """The next one; a later and a past one; earlier ones that do not count. No two start on a day."""
-        early = rng.sample(range(1, 10), 4)
-        soon = max(early) + rng.randrange(1, 4)
-        later, past = soon + rng.randrange(1, 8), -rng.randrange(1, 60)
-        mine, other = cast.patient, cast.namesake
+    patients = 10
 
-        def booking(person: Person, days: int, status: str = "booked", *, diary: Diary = cast.diary) -> Booking:
-            start = at(now.date() + timedelta(days=days), rng.randrange(8, 17), rng.choice((0, 30)))
-            return new_booking(rng, ids, person, diary, start, _MINUTES, status)
-
-        bookings = (
-            booking(mine, soon),
-            booking(mine, later),
-            booking(mine, past),
-            booking(mine, early[0], "cancelled"),
-            booking(mine, early[1], "proposed"),
-            booking(other, early[2]),
-        )
-        if cast.other_diary is None:
-            return bookings
-        return (*bookings, booking(mine, early[3], diary=cast.other_diary))
+    def draw_bookings(
+        self, rng: random.Random, ids: Ids, now: datetime, people: Sequence[Person], diaries: Sequence[Diary]
+    ) -> Iterator[Booking]:
+        """Whoever is easily mistaken has appointments with two doctors, past and to come, booked and not."""
+        ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people) * _MOST)
+        for person in mistakable(people):
+            own, other = rng.sample(diaries, 2)
+            past = half_hour(now, -rng.randrange(1, _DAYS * HALF_HOURS))
+            yield new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False)
+            plan = [(own, rng.choice(_NOT_BOOKED), False), (other, "booked", True), (own, "booked", True)]
+            plan += [(own, "booked", rng.random() < _SOMETIMES) for _ in range(rng.randrange(1, 3))]
+            for (diary, status, in_slot), number in zip(plan, sorted(ahead.pop() for _ in plan), strict=True):
+                yield new_booking(rng, ids, person, diary, half_hour(now, number), _MINUTES, status, in_slot=in_slot)
 
 
 class CancelAppointment(_CancelNext):
     """Cancel a patient's next appointment and free its slot.
 
-    Starting state: the patient's next booked appointment and its slot.
-    Decoys: a later booked appointment; one in the past; a cancelled and a proposed one before the next; an earlier one
-        of a namesake; a free slot.
+    Starting state: ten patients who share names and dates of birth; those who cannot be found by two of the three have
+        appointments, and the patient is one of them.
+    Decoys: of each of them one in the past, one that is not booked before the next, and later ones.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: which appointment was cancelled counts, and the answer, which was compared with itself
@@ -254,18 +241,27 @@ class CancelAppointment(_CancelNext):
         f"{_Cancel.doing}"
     )
 
+    def asked_of(self, scene: Practice, person: Person) -> Booking | None:
+        """The earliest one of the patient that is booked and to come."""
+        return earliest(
+            scene.bookings,
+            lambda one: one.patient == person.id,
+            lambda one: one.status == "booked",
+            lambda one: one.start > scene.now,
+        )
+
     def find(self, p: CancelAppointmentParams, patient_id: str) -> Generator[Action, Json, Resource]:
         """The first one that is booked and to come."""
-        query = {"patient": patient_id, "status": "booked", "date": f"gt{p.now}", "_sort": "date"}
+        query = {"patient": patient_id, "status": "booked", "date": f"gt{p.scene.now}", "_sort": "date"}
         return next(entries((yield Get("/Appointment", query))))
 
 
 class CancelWithProvider(_CancelNext):
     """Cancel a patient's next appointment with one of two doctors, and free its slot.
 
-    Starting state: the patient's next booked appointment with the doctor and its slot.
-    Decoys: an earlier booked appointment with a practitioner of swapped name; a later one with the doctor, and one in
-        the past; a cancelled and a proposed one before the next; an earlier one of a namesake; a free slot.
+    Starting state: patients as in 15a, and doctors who share given names and family names.
+    Decoys: as in 15a; the next appointment of each patient is with another doctor than those after it, and each doctor
+        sees somebody else before the patient.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: the slot that is freed and answered must be that of the appointment; all other
@@ -289,9 +285,10 @@ class CancelWithProvider(_CancelNext):
     )
     gold_steps = 7
 
-    def providers(self, rng: random.Random, doctor: Person, ids: Ids) -> tuple[Person, ...]:
-        """The doctor and one of swapped name."""
-        return doctor, swapped(rng, doctor, ids.new())
+    def asked_of(self, scene: Practice, person: Person) -> Booking | None:
+        """The earliest one with a doctor that is booked and to come; with another doctor there is an earlier one."""
+        found = (_earliest_with(scene, person.id, diary.provider.id) for diary in scene.diaries)
+        return next((one for one in found if one is not None), None)
 
     def words(self, p: CancelAppointmentParams, world: World) -> dict[str, str]:
         """Names and birth date."""
@@ -301,17 +298,17 @@ class CancelWithProvider(_CancelNext):
         """The first one with the doctor that is booked and to come."""
         doctor_id = yield from find_practitioner(p.doctor)
         with_doctor = {"patient": patient_id, "practitioner": doctor_id}
-        query = {**with_doctor, "status": "booked", "date": f"gt{p.now}", "_sort": "date"}
+        query = {**with_doctor, "status": "booked", "date": f"gt{p.scene.now}", "_sort": "date"}
         return next(entries((yield Get("/Appointment", query))))
 
 
 class CancelMondayAppointment(_Cancel):
     """Cancel a patient's appointment next Monday and free its slot.
 
-    Starting state: the patient's booked appointment on that day and its slot.
-    Decoys: booked appointments the days before and after, often in the half hour next to midnight, a week later, and a
-        week earlier, which is today where today is a Monday; a cancelled and a proposed one on that Monday; one of a
-        namesake on that Monday; a free slot.
+    Starting state: nine patients who share names and dates of birth; those who cannot be found by two of the three have
+        one booked appointment on that Monday, and the patient is one of them.
+    Decoys: of each of them booked appointments the days before and after, often in the half hour next to midnight, a
+        week later, and a week earlier, which is today where today is a Monday; two on that Monday that are not booked.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: which appointment was cancelled and which slot freed counts (there any cancelled
@@ -319,6 +316,7 @@ class CancelMondayAppointment(_Cancel):
     """
 
     key = "15c"
+    patients = 9
     title = "Cancel the next Monday appointment"
     required_tools = (
         ("search", "search", "update", "read", "update"),
@@ -340,35 +338,51 @@ class CancelMondayAppointment(_Cancel):
         f"{_Cancel.doing}"
     )
 
-    def bookings(self, rng: random.Random, ids: Ids, now: datetime, cast: _Cast) -> tuple[Booking, ...]:
-        """That of the day; others of the day, and of days around it. No two start together."""
-        monday = next_weekday(now, _MONDAY)
-        times = iter(rng.sample(_HALF_HOURS, 8))
-        mine, other = cast.patient, cast.namesake
+    def draw_bookings(
+        self, rng: random.Random, ids: Ids, now: datetime, people: Sequence[Person], diaries: Sequence[Diary]
+    ) -> Iterator[Booking]:
+        """Whoever is easily mistaken has appointments on that Monday, booked and not, and on days around it."""
+        monday = at(next_weekday(now, _MONDAY), 0)
 
-        def booking(person: Person, days: int, status: str = "booked") -> Booking:
-            hour, half = divmod(next(times), 2)
-            return at_time(person, at(monday + timedelta(days=days), hour, 30 * half), status)
+        def booking(person: Person, days: int, half: int, status: str = "booked") -> Booking:
+            start = monday + timedelta(days=days, minutes=30 * half)
+            in_slot = status == "booked" and start > now and (days == 0 or rng.random() < _SOMETIMES)
+            return new_booking(rng, ids, person, rng.choice(diaries), start, _MINUTES, status, in_slot=in_slot)
 
-        def at_time(person: Person, start: datetime, status: str = "booked") -> Booking:
-            return new_booking(rng, ids, person, cast.diary, start, _MINUTES, status)
+        for person in mistakable(people):
+            times = rng.sample(range(FIRST_HALF_HOUR, FIRST_HALF_HOUR + HALF_HOURS), 8)
+            yield booking(person, 0, times.pop())
+            yield from (booking(person, 0, times.pop(), rng.choice(_NOT_BOOKED)) for _ in range(2))
+            yield from (booking(person, days, times.pop()) for days in (-7, 7))
+            # The last half hour before the day and the first one after it, for the day ends as it begins: at midnight.
+            yield booking(person, -1, rng.choice((_LAST_HALF_HOUR, times.pop())))
+            yield booking(person, 1, rng.choice((0, times.pop())))
 
-        # The last half hour before the day and the first one after it, for the day ends as it begins: at midnight.
-        midnight, length = at(monday, 0), timedelta(minutes=_MINUTES)
-        edges = (at_time(mine, midnight - length), at_time(mine, midnight + timedelta(days=1)))
-        return (
-            booking(mine, 0),
-            booking(mine, 0, "cancelled"),
-            booking(mine, 0, "proposed"),
-            booking(other, 0),
-            *(booking(mine, days) for days in (-7, 7)),
-            *(edge if rng.random() < 0.5 else booking(mine, days) for edge, days in zip(edges, (-1, 1), strict=True)),
+    def asked_of(self, scene: Practice, person: Person) -> Booking | None:
+        """The only one of the patient on that day that is booked."""
+        day = next_weekday(datetime.fromisoformat(scene.now), _MONDAY).isoformat()
+        return only_one(
+            scene.bookings,
+            lambda one: one.patient == person.id,
+            lambda one: one.status == "booked",
+            lambda one: one.start.startswith(day),
         )
 
     def find(self, p: CancelAppointmentParams, patient_id: str) -> Generator[Action, Json, Resource]:
         """The one of that day that is booked."""
-        day = next_weekday(datetime.fromisoformat(p.now), _MONDAY).isoformat()
+        day = next_weekday(datetime.fromisoformat(p.scene.now), _MONDAY).isoformat()
         return next(entries((yield Get("/Appointment", {"patient": patient_id, "status": "booked", "date": day}))))
+
+
+def _earliest_with(scene: Practice, patient: str, doctor: str) -> Booking | None:
+    """The earliest appointment of a patient with a doctor that is booked and to come."""
+    return earliest(
+        scene.bookings,
+        lambda one: one.patient == patient,
+        lambda one: one.practitioner == doctor,
+        lambda one: one.status == "booked",
+        lambda one: one.start > scene.now,
+    )
 
 
 TASKS = (CancelAppointment, CancelWithProvider, CancelMondayAppointment)

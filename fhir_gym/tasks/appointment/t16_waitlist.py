@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get, Post, Put
@@ -18,32 +19,31 @@ from fhir_gym.tasks.appointment.bookings import (
     booked,
     find_practitioner,
     new_booking,
-    new_opening,
+    only_one,
     participants_check,
-    reason,
 )
-from fhir_gym.tasks.appointment.clinic import Opening, slot
 from fhir_gym.tasks.appointment.openings import DOCTOR, Diary
+from fhir_gym.tasks.appointment.practice import HALF_HOURS, Practice, half_hour, new_doctors
 from fhir_gym.tasks.appointment.waitlist import (
     WAITING,
     Waiting,
-    WaitlistParams,
+    new_waiting,
     waiting_participants,
-    waitlist_cast,
-    waitlist_setup,
-    waitlist_words,
     waitlisted,
     window_checks,
 )
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import at, instant, parse_instant
+from fhir_gym.tasks.crowd import NAME, crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource, updated
-from fhir_gym.tasks.people import Person
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person, new_person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = [
@@ -55,44 +55,81 @@ __all__ = [
 ]
 
 _MINUTES = 30
+_DAYS = 30
+_BUSY, _DOCTORS = 3, 2
+_OFTEN = 0.7
+_OTHERS = 4
 _NO_TIME_YET = ("slot", "start", "end")
 
 
-class AddToWaitlistParams(WaitlistParams):
+class AddToWaitlistParams(SceneParams):
     """Values of task 16a.
 
     Attributes:
+        scene: Patients, doctors, appointments, the waitlist.
+        booking: The appointment that the patient has with the doctor.
         first: First day of the window.
         until: The day on which it ends, no longer part of it.
         ahead: In how many days it begins.
         days: How many days it lasts.
-        taken: A busy slot of the doctor in the window.
     """
 
+    scene: Practice
+    booking: Booking
     first: str
     until: str
     ahead: int
     days: int
-    taken: Opening
+
+    @property
+    def patient(self) -> Person:
+        """Who is to wait."""
+        return self.scene.patient(self.booking.patient)
+
+    @property
+    def doctor(self) -> Person:
+        """For whom."""
+        return self.scene.diary(self.booking.practitioner).provider
 
 
-class RemoveFromWaitlistParams(WaitlistParams):
+class RemoveFromWaitlistParams(SceneParams):
     """Values of task 16c.
 
     Attributes:
+        scene: Patients, doctors, appointments, the waitlist.
         entry: The patient's entry.
     """
 
+    scene: Practice
     entry: Waiting
 
+    @property
+    def patient(self) -> Person:
+        """Who waits."""
+        return self.scene.patient(self.entry.patient)
 
-class AddToWaitlist(Task[AddToWaitlistParams]):
+
+class Sooner(Params):
+    """Somebody who could be put on the waitlist.
+
+    Attributes:
+        booking: Their only appointment that is booked and to come.
+    """
+
+    booking: Booking
+
+    @property
+    def target(self) -> str:
+        """The patient."""
+        return f"Patient/{self.booking.patient}"
+
+
+class AddToWaitlist(SceneTask[AddToWaitlistParams, Practice, Sooner]):
     """Put a patient on a doctor's waitlist for a window of days.
 
-    Starting state: the patient and the doctor, with whom the patient has an appointment after the window.
-    Decoys: a practitioner of swapped name, for whom the patient waits already, and one of the same family name; an
-        earlier entry of the patient for the doctor, cancelled; an entry of another patient, all with other windows; a
-        busy slot of the doctor in the window.
+    Starting state: five to seven patients, each with a booked appointment with one of several doctors who share given
+        names and family names; the window ends by the day of the appointment.
+    Decoys: the patients wait for other doctors already, and have waited for this one: such entries are cancelled.
     Checks: one new appointment on the waitlist with both as participants, without slot and times, one requested period
         from the first day to the last or the end of the window; the answer is its id.
     Light: an appointment was created.
@@ -126,57 +163,66 @@ class AddToWaitlist(Task[AddToWaitlistParams]):
     )
     answer = IdsAnswer(("Appointment",))
     gold_steps = 3
+    fewest = 3
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"Appointment": ("status", "requestedPeriod", *PARTICIPANTS)}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Appointment": {"description": "An earlier time", "minutesDuration": _MINUTES, "comment": "Any time of day"}
     }
 
-    def sample(self, rng: random.Random, world: World) -> AddToWaitlistParams:
-        """Draw people and the window; other windows begin and end on other days."""
-        ids = Ids(rng, world, 30)
-        person, other, diaries = waitlist_cast(rng, world, ids)
-        ahead, days = rng.randrange(31), rng.randrange(1, 31)
-        first = world.now.date() + timedelta(days=ahead)
-
-        def waiting(who: Person, diary: Diary, shift: int, status: str = "waitlist") -> Waiting:
-            begin = first + timedelta(days=shift)
-            return Waiting(
-                id=ids.new(),
-                patient=who.id,
-                practitioner=diary.provider.id,
-                start=begin.isoformat(),
-                end=(begin + timedelta(days=days)).isoformat(),
-                description=reason(rng),
-                status=status,
-            )
-
-        shifts = rng.sample(range(2, 12), 3)
-        visit = at(first + timedelta(days=days + rng.randrange(2, 20)), rng.randrange(8, 17))
-        busy = at(first + timedelta(days=rng.randrange(days)), rng.randrange(8, 17))
-        return AddToWaitlistParams(
-            patient=person,
-            other=other,
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw patients who have an appointment each, and have waited for other doctors or at other times."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), rng.randrange(5, 8), by=NAME)
+        diaries, others = new_doctors(rng, world, ids, _BUSY)
+        ahead = rng.sample(range(2 * HALF_HOURS, _DAYS * HALF_HOURS), len(people))
+        bookings, waiting = [], []
+        for person, number in zip(people, ahead, strict=True):
+            own, *rest = rng.sample(diaries, _BUSY)
+            bookings.append(new_booking(rng, ids, person, own, half_hour(world.now, number), _MINUTES))
+            if rng.random() < _OFTEN:
+                past = half_hour(world.now, -rng.randrange(1, _DAYS * HALF_HOURS))
+                bookings.append(new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False))
+            waits = [(one, "waitlist") for one in rest] + [(own, "cancelled")]
+            for diary, status in rng.sample(waits, rng.randrange(len(waits) + 1)):
+                begin = world.now.date() + timedelta(days=rng.randrange(1, _DAYS))
+                end = begin + timedelta(days=rng.randrange(1, 31))
+                waiting.append(new_waiting(rng, ids, person, diary, begin.isoformat(), end.isoformat(), status))
+        return Practice(
+            now=instant(world.now),
+            people=people,
             diaries=diaries,
-            waiting=(
-                waiting(person, diaries[1], shifts[0]),
-                waiting(person, diaries[0], -shifts[1], "cancelled"),
-                waiting(other, diaries[0], shifts[2]),
-            ),
-            bookings=(new_booking(rng, ids, person, diaries[0], visit, _MINUTES),),
+            bookings=tuple(bookings),
+            waiting=tuple(waiting),
+            others=others,
+        )
+
+    def candidates(self, scene: Practice) -> dict[str, list[Sooner]]:
+        """Everybody: each has one appointment that is booked and to come, and no entry for that doctor."""
+        return {"": [Sooner(booking=one) for one in scene.bookings if one.start > scene.now]}
+
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Sooner) -> AddToWaitlistParams:
+        """The appointment, and a window that ends before its day."""
+        today, visit = world.now.date(), parse_instant(chosen.booking.start).date()
+        ahead = rng.randrange((visit - today).days)
+        days = rng.randrange(1, (visit - today).days - ahead + 1)
+        first = today + timedelta(days=ahead)
+        return AddToWaitlistParams(
+            scene=scene,
+            booking=chosen.booking,
             first=first.isoformat(),
             until=(first + timedelta(days=days)).isoformat(),
             ahead=ahead,
             days=days,
-            taken=new_opening(ids, diaries[0], busy, _MINUTES, "busy"),
         )
 
-    def setup(self, p: AddToWaitlistParams, world: World) -> list[Resource]:
-        """People, schedules, the booked appointment, other entries of the waitlist, a busy slot."""
-        return [*waitlist_setup(p, world), slot(p.taken)]
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
+        """All that the practice has on file."""
+        return scene.resources(world)
 
     def words(self, p: AddToWaitlistParams, world: World) -> dict[str, str]:
         """Names, the patient's id, and the window."""
-        return {**waitlist_words(p), "ahead": _in_days(p.ahead), "days": _in_days(p.days)}
+        names = {"patient": p.patient.name, "id": p.patient.id, "doctor": p.doctor.name}
+        return {**names, "ahead": _in_days(p.ahead), "days": _in_days(p.days)}
 
     def gold(self, p: AddToWaitlistParams, fhir: Fhir) -> Gold:
         """Find the doctor; create."""
@@ -194,7 +240,7 @@ class AddToWaitlist(Task[AddToWaitlistParams]):
 
     def near_misses(self, p: AddToWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """A time given already; the booked appointment taken for the entry."""
-        (visit,) = p.bookings
+        visit = p.booking
         entry = {**waitlisted(self._wanted(p, "mine"))}
         booking = booked(visit)
         for name in _NO_TIME_YET:
@@ -252,12 +298,12 @@ class AddToWaitlist(Task[AddToWaitlistParams]):
         )
 
 
-class RemoveFromWaitlist(Task[RemoveFromWaitlistParams]):
+class RemoveFromWaitlist(SceneTask[RemoveFromWaitlistParams, Practice, Waiting]):
     """Cancel a patient's entry on the waitlist.
 
-    Starting state: the patient's one entry on the waitlist.
-    Decoys: a booked and a proposed appointment of the patient with the same doctor; an entry of the patient that was
-        cancelled before; entries of another patient for both doctors.
+    Starting state: six to eight patients, most of them with one entry on the waitlist; the patient is one of these.
+    Decoys: of each patient a booked appointment with the same doctor, often a past one, and entries of the waitlist
+        that were cancelled or turned into a proposal.
     Checks: that entry cancelled and else unchanged; the answer is its id.
     Light: the appointment was updated.
     Differs from FHIR-AgentEval: the patient's other appointments must stay booked, and the entry keeps everything else.
@@ -284,49 +330,49 @@ class RemoveFromWaitlist(Task[RemoveFromWaitlistParams]):
     )
     answer = IdsAnswer(("Appointment",))
     gold_steps = 3
+    fewest = 3
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Appointment": {"cancelationReason": {"text": "Patient called off"}}
     }
 
-    def sample(self, rng: random.Random, world: World) -> RemoveFromWaitlistParams:
-        """Draw people, entries and appointments."""
-        ids = Ids(rng, world, 30)
-        person, other, diaries = waitlist_cast(rng, world, ids)
-        mine = rng.choice(diaries)
-        first = world.now.date() + timedelta(days=rng.randrange(1, 15))
-
-        def waiting(who: Person, diary: Diary, status: str = "waitlist") -> Waiting:
-            begin = first + timedelta(days=rng.randrange(15))
-            return Waiting(
-                id=ids.new(),
-                patient=who.id,
-                practitioner=diary.provider.id,
-                start=instant(at(begin, 9)),
-                end=instant(at(begin + timedelta(days=rng.randrange(1, 15)), 17)),
-                description=reason(rng),
-                status=status,
-            )
-
-        def booking(who: Person, diary: Diary, status: str) -> Booking:
-            start = at(first + timedelta(days=rng.randrange(30)), rng.randrange(8, 17))
-            return new_booking(rng, ids, who, diary, start, _MINUTES, status)
-
-        return RemoveFromWaitlistParams(
-            patient=person,
-            other=other,
-            diaries=diaries,
-            waiting=(waiting(person, mine, "cancelled"), *(waiting(other, diary) for diary in diaries)),
-            bookings=(
-                booking(person, mine, "booked"),
-                booking(person, mine, "proposed"),
-                booking(other, mine, "booked"),
-            ),
-            entry=waiting(person, mine),
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw patients who have appointments of any status, and one entry or two."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), rng.randrange(6, 9), by=NAME)
+        doctors = (
+            new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(_DOCTORS)
+        )
+        diaries = tuple(Diary(id=ids.new("Schedule"), provider=doctor) for doctor in doctors)
+        bookings, waiting = [], []
+        for person in people:
+            mine = rng.choice(diaries)
+            for status in ("waitlist", "cancelled", *rng.choices(("waitlist", "cancelled", "proposed"), (1, 2, 3))):
+                begin = world.now.date() + timedelta(days=rng.randrange(1, _DAYS))
+                end = begin + timedelta(days=rng.randrange(1, 15))
+                window = instant(at(begin, 9)), instant(at(end, 17))
+                waiting.append(new_waiting(rng, ids, person, mine, *window, status))
+            start = half_hour(world.now, rng.randrange(HALF_HOURS, _DAYS * HALF_HOURS))
+            bookings.append(new_booking(rng, ids, person, mine, start, _MINUTES))
+            if rng.random() < _OFTEN:
+                past = half_hour(world.now, -rng.randrange(1, _DAYS * HALF_HOURS))
+                status = rng.choice(("booked", "fulfilled", "noshow"))
+                bookings.append(new_booking(rng, ids, person, mine, past, _MINUTES, status, in_slot=False))
+        return Practice(
+            now=instant(world.now), people=people, diaries=diaries, bookings=tuple(bookings), waiting=tuple(waiting)
         )
 
-    def setup(self, p: RemoveFromWaitlistParams, world: World) -> list[Resource]:
-        """People, schedules, the waitlist, appointments."""
-        return [*waitlist_setup(p, world), waitlisted(p.entry)]
+    def candidates(self, scene: Practice) -> dict[str, list[Waiting]]:
+        """The entries of patients who have one only."""
+        found = (_only_entry(scene, person.id) for person in scene.people)
+        return {"": [one for one in found if one is not None]}
+
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Waiting) -> RemoveFromWaitlistParams:
+        """The entry."""
+        return RemoveFromWaitlistParams(scene=scene, entry=chosen)
+
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
+        """All that the practice has on file."""
+        return scene.resources(world)
 
     def words(self, p: RemoveFromWaitlistParams, world: World) -> dict[str, str]:
         """The patient's name and id."""
@@ -341,7 +387,11 @@ class RemoveFromWaitlist(Task[RemoveFromWaitlistParams]):
 
     def near_misses(self, p: RemoveFromWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Another appointment cancelled."""
-        for body in (*map(booked, p.bookings), *map(waitlisted, p.waiting)):
+        waiting = [one for one in p.scene.waiting if one.id != p.entry.id]
+        mine = [one for one in waiting if one.patient == p.patient.id]
+        bookings = [one for one in p.scene.bookings if one.patient == p.patient.id]
+        strangers = [one for one in waiting if one not in mine][:_OTHERS]
+        for body in (*map(booked, bookings), *map(waitlisted, (*mine, *strangers))):
             cancel = Put(f"/Appointment/{body['id']}", {**body, "status": "cancelled"})
             yield f"cancels the {body['status']} one {body['id']}", [cancel, Finish([body["id"]])]
 
@@ -359,6 +409,11 @@ class RemoveFromWaitlist(Task[RemoveFromWaitlistParams]):
         yield from updated(end, "Appointment", p.entry.id, changing=("status",), may_add=may_add, called="appointment")
         yield equal("appointment status", end.after_update("Appointment", p.entry.id).get("status"), "cancelled")
         yield answered(end, Appointment=p.entry.id)
+
+
+def _only_entry(scene: Practice, patient: str) -> Waiting | None:
+    """The only entry of a patient that waits."""
+    return only_one(scene.waiting, lambda one: one.patient == patient, lambda one: one.status == "waitlist")
 
 
 def _in_days(number: int) -> str:

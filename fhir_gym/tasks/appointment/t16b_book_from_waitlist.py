@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get, Put
@@ -15,59 +16,89 @@ from fhir_gym.tasks.appointment.bookings import (
     accepted,
     answered,
     find_practitioner,
-    new_booking,
     new_opening,
+    only_one,
     participants_check,
     place_checks,
-    reason,
 )
 from fhir_gym.tasks.appointment.clinic import Opening, slot, slot_checks
 from fhir_gym.tasks.appointment.openings import DOCTOR, Diary
-from fhir_gym.tasks.appointment.waitlist import (
-    WAITING,
-    Waiting,
-    WaitlistParams,
-    waitlist_cast,
-    waitlist_setup,
-    waitlist_words,
-    waitlisted,
-)
+from fhir_gym.tasks.appointment.practice import HALF_HOURS, Practice, half_hour, new_doctors
+from fhir_gym.tasks.appointment.waitlist import WAITING, Waiting, new_waiting, waitlisted
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.clock import at, instant, parse_instant
+from fhir_gym.tasks.clock import instant, parse_instant
+from fhir_gym.tasks.crowd import NAME, crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import updated
+from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.people import Person
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "BookFromWaitlist", "BookFromWaitlistParams"]
 
 _MINUTES = 30
+_SLOT = timedelta(minutes=_MINUTES)
+_DAYS = 15
+_PATIENTS = 4
+_AWAITED = 2
+_FREE = 6
+_TAKEN = ("busy", "busy", "busy", "busy-unavailable", "busy-tentative", "entered-in-error")
+_OTHERS = 4
 
 
-class BookFromWaitlistParams(WaitlistParams):
+class BookFromWaitlistParams(SceneParams):
     """Values of task 16b.
 
     Attributes:
-        entry: The patient's entry.
-        target: The doctor's free slot in the requested period.
-        decoys: Slots that are taken, outside the period, or the other practitioner's.
+        scene: Patients, doctors, the waitlist, slots.
+        entry: The patient's entry for the doctor.
+        opening: The doctor's free slot in the requested period.
+    """
+
+    scene: Practice
+    entry: Waiting
+    opening: Opening
+
+    @property
+    def patient(self) -> Person:
+        """Who waits."""
+        return self.scene.patient(self.entry.patient)
+
+    @property
+    def doctor(self) -> Person:
+        """For whom."""
+        return self.scene.diary(self.entry.practitioner).provider
+
+
+class Awaited(Params):
+    """An entry that could be asked for.
+
+    Attributes:
+        entry: The entry.
+        opening: The slot for it.
     """
 
     entry: Waiting
-    target: Opening
-    decoys: tuple[Opening, ...]
+    opening: Opening
+
+    @property
+    def target(self) -> str:
+        """The entry."""
+        return self.entry.target
 
 
-class BookFromWaitlist(Task[BookFromWaitlistParams]):
+class BookFromWaitlist(SceneTask[BookFromWaitlistParams, Practice, Awaited]):
     """Book a patient who is on the waitlist into a free slot of the requested period.
 
-    Starting state: the patient's entry for the doctor, and one free slot of the doctor inside the requested period.
+    Starting state: four patients who wait for two doctors each, whose slots are free and taken in turn; the doctors
+        share given names and family names with others. In the requested period one slot of the doctor is free.
     Decoys: free slots of the doctor that end when the period starts, lie across its start or its end, start when it
-        ends, or come later; taken ones inside it; a free one of a practitioner of swapped name inside it, for whom the
-        patient waits too; a cancelled entry of the patient, an entry of another patient.
+        ends, or are earlier or later; taken ones inside it; a free one of the other doctor inside it; cancelled entries
+        of each patient for each doctor.
     Checks: that entry booked into that slot with its times, both participants accepted, else unchanged (the requested
         period may go); the slot busy and else unchanged; the answer names both.
     Light: the appointment and the slot were updated.
@@ -107,72 +138,50 @@ class BookFromWaitlist(Task[BookFromWaitlistParams]):
     )
     answer = IdsAnswer(("Appointment", "Slot"))
     gold_steps = 6
+    fewest = 3
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "Appointment": {"comment": "Moved from the waitlist", "minutesDuration": _MINUTES}
     }
 
-    def sample(self, rng: random.Random, world: World) -> BookFromWaitlistParams:
-        """Draw people, the period, and slots in and around it."""
-        ids = Ids(rng, world, 40)
-        person, other, diaries = waitlist_cast(rng, world, ids)
-        days = rng.randrange(3, 11)
-        first = world.now.date() + timedelta(days=rng.randrange(1, 8))
-        begin = at(first, 9)
-        end = begin + timedelta(days=days)
-
-        def waiting(who: Person, diary: Diary, shift: int = 0, status: str = "waitlist") -> Waiting:
-            return Waiting(
-                id=ids.new(),
-                patient=who.id,
-                practitioner=diary.provider.id,
-                start=instant(begin + timedelta(days=shift)),
-                end=instant(end + timedelta(days=shift)),
-                description=reason(rng),
-                status=status,
-            )
-
-        def opening(days: int, minutes: int, status: str = "free", *, diary: Diary = diaries[0]) -> Opening:
-            return new_opening(ids, diary, begin + timedelta(days=days, minutes=minutes), _MINUTES, status)
-
-        # The edges of the period count too: its first and its last half hour.
-        hours = [(day, half) for day in range(days) for half in range(0, 480, _MINUTES)]
-        inside = rng.sample(hours[1:], 4)
-        target = rng.choice(((0, 0), (days, -_MINUTES), inside[0], inside[0]))
-        decoys = (
-            opening(0, -_MINUTES),
-            opening(0, -_MINUTES // 2),
-            opening(days, -_MINUTES // 2),
-            opening(days, 0),
-            opening(days + rng.randrange(1, 9), rng.randrange(0, 480, _MINUTES)),
-            opening(*inside[1], "busy"),
-            opening(*inside[2], rng.choice(("busy-unavailable", "busy-tentative", "entered-in-error"))),
-            opening(*inside[3], diary=diaries[1]),
-        )
-        return BookFromWaitlistParams(
-            patient=person,
-            other=other,
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw doctors' slots, and patients who wait for several doctors, each around one free slot of the doctor."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
+        diaries, others = new_doctors(rng, world, ids, _AWAITED)
+        lines = {diary.id: _line(rng, ids, world.now, diary) for diary in diaries}
+        waiting = [
+            new_waiting(rng, ids, person, diary, *_period(rng, lines[diary.id]), status)
+            for person in people
+            for diary in diaries
+            for status in ("waitlist", "cancelled")
+        ]
+        openings = tuple(one for line in lines.values() for one in line)
+        return Practice(
+            now=instant(world.now),
+            people=people,
             diaries=diaries,
-            waiting=(
-                waiting(person, diaries[1], rng.randrange(1, 3)),
-                waiting(person, diaries[0], -rng.randrange(1, 9), "cancelled"),
-                waiting(other, diaries[0], rng.randrange(1, 9)),
-            ),
-            bookings=(
-                new_booking(rng, ids, other, diaries[0], begin + timedelta(days=days, hours=3), _MINUTES),
-                new_booking(rng, ids, person, diaries[1], end + timedelta(days=rng.randrange(1, 9)), _MINUTES),
-            ),
-            entry=waiting(person, diaries[0]),
-            target=opening(*target),
-            decoys=decoys,
+            bookings=(),
+            waiting=tuple(waiting),
+            openings=openings,
+            others=others,
         )
 
-    def setup(self, p: BookFromWaitlistParams, world: World) -> list[Resource]:
-        """People, schedules, the waitlist, slots."""
-        return [*waitlist_setup(p, world), waitlisted(p.entry), *map(slot, (p.target, *p.decoys))]
+    def candidates(self, scene: Practice) -> dict[str, list[Awaited]]:
+        """The entries for which there is one slot, neither found without all of the conditions."""
+        found = (_awaited(scene, entry) for entry in scene.waiting)
+        return {"": [one for one in found if one is not None]}
+
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Awaited) -> BookFromWaitlistParams:
+        """The entry and the slot."""
+        return BookFromWaitlistParams(scene=scene, entry=chosen.entry, opening=chosen.opening)
+
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
+        """All that the practice has on file."""
+        return scene.resources(world)
 
     def words(self, p: BookFromWaitlistParams, world: World) -> dict[str, str]:
         """Names and the patient's id."""
-        return waitlist_words(p)
+        return {"patient": p.patient.name, "id": p.patient.id, "doctor": p.doctor.name}
 
     def gold(self, p: BookFromWaitlistParams, fhir: Fhir) -> Gold:
         """Find the doctor, the entry, and a free slot in its period; book; take the slot."""
@@ -190,31 +199,35 @@ class BookFromWaitlist(Task[BookFromWaitlistParams]):
 
     def near_misses(self, p: BookFromWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Another slot, or another entry, booked consistently; the period changed."""
-        for opening in p.decoys:
+        others = [one for one in p.scene.openings if one.id != p.opening.id]
+        near = sorted(others, key=lambda one: (one.schedule != p.opening.schedule, _apart(one, p.opening)))
+        for opening in near[: 3 * _OTHERS]:
             yield f"books Slot/{opening.id}", _booking(p.entry, slot(opening))
-        for entry in p.waiting:
-            yield f"books the {entry.status} entry {entry.id}", _booking(entry, slot(p.target))
-        body = {**_into(waitlisted(p.entry), slot(p.target)), "requestedPeriod": [{"start": p.entry.start}]}
-        (_, take, finish) = _booking(p.entry, slot(p.target))
+        mine = [one for one in p.scene.waiting if one.patient == p.patient.id and one.id != p.entry.id]
+        strangers = [one for one in p.scene.waiting if one.patient != p.patient.id][:_OTHERS]
+        for entry in (*mine, *strangers):
+            yield f"books the {entry.status} entry {entry.id}", _booking(entry, slot(p.opening))
+        body = {**_into(waitlisted(p.entry), slot(p.opening)), "requestedPeriod": [{"start": p.entry.start}]}
+        (_, take, finish) = _booking(p.entry, slot(p.opening))
         yield "changes the period", [Put(f"/Appointment/{p.entry.id}", body), take, finish]
         made = {name: value for name, value in body.items() if name not in ("id", "requestedPeriod")}
         off = {**waitlisted(p.entry), "status": "cancelled"}
         new = [Put("/Appointment/mine", {**made, "id": "mine"}), Put(f"/Appointment/{p.entry.id}", off), take]
-        yield "makes a new one", [*new, Finish(["mine", p.target.id])]
+        yield "makes a new one", [*new, Finish(["mine", p.opening.id])]
 
     def equivalents(self, p: BookFromWaitlistParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """The period stays."""
-        body = {**waitlisted(p.entry), **_into(waitlisted(p.entry), slot(p.target))}
-        (_, take, finish) = _booking(p.entry, slot(p.target))
+        body = {**waitlisted(p.entry), **_into(waitlisted(p.entry), slot(p.opening))}
+        (_, take, finish) = _booking(p.entry, slot(p.opening))
         yield "the period stays", [Put(f"/Appointment/{p.entry.id}", body), take, finish]
 
     def touches(self, p: BookFromWaitlistParams) -> tuple[Touch, ...]:
         """The appointment and the slot."""
-        return (Touch("updated", "Appointment", p.entry.id), Touch("updated", "Slot", p.target.id))
+        return (Touch("updated", "Appointment", p.entry.id), Touch("updated", "Slot", p.opening.id))
 
     def rests_on(self, p: BookFromWaitlistParams) -> tuple[str, ...]:
         """The entry and the slot."""
-        return (f"Appointment/{p.entry.id}", f"Slot/{p.target.id}")
+        return (f"Appointment/{p.entry.id}", f"Slot/{p.opening.id}")
 
     def checks(self, p: BookFromWaitlistParams, end: EndState) -> Iterator[Check]:
         """The appointment, the slot, the answer."""
@@ -231,9 +244,55 @@ class BookFromWaitlist(Task[BookFromWaitlistParams]):
         yield equal("appointment status", after.get("status"), "booked")
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.doctor.id}")
         yield participants_check(end, after, both)
-        yield from place_checks(end, after, p.target)
-        yield from slot_checks(end, p.target, "busy")
-        yield answered(end, Appointment=p.entry.id, Slot=p.target.id)
+        yield from place_checks(end, after, p.opening)
+        yield from slot_checks(end, p.opening, "busy")
+        yield answered(end, Appointment=p.entry.id, Slot=p.opening.id)
+
+
+def _line(rng: random.Random, ids: Ids, now: datetime, diary: Diary) -> list[Opening]:
+    """Slots of a doctor in order of time: some are free, one or two between any two of them are taken."""
+    statuses = ["free"]
+    for _ in range(_FREE - 1):
+        statuses += [*rng.sample(_TAKEN, rng.choice((1, 1, 2))), "free"]
+    numbers = sorted(rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(statuses)))
+    return [
+        new_opening(ids, diary, half_hour(now, number), _MINUTES, status)
+        for number, status in zip(numbers, statuses, strict=True)
+    ]
+
+
+def _period(rng: random.Random, line: list[Opening]) -> tuple[str, str]:
+    """A period that holds one of the free slots, often by its edge; those before and after may reach into it."""
+    free = [n for n, one in enumerate(line) if one.status == "free"]
+    n = rng.randrange(1, len(free) - 1)
+    before, here, after = (parse_instant(line[free[i]].start) for i in (n - 1, n, n + 1))
+    first, last = (parse_instant(line[i].start) for i in (free[n - 1] + 1, free[n + 1] - 1))
+    start = rng.choice((before + _SLOT / 2, before + _SLOT, first, here))
+    end = rng.choice((after + _SLOT / 2, after, last + _SLOT, here + _SLOT))
+    return instant(start), instant(end)
+
+
+def _awaited(scene: Practice, entry: Waiting) -> Awaited | None:
+    """An entry and its slot, if it is the only one of its patient and doctor, and the slot the only one for it."""
+    schedule = scene.diary(entry.practitioner).id
+    only = only_one(
+        scene.waiting,
+        lambda one: one.patient == entry.patient,
+        lambda one: one.practitioner == entry.practitioner,
+        lambda one: one.status == "waitlist",
+    )
+    opening = only_one(
+        scene.openings,
+        lambda one: one.schedule == schedule,
+        lambda one: one.status == "free",
+        lambda one: one.start >= entry.start,
+        lambda one: one.end <= entry.end,
+    )
+    return Awaited(entry=entry, opening=opening) if only == entry and opening else None
+
+
+def _apart(one: Opening, other: Opening) -> timedelta:
+    return abs(parse_instant(one.start) - parse_instant(other.start))
 
 
 def _into(entry: Resource, free: Resource) -> Resource:

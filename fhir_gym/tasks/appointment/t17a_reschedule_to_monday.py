@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import date, datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get, Put
@@ -18,19 +19,23 @@ from fhir_gym.tasks.appointment.bookings import (
     find_practitioner,
     new_booking,
     new_opening,
+    only_one,
     place_checks,
 )
-from fhir_gym.tasks.appointment.clinic import Opening, moved_opening, slot, slot_checks
-from fhir_gym.tasks.appointment.openings import DOCTOR, Diary, clinic_resources
+from fhir_gym.tasks.appointment.clinic import Opening, slot, slot_checks
+from fhir_gym.tasks.appointment.openings import DOCTOR, Diary
+from fhir_gym.tasks.appointment.practice import Practice, new_doctors
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.clock import at, instant, next_weekday
+from fhir_gym.tasks.clock import at, instant, next_weekday, parse_instant
+from fhir_gym.tasks.crowd import NAME, crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import updated
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, new_person, other_given, patient, relative_with, swapped
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "RescheduleToMonday", "RescheduleToMondayParams"]
@@ -38,46 +43,43 @@ __all__ = ["TASKS", "RescheduleToMonday", "RescheduleToMondayParams"]
 _MINUTES = 60
 _HOURS = range(8, 17)
 _MONDAY = 0
+_PATIENTS, _DOCTORS = 3, 3
+_COMMON_HOURS = 3
+_OFTEN = 0.8
 
 
-class RescheduleToMondayParams(Params):
+class RescheduleToMondayParams(SceneParams):
     """Values of task 17a.
 
     Attributes:
-        now: The present, an instant.
-        patient: Whose appointment.
-        other: Another patient.
-        diaries: The schedules of the doctor and of a practitioner of swapped name.
+        scene: Patients, doctors, appointments, slots.
         booking: The appointment to move.
-        others: Other appointments.
-        target: The slot to move it to.
-        decoys: Other slots.
+        opening: The slot to move it to.
     """
 
-    now: str
-    patient: Person
-    other: Person
-    diaries: tuple[Diary, Diary]
+    scene: Practice
     booking: Booking
-    others: tuple[Booking, ...]
-    target: Opening
-    decoys: tuple[Opening, ...]
+    opening: Opening
+
+    @property
+    def patient(self) -> Person:
+        """Whose appointment."""
+        return self.scene.patient(self.booking.patient)
 
     @property
     def doctor(self) -> Person:
         """With whom the appointment is."""
-        return self.diaries[0].provider
+        return self.scene.diary(self.booking.practitioner).provider
 
 
-class RescheduleToMonday(Task[RescheduleToMondayParams]):
+class RescheduleToMonday(SceneTask[RescheduleToMondayParams, Practice, Booking]):
     """Move a patient's appointment with a doctor to an hour of next Monday.
 
-    Starting state: the patient's booked appointment with the doctor, its busy slot, the doctor's free slot at that
-        hour.
-    Decoys: the patient's booked appointment with a practitioner of swapped name, who is free at that hour too; the
-        patient's cancelled and past appointments with the doctor; one of another patient; slots of the doctor at that
-        hour that are blocked, on the days before and after, a week later and a week earlier, which is today where
-        today is a Monday; free and busy ones at other hours of the day.
+    Starting state: three patients who have booked appointments with most of three doctors; these share given names and
+        family names. The doctor has one free slot at that hour.
+    Decoys: a past appointment and one that is not booked of each patient with each doctor; slots of the doctors, free
+        or not, at that and other hours of that Monday, on the days before and after, a week later and a week earlier,
+        which is today where today is a Monday.
     Checks: the appointment in the new slot with its times and else unchanged; the old slot free, the new one busy,
         both else unchanged; the answer names the appointment and the new slot.
     Light: the appointment and both slots were updated.
@@ -116,60 +118,45 @@ class RescheduleToMonday(Task[RescheduleToMondayParams]):
     )
     answer = IdsAnswer(("Appointment", "Slot"))
     gold_steps = 8
+    fewest = 3
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {"Appointment": {"comment": "Moved at the patient's wish"}}
 
-    def sample(self, rng: random.Random, world: World) -> RescheduleToMondayParams:
-        """Draw people and times."""
-        ids = Ids(rng, world, 40)
-        person = new_person(rng, world, ids.new())
-        other = relative_with(rng, person, ids.new(), given=other_given(rng, person))
-        doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
-        diaries = (
-            Diary(id=ids.new(), provider=doctor),
-            Diary(id=ids.new(), provider=swapped(rng, doctor, ids.new())),
-        )
-        today, monday = world.now.date(), next_weekday(world.now, _MONDAY)
-        hour, free_hour, busy_hour = rng.sample(_HOURS, 3)
-        target = new_opening(ids, diaries[0], at(monday, hour), _MINUTES)
-        to_come = [n for n in range(1, 14) if (today + timedelta(days=n)).weekday() != _MONDAY]
-        days = rng.sample(to_come, 4)
-
-        def booking(who: Person, diary: Diary, days: int, status: str = "booked") -> Booking:
-            start = at(today + timedelta(days=days), rng.choice(_HOURS))
-            return new_booking(rng, ids, who, diary, start, _MINUTES, status)
-
-        return RescheduleToMondayParams(
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw the slots of several doctors, and patients who have appointments with most of them."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
+        diaries, others = new_doctors(rng, world, ids, _DOCTORS)
+        hours = rng.sample(_HOURS, _COMMON_HOURS)
+        monday = next_weekday(world.now, _MONDAY)
+        return Practice(
             now=instant(world.now),
-            patient=person,
-            other=other,
+            people=people,
             diaries=diaries,
-            booking=booking(person, diaries[0], days[0]),
-            others=(
-                booking(person, diaries[1], days[1]),
-                booking(person, diaries[0], days[2], "cancelled"),
-                booking(person, diaries[0], -rng.randrange(2, 60)),
-                booking(other, diaries[0], days[3]),
+            bookings=tuple(
+                one
+                for person in people
+                for diary in diaries
+                if rng.random() < _OFTEN
+                for one in _bookings(rng, ids, world.now, person, diary)
             ),
-            target=target,
-            decoys=(
-                moved_opening(target, ids.new(), schedule=diaries[1].id),
-                moved_opening(target, ids.new(), status="busy-unavailable"),
-                moved_opening(target, ids.new(), start=at(monday, free_hour)),
-                moved_opening(target, ids.new(), start=at(monday, busy_hour), status="busy"),
-                *(moved_opening(target, ids.new(), start=at(monday + timedelta(days=n), hour)) for n in (-7, -1, 1, 7)),
-            ),
+            others=others,
+            openings=tuple(one for diary in diaries for one in _openings(rng, ids, monday, hours, diary)),
         )
 
-    def setup(self, p: RescheduleToMondayParams, world: World) -> list[Resource]:
-        """People, schedules, slots, appointments."""
-        bookings = (p.booking, *p.others)
-        return [
-            patient(p.patient),
-            patient(p.other),
-            *clinic_resources((), p.diaries, world),
-            *map(slot, (p.target, *p.decoys, *(one.opening for one in bookings))),
-            *map(booked, bookings),
-        ]
+    def candidates(self, scene: Practice) -> dict[str, list[Booking]]:
+        """The only appointment of a patient and a doctor, if the doctor is free at some hour of that Monday."""
+        free = [diary for diary in scene.diaries if _free(scene, diary)]
+        found = (_only_booking(scene, person.id, diary.provider.id) for person in scene.people for diary in free)
+        return {"": [one for one in found if one is not None]}
+
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Booking) -> RescheduleToMondayParams:
+        """The appointment and one of the hours at which its doctor is free."""
+        opening = rng.choice(_free(scene, scene.diary(chosen.practitioner)))
+        return RescheduleToMondayParams(scene=scene, booking=chosen, opening=opening)
+
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
+        """All that the practice has on file."""
+        return scene.resources(world)
 
     def words(self, p: RescheduleToMondayParams, world: World) -> dict[str, str]:
         """Names, the patient's id, and the hour."""
@@ -177,16 +164,16 @@ class RescheduleToMonday(Task[RescheduleToMondayParams]):
             "patient": p.patient.name,
             "id": p.patient.id,
             "doctor": p.doctor.name,
-            "hour": p.target.start[11:13],
+            "hour": p.opening.start[11:13],
         }
 
     def gold(self, p: RescheduleToMondayParams, fhir: Fhir) -> Gold:
         """Find doctor, appointment and slots; move; take the new slot, free the old one."""
         doctor_id = yield from find_practitioner(p.doctor)
         with_doctor = {"patient": p.patient.id, "practitioner": doctor_id}
-        query = {**with_doctor, "status": "booked", "date": f"gt{p.now}"}
+        query = {**with_doctor, "status": "booked", "date": f"gt{p.scene.now}"}
         found = next(entries((yield Get("/Appointment", query))))
-        query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.target.start, "status": "free"}
+        query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.opening.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
         left = yield Get(f"/{found['slot'][0]['reference']}")
         yield Put(f"/Slot/{free['id']}", {**free, "status": "busy"})
@@ -196,25 +183,28 @@ class RescheduleToMonday(Task[RescheduleToMondayParams]):
 
     def near_misses(self, p: RescheduleToMondayParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Another slot, or another appointment, moved consistently; a new appointment."""
-        for opening in p.decoys:
-            yield f"moves it to Slot/{opening.id}", _moving(p.booking, slot(opening))
-        for one in p.others:
-            yield f"moves the {one.status} one at {one.opening.start}", _moving(one, slot(p.target))
-        (move, take, leave, _) = _moving(p.booking, slot(p.target))
-        made = {**_moved(booked(p.booking), slot(p.target)), "id": "mine"}
+        others = [one for one in p.scene.openings if one.id != p.opening.id]
+        for opening in others:
+            if opening.schedule == p.opening.schedule or opening.start == p.opening.start:
+                yield f"moves it to Slot/{opening.id}", _moving(p.booking, slot(opening))
+        for one in p.scene.bookings:
+            if one.id != p.booking.id and (one.patient == p.patient.id or one.practitioner == p.doctor.id):
+                yield f"moves the {one.status} one at {one.start}", _moving(one, slot(p.opening))
+        (move, take, leave, _) = _moving(p.booking, slot(p.opening))
+        made = {**_moved(booked(p.booking), slot(p.opening)), "id": "mine"}
         off = Put(f"/Appointment/{p.booking.id}", {**booked(p.booking), "status": "cancelled"})
         new = [Put("/Appointment/mine", made), off, take, leave]
-        yield "cancels it and makes a new one", [*new, Finish(["mine", p.target.id])]
+        yield "cancels it and makes a new one", [*new, Finish(["mine", p.opening.id])]
         yield "answers the old slot", [move, take, leave, Finish([p.booking.id, p.booking.opening.id])]
 
     def touches(self, p: RescheduleToMondayParams) -> tuple[Touch, ...]:
         """The appointment and both slots."""
-        slots = (Touch("updated", "Slot", one.id) for one in (p.booking.opening, p.target))
+        slots = (Touch("updated", "Slot", one.id) for one in (p.booking.opening, p.opening))
         return (Touch("updated", "Appointment", p.booking.id), *slots)
 
     def rests_on(self, p: RescheduleToMondayParams) -> tuple[str, ...]:
         """The appointment and both slots."""
-        return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.opening.id}", f"Slot/{p.target.id}")
+        return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.opening.id}", f"Slot/{p.opening.id}")
 
     def checks(self, p: RescheduleToMondayParams, end: EndState) -> Iterator[Check]:
         """The appointment, the slots, the answer."""
@@ -222,10 +212,63 @@ class RescheduleToMonday(Task[RescheduleToMondayParams]):
         yield from updated(
             end, "Appointment", p.booking.id, changing=changing, may_add=NEW_REMARKS, called="appointment"
         )
-        yield from place_checks(end, end.after_update("Appointment", p.booking.id), p.target)
+        yield from place_checks(end, end.after_update("Appointment", p.booking.id), p.opening)
         yield from slot_checks(end, p.booking.opening, "free", called="old slot")
-        yield from slot_checks(end, p.target, "busy", called="new slot")
-        yield answered(end, Appointment=p.booking.id, Slot=p.target.id)
+        yield from slot_checks(end, p.opening, "busy", called="new slot")
+        yield answered(end, Appointment=p.booking.id, Slot=p.opening.id)
+
+
+def _bookings(rng: random.Random, ids: Ids, now: datetime, person: Person, diary: Diary) -> Iterator[Booking]:
+    """Appointments of a patient with a doctor: one to come, a past one, and one that is not booked."""
+    to_come = [n for n in range(1, 14) if (now + timedelta(days=n)).weekday() != _MONDAY]
+
+    def booking(days: int, status: str = "booked", *, in_slot: bool = False) -> Booking:
+        start = at(now.date() + timedelta(days=days), rng.choice(_HOURS))
+        return new_booking(rng, ids, person, diary, start, _MINUTES, status, in_slot=in_slot)
+
+    yield booking(rng.choice(to_come), in_slot=True)
+    yield booking(-rng.randrange(1, 60))
+    yield booking(rng.choice(to_come), rng.choice(("cancelled", "pending", "proposed")))
+
+
+def _openings(rng: random.Random, ids: Ids, monday: date, hours: Sequence[int], diary: Diary) -> Iterator[Opening]:
+    """Slots of a doctor at some hours, free or not, on that Monday; at one of them, on days around it."""
+
+    def opening(days: int, hour: int, status: str = "free") -> Opening:
+        return new_opening(ids, diary, at(monday + timedelta(days=days), hour), _MINUTES, status)
+
+    for hour in hours:
+        statuses = ("free", rng.choice(("busy", "busy-unavailable", "busy-tentative")))
+        yield from (opening(0, hour, status) for status in statuses if rng.random() < _OFTEN)
+    yield from (opening(days, rng.choice(hours)) for days in (-7, -2, -1, 1, 7))
+
+
+def _only_booking(scene: Practice, patient: str, doctor: str) -> Booking | None:
+    """The only appointment of a patient with a doctor that is booked and to come."""
+    return only_one(
+        scene.bookings,
+        lambda one: one.patient == patient,
+        lambda one: one.practitioner == doctor,
+        lambda one: one.status == "booked",
+        lambda one: one.start > scene.now,
+    )
+
+
+def _free(scene: Practice, diary: Diary) -> list[Opening]:
+    """The doctor's slots of that Monday that are not found without doctor, time and status."""
+    day = next_weekday(parse_instant(scene.now), _MONDAY).isoformat()
+    starts = dict.fromkeys(one.start for one in scene.openings if one.start.startswith(day))
+    found = (_free_at(scene, diary, start) for start in starts)
+    return [one for one in found if one is not None]
+
+
+def _free_at(scene: Practice, diary: Diary, start: str) -> Opening | None:
+    return only_one(
+        scene.openings,
+        lambda one: one.start == start,
+        lambda one: one.schedule == diary.id,
+        lambda one: one.status == "free",
+    )
 
 
 def _moved(appointment: Resource, free: Resource) -> Resource:

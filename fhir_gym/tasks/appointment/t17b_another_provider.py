@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get, Put
@@ -17,70 +18,93 @@ from fhir_gym.tasks.appointment.bookings import (
     answered,
     booked,
     new_booking,
+    new_opening,
+    only_one,
     participants_check,
     place_checks,
 )
-from fhir_gym.tasks.appointment.clinic import Opening, moved_opening, slot, slot_checks
-from fhir_gym.tasks.appointment.openings import AT_PLACE, NEXT_WEEKDAY, Diary, Place, clinic_resources, new_clinic
+from fhir_gym.tasks.appointment.clinic import Opening, slot, slot_checks
+from fhir_gym.tasks.appointment.openings import AT_PLACE, NEXT_WEEKDAY, Diary, Place, new_places
+from fhir_gym.tasks.appointment.practice import Practice
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.clock import WEEKDAYS, at, next_weekday
+from fhir_gym.tasks.clock import WEEKDAYS, at, instant, parse_instant
 from fhir_gym.tasks.compare import differences
+from fhir_gym.tasks.crowd import NAME, crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, new_person, other_given, patient, relative_with
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person, new_person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "AnotherProvider", "AnotherProviderParams"]
 
 _MINUTES = 60
 _HOURS = range(8, 17)
+_PATIENTS = 4
 _PROVIDERS = 3
+_MOMENTS = 2
+_OTHER_OPENINGS = 12
+_OFTEN = 0.8
+_TAKEN = ("busy", "busy-unavailable", "busy-tentative")
 
 
-class AnotherProviderParams(Params):
+class AnotherProviderParams(SceneParams):
     """Values of task 17b.
 
     Attributes:
-        patient: Whose appointment.
-        other: Another patient.
-        places: The clinic, and its annex.
-        diaries: The schedules of the provider who declined, of the one who is free, of one who is not, and of one at
-            the annex.
-        weekday: Day of the appointment, Monday being 0.
+        scene: Patients, places, providers, appointments, slots.
         booking: The appointment to move.
-        others: Other appointments.
-        target: The slot to move it to.
-        decoys: Other slots.
+        opening: The slot to move it to.
     """
 
-    patient: Person
-    other: Person
-    places: tuple[Place, Place]
-    diaries: tuple[Diary, ...]
-    weekday: int
+    scene: Practice
     booking: Booking
-    others: tuple[Booking, ...]
-    target: Opening
-    decoys: tuple[Opening, ...]
+    opening: Opening
+
+    @property
+    def patient(self) -> Person:
+        """Whose appointment."""
+        return self.scene.patient(self.booking.patient)
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        here = self.scene.diary(self.booking.practitioner).place
+        return next(one for one in self.scene.places if one.reference == here)
 
     @property
     def new_provider(self) -> Person:
         """Who is free at that time."""
-        return self.diaries[1].provider
+        return next(one.provider for one in self.scene.diaries if one.id == self.opening.schedule)
 
 
-class AnotherProvider(Task[AnotherProviderParams]):
+class Declined(Params):
+    """An appointment that could be moved.
+
+    Attributes:
+        booking: The appointment.
+        opening: The slot of another provider.
+    """
+
+    booking: Booking
+    opening: Opening
+
+    @property
+    def target(self) -> str:
+        """The appointment."""
+        return self.booking.target
+
+
+class AnotherProvider(SceneTask[AnotherProviderParams, Practice, Declined]):
     """Move an appointment that a provider declined to another provider at the same time.
 
-    Starting state: the patient's proposed appointment, which its practitioner declined, and its busy slot; one other
-        provider of the clinic with a free slot at that time.
-    Decoys: a free slot at that time of the provider who declined, and of one at another place whose name starts with
-        the clinic's; a provider of the clinic whose slots at that time are taken; free slots of the new provider at
-        another hour, the days before and after, a week later and a week earlier; the patient's proposed and booked
-        appointments on other days, and a cancelled one on that day; another patient's at that time.
+    Starting state: four patients, whose proposed appointments practitioners of two places have declined; at each of two
+        moments two at each place, where both practitioners have a free slot then and a third one is taken.
+    Decoys: the others' appointments and slots; another proposed appointment of each patient; often a cancelled one at
+        that time; free slots at other hours, the days before and after, a week later and a week earlier.
     Checks: one appointment booked in that slot with its times, the patient and the new provider, both accepted: the
         old one, else unchanged, or a new one, the old one being cancelled and else unchanged; the old slot free, the
         new one busy, both else unchanged; the answer names the appointment that is booked now and its slot.
@@ -125,69 +149,67 @@ class AnotherProvider(Task[AnotherProviderParams]):
     )
     answer = IdsAnswer(("Appointment", "Slot"))
     gold_steps = 7
+    fewest = 3
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {"Appointment": {"comment": "Another provider steps in"}}
 
-    def sample(self, rng: random.Random, world: World) -> AnotherProviderParams:
-        """Draw people, the clinic, and times."""
-        ids = Ids(rng, world, 50)
-        person = new_person(rng, world, ids.new())
-        other = relative_with(rng, person, ids.new(), given=other_given(rng, person))
-        places, diaries = new_clinic(rng, world, ids, _PROVIDERS)
-        declined, free, taken, annex = diaries
-        weekday = rng.randrange(7)
-        day = next_weekday(world.now, weekday)
-        hour, other_hour, last_hour = rng.sample(_HOURS, 3)
-
-        def booking(who: Person, diary: Diary, days: int, hour: int, status: str) -> Booking:
-            start = at(day + timedelta(days=days), hour)
-            return new_booking(rng, ids, who, diary, start, _MINUTES, status)
-
-        moving = booking(person, declined, 0, hour, "proposed")
-        target = moved_opening(moving.opening, ids.new(), schedule=free.id, status="free")
-        return AnotherProviderParams(
-            patient=person,
-            other=other,
-            places=places,
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw two places where at each of two moments two appointments were declined and both providers are free."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
+        providers = [
+            new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2 * _PROVIDERS)
+        ]
+        places = new_places(rng, ids, providers[0].city, providers[0].state)
+        diaries = tuple(
+            Diary(id=ids.new("Schedule"), provider=one, place=places[n % 2].reference)
+            for n, one in enumerate(providers)
+        )
+        days = rng.sample(range(1, 8), _MOMENTS + 1)
+        moments = [at(world.now.date() + timedelta(days=day), rng.choice(_HOURS)) for day in days]
+        desk = _Desk(rng, ids, diaries)
+        bookings: list[Booking] = []
+        openings: list[Opening] = []
+        for moment in moments[:_MOMENTS]:
+            patients = rng.sample(people, len(people))
+            for here in (diaries[::2], diaries[1::2]):
+                first, second, third = rng.sample(here, _PROVIDERS)
+                for diary in (first, second):
+                    bookings += desk.declined(patients.pop(), diary, moment)
+                openings += (desk.opening(one, moment) for one in (first, second))
+                openings.append(desk.opening(third, moment, rng.choice(_TAKEN)))
+        bookings += (desk.booking(person, rng.choice(diaries), moments[-1]) for person in people)
+        openings += (desk.another_opening(moments[:_MOMENTS]) for _ in range(_OTHER_OPENINGS))
+        return Practice(
+            now=instant(world.now),
+            people=people,
             diaries=diaries,
-            weekday=weekday,
-            booking=moving,
-            others=(
-                booking(person, declined, 7, hour, "proposed"),
-                booking(person, declined, rng.choice((1, 2, 3)), hour, "booked"),
-                booking(person, taken, 0, last_hour, "cancelled"),
-                booking(other, taken, 0, hour, "proposed"),
-            ),
-            target=target,
-            decoys=(
-                moved_opening(target, ids.new(), schedule=declined.id),
-                moved_opening(target, ids.new(), schedule=annex.id),
-                moved_opening(target, ids.new(), schedule=taken.id, status="busy-unavailable"),
-                moved_opening(target, ids.new(), schedule=taken.id, start=at(day, other_hour)),
-                moved_opening(target, ids.new(), start=at(day, other_hour)),
-                *(moved_opening(target, ids.new(), start=at(day + timedelta(days=n), hour)) for n in (-7, -1, 1, 7)),
-            ),
+            bookings=tuple(bookings),
+            openings=tuple(openings),
+            places=places,
         )
 
-    def setup(self, p: AnotherProviderParams, world: World) -> list[Resource]:
-        """People, places, schedules, slots, appointments."""
-        bookings = (p.booking, *p.others)
-        return [
-            patient(p.patient),
-            patient(p.other),
-            *clinic_resources(p.places, p.diaries, world),
-            *map(slot, (p.target, *p.decoys, *(one.opening for one in bookings))),
-            *map(_on_file, bookings),
-        ]
+    def candidates(self, scene: Practice) -> dict[str, list[Declined]]:
+        """The proposed appointments for which there is one slot, neither found without all of the conditions."""
+        found = (_declined(scene, booking) for booking in scene.bookings)
+        return {"": [one for one in found if one is not None]}
+
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Declined) -> AnotherProviderParams:
+        """The appointment and the slot."""
+        return AnotherProviderParams(scene=scene, booking=chosen.booking, opening=chosen.opening)
+
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
+        """All that is on file at both places."""
+        return scene.resources(world)
 
     def words(self, p: AnotherProviderParams, world: World) -> dict[str, str]:
         """The patient, the clinic, and the time."""
         return {
             "patient": p.patient.name,
             "id": p.patient.id,
-            "clinic": p.places[0].name,
-            "place": p.places[0].id,
-            "weekday": WEEKDAYS[p.weekday],
-            "hour": p.target.start[11:13],
+            "clinic": p.place.name,
+            "place": p.place.id,
+            "weekday": WEEKDAYS[parse_instant(p.booking.start).weekday()],
+            "hour": p.booking.start[11:13],
         }
 
     def gold(self, p: AnotherProviderParams, fhir: Fhir) -> Gold:
@@ -195,7 +217,7 @@ class AnotherProvider(Task[AnotherProviderParams]):
         when = p.booking.opening.start
         query = {"patient": p.patient.id, "date": when, "status": "proposed"}
         found = next(entries((yield Get("/Appointment", query))))
-        query = {"schedule.actor": f"Location/{p.places[0].id}", "start": when, "status": "free"}
+        query = {"schedule.actor": f"Location/{p.place.id}", "start": when, "status": "free"}
         near = list(entries((yield Get("/Slot", {**query, "_include": "Slot:schedule"}))))
         providers = {f"Schedule/{one['id']}": _provider(one) for one in near if one["resourceType"] == "Schedule"}
         slots = ((one, providers[one["schedule"]["reference"]]) for one in near if one["resourceType"] == "Slot")
@@ -209,21 +231,24 @@ class AnotherProvider(Task[AnotherProviderParams]):
 
     def near_misses(self, p: AnotherProviderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Another slot, or another appointment, moved consistently; a new appointment beside the old one."""
-        for opening in p.decoys:
-            yield f"moves it to Slot/{opening.id}", self._moving(p, p.booking, opening)
-        for one in p.others:
-            yield f"moves the {one.status} one at {one.opening.start}", self._moving(p, one, p.target)
-        move, *slots, _ = self._moving(p, p.booking, p.target)
+        others = [one for one in p.scene.openings if one.id != p.opening.id]
+        for opening in others:
+            if opening.schedule == p.opening.schedule or opening.start == p.opening.start:
+                yield f"moves it to Slot/{opening.id}", self._moving(p, p.booking, opening)
+        for one in p.scene.bookings:
+            if one.id != p.booking.id and (one.patient == p.patient.id or one.start == p.booking.start):
+                yield f"moves the {one.status} one {one.id}", self._moving(p, one, p.opening)
+        move, *slots, _ = self._moving(p, p.booking, p.opening)
         make, off, *_, finish = self._anew(p)
-        old = _on_file(p.booking)
+        old = booked(p.booking)
         yield "makes a new one, the old one stays proposed", [make, *slots, finish]
         noshow = Put(off.url, {**old, "status": "noshow"})
         yield "makes a new one, the old one is a no-show", [make, noshow, *slots, finish]
         changed = Put(off.url, {**old, "status": "cancelled", "description": "Something else"})
         yield "makes a new one, the old one is cancelled and changed", [make, changed, *slots, finish]
         yield "moves it and makes a new one too", [make, move, *slots, finish]
-        yield "makes a new one, and answers the old one", [make, off, *slots, Finish([p.booking.id, p.target.id])]
-        yield "cancels only", [off, *slots, Finish([p.booking.id, p.target.id])]
+        yield "makes a new one, and answers the old one", [make, off, *slots, Finish([p.booking.id, p.opening.id])]
+        yield "cancels only", [off, *slots, Finish([p.booking.id, p.opening.id])]
 
     def equivalents(self, p: AnotherProviderParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Cancel and make anew."""
@@ -233,12 +258,12 @@ class AnotherProvider(Task[AnotherProviderParams]):
 
     def touches(self, p: AnotherProviderParams) -> tuple[Touch, ...]:
         """The appointment, perhaps a new one, both slots."""
-        slots = (Touch("updated", "Slot", one.id) for one in (p.booking.opening, p.target))
+        slots = (Touch("updated", "Slot", one.id) for one in (p.booking.opening, p.opening))
         return (Touch("updated", "Appointment", p.booking.id), Touch("created", "Appointment"), *slots)
 
     def rests_on(self, p: AnotherProviderParams) -> tuple[str, ...]:
         """The appointment and both slots."""
-        return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.opening.id}", f"Slot/{p.target.id}")
+        return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.opening.id}", f"Slot/{p.opening.id}")
 
     def checks(self, p: AnotherProviderParams, end: EndState) -> Iterator[Check]:
         """The appointment that stands now, the old one, the slots, the answer."""
@@ -256,7 +281,7 @@ class AnotherProvider(Task[AnotherProviderParams]):
         yield equal("appointment status", stands.get("status"), "booked")
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.new_provider.id}")
         yield participants_check(end, stands, both)
-        yield from place_checks(end, stands, p.target)
+        yield from place_checks(end, stands, p.opening)
         stayed = ("status",) if made else ("status", "participant", "slot", "start", "end")
         may_add = ("cancelationReason", *NEW_REMARKS) if made else NEW_REMARKS
         rest = differences(before, after, changing=stayed, may_add=may_add, base_url=end.base_url)
@@ -267,24 +292,21 @@ class AnotherProvider(Task[AnotherProviderParams]):
         wanted = "cancelled" if made else "as it is"
         yield Check(name="old appointment does not stand too", passed=over, expected=wanted, actual=status)
         yield from slot_checks(end, p.booking.opening, "free", called="old slot")
-        yield from slot_checks(end, p.target, "busy", called="new slot")
-        yield answered(end, Appointment=stands.get("id", "the id of the booked appointment"), Slot=p.target.id)
+        yield from slot_checks(end, p.opening, "busy", called="new slot")
+        yield answered(end, Appointment=stands.get("id", "the id of the booked appointment"), Slot=p.opening.id)
 
     def _moving(self, p: AnotherProviderParams, booking: Booking, to: Opening) -> list[Action]:
         """All that moves an appointment, and the answer."""
-        provider = next(diary.provider.id for diary in p.diaries if diary.id == to.schedule)
+        provider = next(diary.provider.id for diary in p.scene.diaries if diary.id == to.schedule)
         who = f"Patient/{booking.patient}"
         left = booking.opening
-        return [
-            Put(f"/Appointment/{booking.id}", _moved(_on_file(booking), who, slot(to), f"Practitioner/{provider}")),
-            Put(f"/Slot/{to.id}", {**slot(to), "status": "busy"}),
-            Put(f"/Slot/{left.id}", {**slot(left), "status": "free"}),
-            Finish([booking.id, to.id]),
-        ]
+        move = Put(f"/Appointment/{booking.id}", _moved(booked(booking), who, slot(to), f"Practitioner/{provider}"))
+        leave = [Put(f"/Slot/{left.id}", {**slot(left), "status": "free"})] if left.id else []
+        return [move, Put(f"/Slot/{to.id}", {**slot(to), "status": "busy"}), *leave, Finish([booking.id, to.id])]
 
     def _anew(self, p: AnotherProviderParams) -> list[Action]:
         """All that puts a new appointment in the place of the old one, and the answer."""
-        old, to, left = _on_file(p.booking), slot(p.target), slot(p.booking.opening)
+        old, to, left = booked(p.booking), slot(p.opening), slot(p.booking.opening)
         made = _moved(old, f"Patient/{p.patient.id}", to, f"Practitioner/{p.new_provider.id}")
         off = {**old, "status": "cancelled", "cancelationReason": {"text": "Provider declined"}}
         return [
@@ -296,11 +318,62 @@ class AnotherProvider(Task[AnotherProviderParams]):
         ]
 
 
-def _on_file(booking: Booking) -> Resource:
-    """An appointment; the practitioner declined it if it is proposed."""
-    answer = "declined" if booking.status == "proposed" else "accepted"
-    whole = booked(booking)
-    return {**whole, "participant": [whole["participant"][0], {**whole["participant"][1], "status": answer}]}
+class _Desk:
+    """Makes appointments and slots.
+
+    Args:
+        rng: Source of chance.
+        ids: Gives the ids.
+        diaries: The schedules of all providers.
+    """
+
+    def __init__(self, rng: random.Random, ids: Ids, diaries: Sequence[Diary]) -> None:
+        self._rng = rng
+        self._ids = ids
+        self._diaries = diaries
+
+    def opening(self, diary: Diary, start: datetime, status: str = "free") -> Opening:
+        """A slot."""
+        return new_opening(self._ids, diary, start, _MINUTES, status)
+
+    def another_opening(self, moments: Sequence[datetime]) -> Opening:
+        """A free slot of any provider at another time: another hour of one of the days, or the hour of another day."""
+        days, hours = self._rng.choice([(n, 0) for n in (-7, -1, 1, 7)] + [(0, n) for n in (-2, -1, 1, 2)])
+        start = self._rng.choice(moments) + timedelta(days=days, hours=hours)
+        return self.opening(self._rng.choice(self._diaries), start)
+
+    def booking(
+        self, person: Person, diary: Diary, start: datetime, status: str = "proposed", *, in_slot: bool = False
+    ) -> Booking:
+        """An appointment; the practitioner declined it if it is proposed."""
+        made = new_booking(self._rng, self._ids, person, diary, start, _MINUTES, status, in_slot=in_slot)
+        return made.model_copy(update={"practitioner_says": "declined"}) if status == "proposed" else made
+
+    def declined(self, person: Person, diary: Diary, start: datetime) -> Iterator[Booking]:
+        """An appointment that was declined; often another provider's at the same time, cancelled before."""
+        yield self.booking(person, diary, start, in_slot=True)
+        if self._rng.random() < _OFTEN:
+            yield self.booking(person, self._rng.choice(self._diaries), start, "cancelled")
+
+
+def _declined(scene: Practice, booking: Booking) -> Declined | None:
+    """An appointment and a slot for it, if each is the only one."""
+    declined = scene.diary(booking.practitioner)
+    here = {one.id for one in scene.diaries if one.place == declined.place}
+    only = only_one(
+        scene.bookings,
+        lambda one: one.patient == booking.patient,
+        lambda one: one.start == booking.start,
+        lambda one: one.status == "proposed",
+    )
+    opening = only_one(
+        scene.openings,
+        lambda one: one.start == booking.start,
+        lambda one: one.schedule in here,
+        lambda one: one.schedule != declined.id,
+        lambda one: one.status == "free",
+    )
+    return Declined(booking=booking, opening=opening) if only == booking and opening else None
 
 
 def _provider(schedule: Resource) -> str:

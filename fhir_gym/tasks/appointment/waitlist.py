@@ -6,27 +6,22 @@ import random
 from collections.abc import Collection, Iterator
 from datetime import UTC, date
 
-from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.appointment.bookings import Booking, booked
-from fhir_gym.tasks.appointment.clinic import slot
-from fhir_gym.tasks.appointment.openings import Diary, clinic_resources
+from fhir_gym.tasks.appointment.bookings import reason
+from fhir_gym.tasks.appointment.openings import Diary
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import parse_instant
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, new_person, other_given, patient, relative_with, swapped
+from fhir_gym.tasks.people import Person
 from fhir_gym.types import Json, Resource
 
 __all__ = [
     "WAITING",
     "Waiting",
-    "WaitlistParams",
     "day_of",
+    "new_waiting",
     "waiting_participants",
-    "waitlist_cast",
-    "waitlist_setup",
-    "waitlist_words",
     "waitlisted",
     "window_checks",
 ]
@@ -56,6 +51,26 @@ class Waiting(Params):
     description: str
     status: str = "waitlist"
 
+    @property
+    def target(self) -> str:
+        """The Appointment."""
+        return f"Appointment/{self.id}"
+
+
+def new_waiting(
+    rng: random.Random, ids: Ids, patient: Person, diary: Diary, start: str, end: str, status: str = "waitlist"
+) -> Waiting:
+    """An entry of a patient for a doctor; `start` and `end` are dates or instants."""
+    return Waiting(
+        id=ids.new("Appointment"),
+        patient=patient.id,
+        practitioner=diary.provider.id,
+        start=start,
+        end=end,
+        description=reason(rng),
+        status=status,
+    )
+
 
 def waiting_participants(patient_id: str, practitioner_id: str) -> list[Resource]:
     """A patient who wants to come and a practitioner who was not asked yet."""
@@ -75,57 +90,6 @@ def waitlisted(waiting: Waiting) -> Resource:
         "participant": waiting_participants(waiting.patient, waiting.practitioner),
         "requestedPeriod": [{"start": waiting.start, "end": waiting.end}],
     }
-
-
-class WaitlistParams(Params):
-    """Values that tasks 16a, 16b and 16c share.
-
-    Attributes:
-        patient: Who waits.
-        other: Another patient.
-        diaries: The schedules of the doctor, of a practitioner of swapped name, and of one of the same family name.
-        waiting: Entries of the waitlist that are none of the task's business, and such as were.
-        bookings: Appointments that have a time.
-    """
-
-    patient: Person
-    other: Person
-    diaries: tuple[Diary, Diary, Diary]
-    waiting: tuple[Waiting, ...]
-    bookings: tuple[Booking, ...]
-
-    @property
-    def doctor(self) -> Person:
-        """For whom the patient waits."""
-        return self.diaries[0].provider
-
-
-def waitlist_cast(rng: random.Random, world: World, ids: Ids) -> tuple[Person, Person, tuple[Diary, Diary, Diary]]:
-    """Two patients of the same family name, a practitioner and two who are easily mistaken for them."""
-    person = new_person(rng, world, ids.new())
-    other = relative_with(rng, person, ids.new(), given=other_given(rng, person))
-    doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
-    mirrored = swapped(rng, doctor, ids.new())
-    kin = relative_with(rng, doctor, ids.new(), given=other_given(rng, doctor))
-    first, second, third = (Diary(id=ids.new(), provider=one) for one in (doctor, mirrored, kin))
-    return person, other, (first, second, third)
-
-
-def waitlist_setup(p: WaitlistParams, world: World) -> list[Resource]:
-    """People, schedules, and what is on file of them."""
-    return [
-        patient(p.patient),
-        patient(p.other),
-        *clinic_resources((), p.diaries, world),
-        *map(waitlisted, p.waiting),
-        *(slot(one.opening) for one in p.bookings),
-        *map(booked, p.bookings),
-    ]
-
-
-def waitlist_words(p: WaitlistParams) -> dict[str, str]:
-    """Names and the patient's id."""
-    return {"patient": p.patient.name, "id": p.patient.id, "doctor": p.doctor.name}
 
 
 def day_of(value: Json) -> str | None:
