@@ -134,6 +134,7 @@ def would_have_seen(
     - A page counts if the agent saw all pages before it: an empty page far behind the end shows nothing.
     - A search whose answer had no further page is followed to its end, for the phantom may start a page the agent could
       not have known of.
+    - A phantom that differs from a record on file in some elements is shown if one of these is.
     - Each other record of the search must have been told apart: some request showed it in full, or enough of it to rule
       it out. So a search that matched nothing shows the phantom whatever form of result it asks for.
     - Where records like the phantom are there and known, a total shows the phantom if the search matches only those.
@@ -180,7 +181,7 @@ class _Counterfactual:
                 return _total(one.response) == 0 or self._only_known(one.request)
             if not _next_link(one.response):
                 now |= _on_further_pages(response, self._scratch)
-        if not now.keys() & self._wanted:
+        if not _changed(now, _shown(one.response)) & self._wanted:
             return False
         others = {found for found in (*now, *before) if _type_of(found) in self._types} - self._wanted - self._known
         return all(self._told_apart(found, seen.get(found, {})) for found in sorted(others))
@@ -198,6 +199,15 @@ class _Counterfactual:
         kind, _, id = reference.partition("/")
         whole = self._scratch.read(kind, id)
         return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
+
+
+def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource]) -> set[str]:
+    """The records that look another way now than then, beyond their `meta`, or were not shown then."""
+    return {
+        found
+        for found, resource in now.items()
+        if found not in then or {**resource, "meta": None} != {**then[found], "meta": None}
+    }
 
 
 class _Pages:

@@ -12,7 +12,7 @@ from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.billing import Cover, Insurer, counts_on, coverage, insurer_name
 from fhir_gym.tasks.appointment.households import Households, namesakes
 from fhir_gym.tasks.appointment.spans import Span, any_day, astride, between, common, day, in_turn, span
-from fhir_gym.tasks.bundles import entries
+from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
@@ -248,6 +248,12 @@ class SearchInsuranceAbsent(_SearchInsurance):
     def phantom(self, p: SearchInsuranceParams, world: World) -> list[Resource]:
         """A coverage in force to which somebody else subscribed, so that only looking by beneficiary shows it."""
         return [coverage(p.cover)]
+
+    def possible(self, p: SearchInsuranceParams, seen: Resource, phantoms: Sequence[Resource]) -> bool:
+        """Unless its beneficiary, its status or its period rules it out."""
+        beneficiary = reference("Patient", p.patient.id)
+        mine = seen.get("beneficiary", beneficiary) == beneficiary and seen.get("status", "active") == "active"
+        return mine and counts_on(p.day, seen.get("period"))
 
 
 TASKS = (SearchInsurancePresent, SearchInsuranceAbsent)

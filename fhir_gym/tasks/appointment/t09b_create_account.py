@@ -234,10 +234,14 @@ class CreateExistingAccount(_CreateAccount):
             yield f"reads and answers {decoy.status} {decoy.id}", [Get(url), Finish([decoy.id])]
 
     def equivalents(self, p: CreateAccountParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-        """Other look-ups."""
+        """Other look-ups, and a conditional create that finds the account."""
         for query in ({"patient": p.patient.id}, {"subject": p.patient.id, "_elements": "status"}):
             yield f"looks up {query}", [Get("/Account", query), gold[-1]]
         yield "reads the account", [Get(f"/Account/{_active(p)}"), gold[-1]]
+        condition = f"subject=Patient/{p.patient.id}&status=active"
+        entry = {"resource": _body(p), "request": {"method": "POST", "url": "Account", "ifNoneExist": condition}}
+        bundle = {"resourceType": "Bundle", "type": "transaction", "entry": [entry]}
+        yield "conditional create", [Post("/", bundle), gold[-1]]
 
     def must_look(self, p: CreateAccountParams) -> bool:
         """The right action is none."""

@@ -4,57 +4,78 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.billing import Guarantor, Ledger, account, in_days
-from fhir_gym.tasks.appointment.relatives import Relative, fitting, new_relative, related_person
+from fhir_gym.tasks.appointment.households import Households, kin, namesakes
+from fhir_gym.tasks.appointment.relatives import Relative
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import differences, is_within
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import updated
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "AddGuarantor", "AddGuarantorParams"]
 
 _ADULT = 18
+_NOT_ACTIVE = ("inactive", "inactive", "entered-in-error", "on-hold")
+_BEARERS = ((5,), (6,), (3, 3), (3, 4))
+"""How many patients bear each of the names."""
 
 
-class AddGuarantorParams(Params):
+class AddGuarantorParams(SceneParams):
     """Values of task 09c.
 
     Attributes:
+        scene: Patients, their relatives and accounts.
         today: The present day.
         patient: Whose account it is.
-        namesake: Another patient of the same name.
         guarantor: The relative to add.
-        others: Relatives who stand guarantor already, then one of the guarantor's name who belongs to the namesake.
         ledger: The account.
-        decoys: A closed account of the patient, and the namesake's.
     """
 
+    scene: Households
     today: str
     patient: Person
-    namesake: Person
     guarantor: Relative
-    others: tuple[Relative, ...]
     ledger: Ledger
-    decoys: tuple[Ledger, ...]
 
 
-class AddGuarantor(Task[AddGuarantorParams]):
+class OpenAccount(Params):
+    """An account that may get another guarantor.
+
+    Attributes:
+        ledger: The account.
+        relatives: Relatives of the patient who are no guarantors of it and have namesakes who are related to others.
+    """
+
+    ledger: Ledger
+    relatives: tuple[Relative, ...]
+
+    @property
+    def target(self) -> str:
+        """The account."""
+        return f"Account/{self.ledger.id}"
+
+
+class AddGuarantor(SceneTask[AddGuarantorParams, Households, OpenAccount]):
     """Add a relative to an account as a guarantor.
 
-    Starting state: a patient with an active account that has one or two guarantors already, and the relative.
-    Decoys: the guarantors on the account (written over by a PUT of one entry), a closed account of the patient and a
-        namesake's account (the wrong one taken), a related person of the guarantor's name who belongs to the namesake.
+    Starting state: five to seven patients, whose names others bear too, with relatives. Each has an active account that
+        has one or two guarantors already. The prompt asks about one of these accounts, and a relative who is not yet
+        its guarantor.
+    Decoys: the guarantors on the account (written over by a PUT of one entry), other accounts of the patient and those
+        of namesakes (the wrong one taken), a related person of the guarantor's name who belongs to somebody else.
     Checks: the account has the relative as a guarantor once, in force; the others stand as they did; the rest of the
         account is unchanged; the answer is its id.
     Light: the account was updated and has a status and a guarantor's party.
@@ -86,44 +107,64 @@ class AddGuarantor(Task[AddGuarantorParams]):
     )
     answer = IdsAnswer(("Account",))
     gold_steps = 3
+    fewest = 4
 
-    def sample(self, rng: random.Random, world: World) -> AddGuarantorParams:
-        """Draw a patient, relatives and accounts."""
-        ids = Ids(rng, world, 9)
-        today = world.now.date()
-        person = new_person(rng, world, ids.new())
-        double = namesake(rng, person, ids.new())
-        relations = fitting(person, today, youngest=_ADULT)
-        guarantor = new_relative(rng, person, ids.new(), rng.choice(relations))
-        standing = [new_relative(rng, person, ids.new(), rng.choice(relations)) for _ in range(rng.randrange(1, 3))]
-        double_name = namesake(rng, guarantor.person, ids.new())
-        stranger = Relative(patient=double.id, person=double_name, relation=guarantor.relation)
-        opened = in_days(today, -rng.randrange(400, 900))
-        entries = [
-            Guarantor(party=one.person.id, start=rng.choice((None, in_days(today, -rng.randrange(30, 300)))))
-            for one in standing
-        ]
+    def draw_scene(self, rng: random.Random, world: World) -> Households:
+        """Draw namesakes with relatives, of whom some, not all, are guarantors of the active account."""
+        ids, today = Ids(rng, world), world.now.date()
+        people = namesakes(rng, world, ids, rng.choice(_BEARERS))
+        relatives = kin(rng, today, ids, people, (2, 3, 3), youngest=_ADULT)
+        ledgers = []
+        for person in people:
+            parties = [one.person.id for one in relatives if one.patient == person.id]
+            statuses = rng.choices(_NOT_ACTIVE, k=rng.randrange(1, 3))
+            for status in ("active", *statuses):
+                opened = rng.randrange(-900, -400)
+                number = rng.randrange(1 if status == "active" else 0, len(parties))
+                guarantors = [
+                    Guarantor(
+                        party=party,
+                        on_hold=rng.random() < 0.2,
+                        start=rng.choice((None, in_days(today, rng.randrange(-300, -30)))),
+                    )
+                    for party in rng.sample(parties, number)
+                ]
+                ledger = Ledger(
+                    id=ids.new("Account"),
+                    patient=person.id,
+                    status=status,
+                    opened=in_days(today, opened),
+                    closed=None if status in ("active", "on-hold") else in_days(today, rng.randrange(opened, 0)),
+                    guarantors=tuple(guarantors),
+                )
+                ledgers.append(ledger)
+        return Households(patients=people, relatives=relatives, ledgers=tuple(ledgers))
+
+    def candidates(self, scene: Households) -> dict[str, list[OpenAccount]]:
+        """Active accounts of patients who have a further relative whom somebody may take for somebody else's."""
+        bearers = Counter(one.person.name for one in scene.relatives)
+        found = []
+        for ledger in scene.ledgers:
+            standing = {one.party for one in ledger.guarantors}
+            free = [one for one in scene.relatives_of(ledger.patient) if one.person.id not in standing]
+            confusable = tuple(one for one in free if bearers[one.person.name] > 1)
+            if confusable and ledger.status == "active":
+                found.append(OpenAccount(ledger=ledger, relatives=confusable))
+        return {"": found}
+
+    def ask(self, rng: random.Random, world: World, scene: Households, chosen: OpenAccount) -> AddGuarantorParams:
+        """The account and one of the relatives."""
         return AddGuarantorParams(
-            today=today.isoformat(),
-            patient=person,
-            namesake=double,
-            guarantor=guarantor,
-            others=(*standing, stranger),
-            ledger=Ledger(id=ids.new(), patient=person.id, status="active", opened=opened, guarantors=tuple(entries)),
-            decoys=(
-                Ledger(id=ids.new(), patient=person.id, status="inactive", opened=opened, closed=today.isoformat()),
-                Ledger(id=ids.new(), patient=double.id, status="active", opened=opened),
-            ),
+            scene=scene,
+            today=world.now.date().isoformat(),
+            patient=scene.patient(chosen.ledger.patient),
+            guarantor=rng.choice(chosen.relatives),
+            ledger=chosen.ledger,
         )
 
-    def setup(self, p: AddGuarantorParams, world: World) -> list[Resource]:
+    def furnish(self, scene: Households, world: World) -> list[Resource]:
         """People, relatives, accounts."""
-        return [
-            patient(p.patient),
-            patient(p.namesake),
-            *map(related_person, (p.guarantor, *p.others)),
-            *map(account, (p.ledger, *p.decoys)),
-        ]
+        return scene.resources()
 
     def words(self, p: AddGuarantorParams, world: World) -> dict[str, str]:
         """The patient, the relative, the account."""
@@ -159,10 +200,13 @@ class AddGuarantor(Task[AddGuarantorParams]):
         yield "the new one on hold", put(*old, {**new, "onHold": True})
         yield "the new one until today", put(*old, {**new, "period": {"start": p.today, "end": p.today}})
         yield "the new one from next year on", put(*old, {**new, "period": {"start": f"{int(p.today[:4]) + 1}-12-31"}})
-        yield "an old one on hold", put(*({**one, "onHold": True} for one in old), new)
+        yield "old ones put on hold, or taken off", put(*({**one, "onHold": not one["onHold"]} for one in old), new)
         party = {"party": reference("Patient", p.patient.id)}
         yield "the patient", put(*old, party)
-        for other in p.others:
+        namesakes = (one for one in p.scene.relatives if one.person.name == p.guarantor.person.name)
+        for other in (*p.scene.relatives_of(p.patient.id), *namesakes):
+            if other == p.guarantor:
+                continue
             yield f"RelatedPerson/{other.person.id}", put(*old, {"party": reference("RelatedPerson", other.person.id)})
         yield "by name only", put(*old, {"party": {"display": p.guarantor.person.name}})
         bare = {name: whole[name] for name in ("resourceType", "id", "status", "guarantor")}

@@ -18,7 +18,7 @@ from tests.tasks.test_appointment import PACK
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
-KEYS = ("08a", "08b", "09b", "09d", "10a", "10b")
+KEYS = ("08a", "08b", "09b", "09c", "09d", "10a", "10b")
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -252,6 +252,19 @@ def test_a_new_guarantor_is_in_force_without_end(more: dict[str, Any], right: bo
     assert desk.failed([put, desk.gold[-1]]) == ([] if right else ["guarantor in force"])
 
 
+def test_the_guarantor_to_add_has_namesakes_and_the_account_others(hospital: World) -> None:
+    for k in range(30):
+        p: Any = get_task(PACK, "09c").variation(k, hospital).params
+        standing = {one.party for one in p.ledger.guarantors}
+        assert standing
+        assert p.guarantor.person.id not in standing
+        assert p.ledger in p.scene.ledgers_of(p.guarantor.patient)
+        assert len(p.scene.ledgers_of(p.patient.id)) > 1
+        alike = [one for one in p.scene.relatives if one.person.name == p.guarantor.person.name]
+        assert len(alike) > 1
+        assert {one.patient for one in alike} > {p.patient.id}
+
+
 def test_an_account_that_exists_is_not_created_again(hospital: World) -> None:
     desk = Desk("09d", hospital)
     p = desk.p
