@@ -234,7 +234,8 @@ def test_sex_and_age_have_to_be_looked_up() -> None:
         assert not episode("06", world, who, look, post, Finish([16.5, False]))
         assert not episode("06", world, who, look, post, Finish([16.5, 1]))
         assert not episode("06", world, who, look, post, Finish([16.5]))
-        assert not episode("06", world, who, look, post, Finish(["16.5", True]))
+        assert episode("06", world, who, look, post, Finish(["16.5", "true"]))
+        assert not episode("06", world, who, look, post, Finish(["16.5 g/dL", True]))
 
 
 def test_nobody_of_unknown_sex_is_asked_about() -> None:
