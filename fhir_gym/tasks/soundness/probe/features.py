@@ -59,8 +59,7 @@ class _Scene:
         for at, one in enumerate(records):
             self.by_kind.setdefault(one["resourceType"], []).append(at)
         self.row = {at: row for members in self.by_kind.values() for row, at in enumerate(members)}
-        self.links = Links(self.names, self.flats)
-        self.statuses = [_status(flat) for flat in self.flats]
+        self.links = Links(self.names, self.flats, [_status(flat) for flat in self.flats])
         self._columns: dict[str, Columns] = {}
         self._holders = _holders(self.flats)
 
@@ -87,7 +86,7 @@ class _Scene:
 
     def references(self, own: Sequence[int]) -> Columns:
         """Counts of the records one and two references away, by type and status, and their ranks."""
-        counted = [self.links.counts(at, self.statuses) for at in own]
+        counted = [self.links.counts(at) for at in own]
         columns: Columns = {}
         for name in sorted({name for one in counted for name in one}):
             counts = np.array([float(one[name]) for one in counted])
@@ -214,7 +213,9 @@ def _values(kind: str, flats: Sequence[Flat], background: Background) -> Columns
         same = np.array([float(counts[one]) for one in values])
         columns[f"{path} same"] = same
         columns[f"{path} share"] = same / len(flats)
-        columns |= {f"{path} same in {name}": _count(_equal(values) & group) for name, group in groups}
+        if groups:
+            equal = _equal(values)
+            columns |= {f"{path} same in {name}": _count(equal & group) for name, group in groups}
         usual = [background.usual(kind, path, one[0]) if one else -1 for one in values]
         columns[f"{path} usual"] = np.log1p(np.array(usual, float) + 1)
         if any(len(one) > 1 for one in values):
@@ -311,9 +312,8 @@ def _agreement(flats: Sequence[Flat]) -> Columns:
 
 def _ranks(name: str, values: Column, among: NDArray[np.bool_]) -> Columns:
     """Ranks from both ends among the records of a group, and from 0 to 1."""
-    with np.errstate(invalid="ignore"):
-        below = _count((values[:, None] > values[None, :]) & among)
-        above = _count((values[:, None] < values[None, :]) & among)
+    below = _count((values[:, None] > values[None, :]) & among)
+    above = _count((values[:, None] < values[None, :]) & among)
     unknown = np.isnan(values)
     below[unknown] = above[unknown] = np.nan
     return {
