@@ -15,10 +15,10 @@ from fhir_gym.tasks.clock import at
 from fhir_gym.tasks.crowd import NAME, crowd, mistakable
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, patient, practitioner
+from fhir_gym.tasks.people import Person, new_person, patient, practitioner
 from fhir_gym.types import Resource
 
-__all__ = ["FIRST_HALF_HOUR", "HALF_HOURS", "Practice", "half_hour", "new_doctors"]
+__all__ = ["FIRST_HALF_HOUR", "HALF_HOURS", "Practice", "half_hour", "new_diaries", "new_doctors"]
 
 FIRST_HALF_HOUR, HALF_HOURS = 16, 18
 """The first half hour of a working day, counted from midnight, and how many there are."""
@@ -68,6 +68,12 @@ class Practice(Params):
             *map(booked, self.bookings),
             *map(waitlisted, self.waiting),
         ]
+
+
+def new_diaries(rng: random.Random, world: World, ids: Ids, count: int) -> tuple[Diary, ...]:
+    """Schedules of doctors of any names."""
+    doctors = (new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(count))
+    return tuple(Diary(id=ids.new("Schedule"), provider=doctor) for doctor in doctors)
 
 
 def new_doctors(rng: random.Random, world: World, ids: Ids, busy: int) -> tuple[tuple[Diary, ...], tuple[Person, ...]]:

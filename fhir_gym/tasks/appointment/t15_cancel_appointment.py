@@ -30,6 +30,7 @@ from fhir_gym.tasks.appointment.practice import (
     HALF_HOURS,
     Practice,
     half_hour,
+    new_diaries,
     new_doctors,
 )
 from fhir_gym.tasks.bundles import entries
@@ -56,9 +57,10 @@ __all__ = [
 _MINUTES = 30
 _MONDAY = 0
 _LAST_HALF_HOUR = 47
-_BUSY = 3
+_FEWEST = 5
+_DOCTORS, _BUSY = 2, 3
 _DAYS, _MOST = 30, 7
-_SOMETIMES = 0.4
+_SOMETIMES = 0.3
 _NOT_BOOKED = ("cancelled", "pending", "proposed")
 _OTHERS = 4
 
@@ -99,7 +101,7 @@ class _Cancel(SceneTask[CancelAppointmentParams, Practice, Booking]):
         "Appointment": {"cancelationReason": {"text": "Patient called off"}}
     }
     fewest = 3
-    patients: ClassVar[int]
+    patients: ClassVar[tuple[int, ...]] = (9, 10)
     doing: ClassVar[str] = (
         "Set its status to cancelled and the status of its slot to free; leave everything else as it is, delete and "
         'create nothing. Finish with FINISH(["<appointment id>", "<slot id>"]).'
@@ -109,7 +111,7 @@ class _Cancel(SceneTask[CancelAppointmentParams, Practice, Booking]):
     def draw_bookings(
         self, rng: random.Random, ids: Ids, now: datetime, people: Sequence[Person], diaries: Sequence[Diary]
     ) -> Iterator[Booking]:
-        """The appointments of the patients, of whom those who are easily mistaken have several."""
+        """The appointments of the patients: several of those who are easily mistaken, one of the others."""
 
     @abstractmethod
     def asked_of(self, scene: Practice, person: Person) -> Booking | None:
@@ -122,10 +124,14 @@ class _Cancel(SceneTask[CancelAppointmentParams, Practice, Booking]):
     def draw_scene(self, rng: random.Random, world: World) -> Practice:
         """Draw people who are easily mistaken for each other, and the appointments of each."""
         ids = Ids(rng, world)
-        people = crowd(rng, world, partial(ids.new, "Patient"), self.patients, fewest=self.patients - 4)
-        diaries, others = new_doctors(rng, world, ids, _BUSY)
+        people = crowd(rng, world, partial(ids.new, "Patient"), rng.choice(self.patients), fewest=_FEWEST)
+        diaries, others = self.draw_doctors(rng, world, ids)
         bookings = tuple(self.draw_bookings(rng, ids, world.now, people, diaries))
         return Practice(now=instant(world.now), people=people, diaries=diaries, bookings=bookings, others=others)
+
+    def draw_doctors(self, rng: random.Random, world: World, ids: Ids) -> tuple[tuple[Diary, ...], tuple[Person, ...]]:
+        """Schedules, and doctors who have none."""
+        return new_diaries(rng, world, ids, _DOCTORS), ()
 
     def candidates(self, scene: Practice) -> dict[str, list[Booking]]:
         """One appointment of each patient who is not found without all of name and date of birth."""
@@ -192,18 +198,24 @@ class _Cancel(SceneTask[CancelAppointmentParams, Practice, Booking]):
 class _CancelNext(_Cancel):
     """The earliest appointment after the present counts."""
 
-    patients = 10
+    sees_another: ClassVar[bool] = False
 
     def draw_bookings(
         self, rng: random.Random, ids: Ids, now: datetime, people: Sequence[Person], diaries: Sequence[Diary]
     ) -> Iterator[Booking]:
-        """Whoever is easily mistaken has appointments with two doctors, past and to come, booked and not."""
+        """Whoever is easily mistaken has appointments past and to come, booked and not."""
         ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people) * _MOST)
-        for person in mistakable(people):
+        known = {one.id for one in mistakable(people)}
+        for person in people:
             own, other = rng.sample(diaries, 2)
+            if person.id not in known:
+                yield new_booking(rng, ids, person, own, half_hour(now, ahead.pop()), _MINUTES)
+                continue
             past = half_hour(now, -rng.randrange(1, _DAYS * HALF_HOURS))
             yield new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False)
-            plan = [(own, rng.choice(_NOT_BOOKED), False), (other, "booked", True), (own, "booked", True)]
+            plan = [(own, rng.choice(_NOT_BOOKED), False)]
+            plan += [(other, "booked", True)] if self.sees_another else []
+            plan.append((own, "booked", True))
             plan += [(own, "booked", rng.random() < _SOMETIMES) for _ in range(rng.randrange(1, 3))]
             for (diary, status, in_slot), number in zip(plan, sorted(ahead.pop() for _ in plan), strict=True):
                 yield new_booking(rng, ids, person, diary, half_hour(now, number), _MINUTES, status, in_slot=in_slot)
@@ -212,9 +224,9 @@ class _CancelNext(_Cancel):
 class CancelAppointment(_CancelNext):
     """Cancel a patient's next appointment and free its slot.
 
-    Starting state: ten patients who share names and dates of birth; those who cannot be found by two of the three have
-        appointments, and the patient is one of them.
-    Decoys: of each of them one in the past, one that is not booked before the next, and later ones.
+    Starting state: nine or ten patients who share names and dates of birth, each with a booked appointment; the patient
+        is one of those who cannot be found by two of the three.
+    Decoys: of each of those one in the past, one that is not booked before the next, and later ones.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: which appointment was cancelled counts, and the answer, which was compared with itself
@@ -284,6 +296,11 @@ class CancelWithProvider(_CancelNext):
         f"practitioner take part and which starts earliest after the present instant. {_Cancel.doing}"
     )
     gold_steps = 7
+    sees_another = True
+
+    def draw_doctors(self, rng: random.Random, world: World, ids: Ids) -> tuple[tuple[Diary, ...], tuple[Person, ...]]:
+        """Doctors who share given names and family names."""
+        return new_doctors(rng, world, ids, _BUSY)
 
     def asked_of(self, scene: Practice, person: Person) -> Booking | None:
         """The earliest one with a doctor that is booked and to come; with another doctor there is an earlier one."""
@@ -305,9 +322,9 @@ class CancelWithProvider(_CancelNext):
 class CancelMondayAppointment(_Cancel):
     """Cancel a patient's appointment next Monday and free its slot.
 
-    Starting state: nine patients who share names and dates of birth; those who cannot be found by two of the three have
-        one booked appointment on that Monday, and the patient is one of them.
-    Decoys: of each of them booked appointments the days before and after, often in the half hour next to midnight, a
+    Starting state: nine patients who share names and dates of birth, each with one booked appointment on that Monday;
+        the patient is one of those who cannot be found by two of the three.
+    Decoys: of each of those booked appointments the days before and after, often in the half hour next to midnight, a
         week later, and a week earlier, which is today where today is a Monday; two on that Monday that are not booked.
     Checks: that appointment cancelled, its slot free, both else unchanged, the answer names both.
     Light: the appointment and its slot were updated.
@@ -316,7 +333,7 @@ class CancelMondayAppointment(_Cancel):
     """
 
     key = "15c"
-    patients = 9
+    patients = (9,)
     title = "Cancel the next Monday appointment"
     required_tools = (
         ("search", "search", "update", "read", "update"),
@@ -349,9 +366,12 @@ class CancelMondayAppointment(_Cancel):
             in_slot = status == "booked" and start > now and (days == 0 or rng.random() < _SOMETIMES)
             return new_booking(rng, ids, person, rng.choice(diaries), start, _MINUTES, status, in_slot=in_slot)
 
-        for person in mistakable(people):
+        known = {one.id for one in mistakable(people)}
+        for person in people:
             times = rng.sample(range(FIRST_HALF_HOUR, FIRST_HALF_HOUR + HALF_HOURS), 8)
             yield booking(person, 0, times.pop())
+            if person.id not in known:
+                continue
             yield from (booking(person, 0, times.pop(), rng.choice(_NOT_BOOKED)) for _ in range(2))
             yield from (booking(person, days, times.pop()) for days in (-7, 7))
             # The last half hour before the day and the first one after it, for the day ends as it begins: at midnight.

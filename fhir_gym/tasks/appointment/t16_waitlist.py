@@ -22,8 +22,8 @@ from fhir_gym.tasks.appointment.bookings import (
     only_one,
     participants_check,
 )
-from fhir_gym.tasks.appointment.openings import DOCTOR, Diary
-from fhir_gym.tasks.appointment.practice import HALF_HOURS, Practice, half_hour, new_doctors
+from fhir_gym.tasks.appointment.openings import DOCTOR
+from fhir_gym.tasks.appointment.practice import HALF_HOURS, Practice, half_hour, new_diaries, new_doctors
 from fhir_gym.tasks.appointment.waitlist import (
     WAITING,
     Waiting,
@@ -41,7 +41,7 @@ from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource, updated
 from fhir_gym.tasks.params import Params, SceneParams
-from fhir_gym.tasks.people import Person, new_person
+from fhir_gym.tasks.people import Person
 from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
@@ -339,10 +339,7 @@ class RemoveFromWaitlist(SceneTask[RemoveFromWaitlistParams, Practice, Waiting])
         """Draw patients who have appointments of any status, and one entry or two."""
         ids = Ids(rng, world)
         people = crowd(rng, world, partial(ids.new, "Patient"), rng.randrange(6, 9), by=NAME)
-        doctors = (
-            new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(_DOCTORS)
-        )
-        diaries = tuple(Diary(id=ids.new("Schedule"), provider=doctor) for doctor in doctors)
+        diaries = new_diaries(rng, world, ids, _DOCTORS)
         bookings, waiting = [], []
         for person in people:
             mine = rng.choice(diaries)
