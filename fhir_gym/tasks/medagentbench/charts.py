@@ -20,7 +20,7 @@ JUST_IN = (8, 18)
 """How many minutes ago the newest result of all was taken, at least and at most; it is nobody's who is asked about."""
 _FINAL = ("final", "final", "final", "final", "corrected", "amended")
 _OLDEST = 400 * DAY_MINUTES
-_WITHDRAWN, _BESIDE, _OLD = (1, 1, 1, 1, 2, 3), (1, 1, 2, 2, 3), (1, 1, 2, 2, 3)
+_WITHDRAWN, _BESIDE, _OLD = (1, 1, 1, 1, 2, 3), (1, 1, 1, 2), (1, 1, 1, 2, 2)
 """How many results there are that do not count, of another test, and of before, each number equally often."""
 _LONG, _PAGE = 1 / 25, 22
 _TIE_DELAY, _EDGE_DELAY = 50, 90

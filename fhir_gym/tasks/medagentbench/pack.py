@@ -14,7 +14,7 @@ from fhir_gym.tasks.answers import answer_flag, answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import parse_instant
 from fhir_gym.tasks.crowd import mistakable
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
+from fhir_gym.tasks.people import Person, confusable_dates, new_person, patient, person_called
 from fhir_gym.types import Json, Resource
 
 __all__ = [
@@ -60,7 +60,7 @@ class Mrns:
         """
         for _ in range(_TRIES):
             mrn = f"S{self._rng.randrange(1_000_000, 10_000_000)}"
-            if mrn not in self._given and self._world.read("Patient", mrn) is None:
+            if mrn not in self._given and not self._world.holds("Patient", mrn):
                 self._given.add(mrn)
                 return mrn
         raise TaskError(f"the world {self._world.manifest.name} uses all record numbers that were tried ({_TRIES})")
@@ -80,7 +80,9 @@ def namesakes(rng: random.Random, world: World, size: int) -> list[Person]:
         left = size - len(people)
         person = new_person(rng, world, ids.new())
         others = left - 1 if left < 4 else rng.choice((1, 2) if left > 4 else (1,))
-        people += [person, *(namesake(rng, person, ids.new()) for _ in range(others))]
+        births = rng.sample(confusable_dates(person.birth_date), others)
+        name = person.given, person.family, person.gender
+        people += [person, *(person_called(rng, ids.new(), *name, birth) for birth in births)]
     return people
 
 

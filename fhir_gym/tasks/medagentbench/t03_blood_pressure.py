@@ -30,6 +30,7 @@ from fhir_gym.types import Json, Resource
 __all__ = ["TASKS", "BloodPressure", "BloodPressureParams"]
 
 _FEWEST = 5
+_EARLIER = (0, 0, 1, 1, 2)
 _SYSTEM = "http://terminology.hl7.org/CodeSystem/observation-category"
 
 
@@ -84,7 +85,7 @@ class BloodPressureParams(SceneParams):
 class BloodPressure(SceneTask[BloodPressureParams, Flowsheets, Whom]):
     """Record a blood pressure on the flowsheet of a patient named by name and date of birth.
 
-    Starting state: 9 to 13 people who share given names, family names and dates of birth, each with up to two blood
+    Starting state: 8 to 11 people who share given names, family names and dates of birth, each with up to two blood
         pressures of the last days. The patient is one of at least five who cannot be found by two of the three.
     Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: one new Observation for the patient: vital sign, code, time, status, both values, as text or components.
@@ -127,8 +128,8 @@ class BloodPressure(SceneTask[BloodPressureParams, Flowsheets, Whom]):
 
     def draw_scene(self, rng: random.Random, world: World) -> Flowsheets:
         """Draw people who share names and dates of birth, and earlier pressures."""
-        people = crowd(rng, world, Mrns(rng, world).new, rng.randrange(9, 14), fewest=_FEWEST)
-        owners = [one.id for one in people for _ in range(rng.randrange(3))]
+        people = crowd(rng, world, Mrns(rng, world).new, rng.randrange(8, 12), fewest=_FEWEST)
+        owners = [one.id for one in people for _ in range(rng.choice(_EARLIER))]
         ids = Ids(rng, world)
         pressures = []
         for owner in owners:

@@ -31,6 +31,7 @@ from fhir_gym.types import Json, Resource
 __all__ = ["TASKS", "Referral", "ReferralParams"]
 
 _FEWEST = 5
+_EARLIER = (0, 0, 1, 1, 2)
 _ORTHOPAEDICS = "306181000000106"
 _STATUSES = ("completed", "completed", "revoked", "active")
 _PRIORITIES = ("routine", "routine", "urgent", "stat")
@@ -111,7 +112,7 @@ class ReferralParams(SceneParams):
 class Referral(SceneTask[ReferralParams, Referrals, Whom]):
     """Order a referral to orthopaedic surgery with a free text, for a patient named by name and date of birth.
 
-    Starting state: 9 to 13 people who share given names, family names and dates of birth, with up to two referrals of
+    Starting state: 8 to 11 people who share given names, family names and dates of birth, with up to two referrals of
         the last years each. The patient is one of at least five who cannot be found by two of the three.
     Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: one new ServiceRequest for the patient: code, time, status, intent, priority, the text as its
@@ -151,8 +152,8 @@ class Referral(SceneTask[ReferralParams, Referrals, Whom]):
 
     def draw_scene(self, rng: random.Random, world: World) -> Referrals:
         """Draw people who share names and dates of birth, and their referrals."""
-        people = crowd(rng, world, Mrns(rng, world).new, rng.randrange(9, 14), fewest=_FEWEST)
-        owners = [one.id for one in people for _ in range(rng.randrange(3))]
+        people = crowd(rng, world, Mrns(rng, world).new, rng.randrange(8, 12), fewest=_FEWEST)
+        owners = [one.id for one in people for _ in range(rng.choice(_EARLIER))]
         ids = Ids(rng, world)
         earlier = [
             Earlier(
