@@ -30,7 +30,7 @@ class Concept(Params):
     @property
     def coding(self) -> dict[str, str]:
         """The Coding."""
-        return self.model_dump()
+        return {"system": self.system, "code": self.code, "display": self.display}
 
     @property
     def concept(self) -> Resource:

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 
+from fhir_gym.fhir.store.world import World
+from fhir_gym.tasks.appointment.households import Patients
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.concepts import SNOMED, Concept, codes_of
+from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import patient
 from fhir_gym.types import Resource
 
 __all__ = [
     "CLINICAL_STATUS",
+    "CONFIRMED",
+    "ENTERED_IN_ERROR",
     "PROBLEMS",
     "VERIFICATION_STATUS",
+    "Histories",
     "Problem",
     "condition",
     "entered_in_error",
+    "entry",
     "some_problems",
 ]
 
 CLINICAL_STATUS = "http://terminology.hl7.org/CodeSystem/condition-clinical"
 VERIFICATION_STATUS = "http://terminology.hl7.org/CodeSystem/condition-ver-status"
+CONFIRMED, ENTERED_IN_ERROR = "confirmed", "entered-in-error"
+"""Verification statuses: of what is so, and of what should never have been recorded."""
 _CATEGORY = "http://terminology.hl7.org/CodeSystem/condition-category"
+_CATEGORIES = ("problem-list-item", "encounter-diagnosis")
 
 PROBLEMS = tuple(
     Concept(system=SNOMED, code=code, display=display)
@@ -79,6 +91,29 @@ class Problem(Params):
     category: str
     recorded: str
 
+    @property
+    def mistaken(self) -> bool:
+        """Whether it should never have been recorded."""
+        return self.verification == ENTERED_IN_ERROR
+
+
+class Histories(Patients):
+    """Patients and their conditions; nothing in it is known to be the target.
+
+    Attributes:
+        problems: Their conditions.
+    """
+
+    problems: tuple[Problem, ...]
+
+    def resources(self) -> list[Resource]:
+        """All records."""
+        return [*map(patient, self.patients), *map(condition, self.problems)]
+
+    def problems_of(self, patient: str) -> list[Problem]:
+        """The conditions of a patient."""
+        return [one for one in self.problems if one.patient == patient]
+
 
 def condition(problem: Problem) -> Resource:
     """The Condition; one entered in error has no clinical status (FHIR constraint con-5)."""
@@ -86,7 +121,7 @@ def condition(problem: Problem) -> Resource:
     return {
         "resourceType": "Condition",
         "id": problem.id,
-        **(clinical if problem.verification != "entered-in-error" else {}),
+        **({} if problem.mistaken else clinical),
         "verificationStatus": {"coding": [{"system": VERIFICATION_STATUS, "code": problem.verification}]},
         "category": [{"coding": [{"system": _CATEGORY, "code": problem.category}]}],
         "code": problem.what.concept,
@@ -95,9 +130,42 @@ def condition(problem: Problem) -> Resource:
     }
 
 
+def entry(
+    rng: random.Random,
+    world: World,
+    ids: Ids,
+    patient: str,
+    what: Concept,
+    ago: int,
+    clinical: str,
+    verification: str = CONFIRMED,
+) -> Problem:
+    """A condition on file.
+
+    Args:
+        rng: Source of chance.
+        world: Whose present it is.
+        ids: Gives the id.
+        patient: Id of the patient.
+        what: What it is.
+        ago: How many days ago it was recorded.
+        clinical: Clinical status.
+        verification: Verification status.
+    """
+    return Problem(
+        id=ids.new("Condition"),
+        patient=patient,
+        what=what,
+        clinical=clinical,
+        verification=verification,
+        category=rng.choice(_CATEGORIES),
+        recorded=(world.now.date() - timedelta(days=ago)).isoformat(),
+    )
+
+
 def entered_in_error(condition: Resource) -> bool:
     """Whether a Condition should never have been recorded."""
-    return "entered-in-error" in codes_of(condition.get("verificationStatus"), VERIFICATION_STATUS)
+    return ENTERED_IN_ERROR in codes_of(condition.get("verificationStatus"), VERIFICATION_STATUS)
 
 
 def some_problems(rng: random.Random, count: int) -> list[Concept]:

@@ -24,7 +24,7 @@ from fhir_gym.tasks.people import (
 )
 from fhir_gym.types import Resource
 
-__all__ = ["Households", "kin", "namesakes"]
+__all__ = ["Households", "Patients", "kin", "namesakes"]
 
 _TRIES = 1_000
 _GENDERS = ("female", "male")
@@ -33,18 +33,34 @@ _AT_MOST_APART = 400
 _CHILD_OR_STUDENT = (5 * 365, 25 * 365)
 
 
-class Households(Params):
-    """What stands on the server; nothing in it is known to be the target.
+class Patients(Params):
+    """Who stands on the server; nobody is known to be the target.
 
     Attributes:
         patients: Patients, each of whom shares given and family name with another one.
+    """
+
+    patients: tuple[Person, ...]
+
+    def patient(self, id: str) -> Person:
+        """The patient with an id."""
+        return next(one for one in self.patients if one.id == id)
+
+    def namesakes(self, person: Person) -> list[str]:
+        """Ids of the other patients of the same name."""
+        return [one.id for one in self.patients if one.name == person.name and one.id != person.id]
+
+
+class Households(Patients):
+    """Patients and what belongs to them; nothing in it is known to be the target.
+
+    Attributes:
         relatives: Their relatives.
         insurers: Who insures them.
         covers: Their insurance.
         ledgers: Their accounts.
     """
 
-    patients: tuple[Person, ...]
     relatives: tuple[Relative, ...] = ()
     insurers: tuple[Insurer, ...] = ()
     covers: tuple[Cover, ...] = ()
@@ -59,14 +75,6 @@ class Households(Params):
             *map(coverage, self.covers),
             *map(account, self.ledgers),
         ]
-
-    def patient(self, id: str) -> Person:
-        """The patient with an id."""
-        return next(one for one in self.patients if one.id == id)
-
-    def namesakes(self, person: Person) -> list[str]:
-        """Ids of the other patients of the same name."""
-        return [one.id for one in self.patients if one.name == person.name and one.id != person.id]
 
     def relatives_of(self, patient: str) -> list[Relative]:
         """The relatives of a patient."""
@@ -92,7 +100,7 @@ def namesakes(
         rng: Source of chance.
         world: Where the names must be new.
         ids: Gives the ids.
-        sizes: How many bear each name, up to 6; up to four names.
+        sizes: How many bear each name, up to 12; up to four names.
         young: Whether they are children and students.
 
     Raises:

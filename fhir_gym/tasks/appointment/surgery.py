@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
+from fhir_gym.tasks.appointment.households import Patients
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.compare import same_moment
 from fhir_gym.tasks.concepts import SNOMED, Concept
 from fhir_gym.tasks.params import Params
+from fhir_gym.tasks.people import patient
 from fhir_gym.types import Json, Resource
 
-__all__ = ["IMAGING", "OPERATIONS", "SCANS", "SURGICAL", "Plan", "another", "on_day", "plan_request"]
+__all__ = ["IMAGING", "OPERATIONS", "SCANS", "SURGICAL", "Plan", "Surgeries", "on_day", "plan_request"]
 
 
 def _concepts(*pairs: tuple[str, str]) -> tuple[Concept, ...]:
@@ -59,6 +59,26 @@ class Plan(Params):
     when: str
 
 
+class Surgeries(Patients):
+    """Patients and orders for procedures; nothing in it is known to be the target.
+
+    Attributes:
+        plans: The orders.
+        today: The date of the present.
+    """
+
+    plans: tuple[Plan, ...]
+    today: str
+
+    def resources(self) -> list[Resource]:
+        """All records."""
+        return [*map(patient, self.patients), *map(plan_request, self.plans)]
+
+    def plans_of(self, patient: str) -> list[Plan]:
+        """The orders for a patient."""
+        return [one for one in self.plans if one.patient == patient]
+
+
 def plan_request(plan: Plan) -> Resource:
     """The ServiceRequest."""
     return {
@@ -71,11 +91,6 @@ def plan_request(plan: Plan) -> Resource:
         "subject": reference("Patient", plan.patient),
         "occurrenceDateTime": plan.when,
     }
-
-
-def another(rng: random.Random, operation: Concept) -> Concept:
-    """Another operation."""
-    return rng.choice([one for one in OPERATIONS if one != operation])
 
 
 def on_day(request: Resource, day: str) -> bool:

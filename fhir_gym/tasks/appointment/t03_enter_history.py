@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Post, Put
@@ -13,11 +12,14 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.appointment.history import (
     CLINICAL_STATUS,
+    ENTERED_IN_ERROR,
     VERIFICATION_STATUS,
+    Histories,
     Problem,
-    condition,
+    entry,
     some_problems,
 )
+from fhir_gym.tasks.appointment.households import namesakes
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import Concept, codes_of, concept_checks
@@ -25,40 +27,72 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "EnterHistory", "EnterHistoryParams"]
 
 _STATUSES = ("active", "active", "inactive", "resolved")
+_BEARERS = ((6,), (3, 3), (2, 4))
+"""How many patients bear each of the names."""
+_FEWEST = 4
+_PAST = 1_700
 
 
-class EnterHistoryParams(Params):
+class EnterHistoryParams(SceneParams):
     """Values of task 03.
 
     Attributes:
+        scene: Patients and their conditions.
         person: Whose history.
-        namesake: Another patient of the same name.
         what: The condition.
         clinical: Its clinical status.
-        decoys: Conditions on file: the same one of the patient, entered in error; the same one of the namesake;
-            another one of the patient.
     """
 
+    scene: Histories
     person: Person
-    namesake: Person
     what: Concept
     clinical: str
-    decoys: tuple[Problem, ...]
+
+    @property
+    def decoys(self) -> list[Problem]:
+        """Conditions on file: those of the patient, and the same one of namesakes."""
+        named = self.scene.namesakes(self.person)
+        return [
+            one
+            for one in self.scene.problems
+            if one.patient == self.person.id or (one.patient in named and one.what == self.what)
+        ]
 
 
-class EnterHistory(Task[EnterHistoryParams]):
+class Missing(Params):
+    """A patient without a condition.
+
+    Attributes:
+        patient: Id of the patient.
+        what: The condition.
+    """
+
+    patient: str
+    what: Concept
+
+    @property
+    def target(self) -> str:
+        """The patient."""
+        return f"Patient/{self.patient}"
+
+
+class EnterHistory(SceneTask[EnterHistoryParams, Histories, Missing]):
     """Enter medical history.
 
-    Starting state: the patient, with another condition.
-    Decoys: the same condition of the patient, entered in error (to be written over); the same one of a namesake.
+    Starting state: six patients of one or two names, with two or three conditions each, one of them entered in error;
+        all of them have the same few. The patient is by lot one of those who lack, but for the error, what a namesake
+        has.
+    Decoys: the same condition of the patient, entered in error (to be written over); the same one of a namesake;
+        another condition of the patient.
     Checks: exactly one new Condition of that patient with that code, display and clinical status, neither
         refuted nor entered in error; the answer is its id.
     Light: a new Condition with a subject, a clinical status and a code.
@@ -97,37 +131,38 @@ class EnterHistory(Task[EnterHistoryParams]):
         }
     }
 
-    def sample(self, rng: random.Random, world: World) -> EnterHistoryParams:
-        """Draw the patient, the condition, and what is on file."""
-        ids = Ids(rng, world, 5)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        what, another = some_problems(rng, 2)
+    def draw_scene(self, rng: random.Random, world: World) -> Histories:
+        """Draw namesakes, each with one condition entered in error and one or two that they have."""
+        ids = Ids(rng, world)
+        people = namesakes(rng, world, ids, rng.choice(_BEARERS))
+        common, problems = some_problems(rng, 3), []
+        for person in people:
+            mistaken, *others = rng.sample(common, rng.choice((2, 3)))
+            days = rng.sample(range(1, _PAST), 1 + len(others))
+            problems.append(entry(rng, world, ids, person.id, mistaken, days[0], "active", ENTERED_IN_ERROR))
+            for what, ago in zip(others, days[1:], strict=True):
+                problems.append(entry(rng, world, ids, person.id, what, ago, rng.choice(_STATUSES)))
+        return Histories(patients=people, problems=tuple(problems))
 
-        def on_file(who: Person, what: Concept, verification: str) -> Problem:
-            recorded = (world.now.date() - timedelta(days=rng.randrange(10, 3_000))).isoformat()
-            clinical, category = rng.choice(_STATUSES), rng.choice(("problem-list-item", "encounter-diagnosis"))
-            return Problem(
-                id=ids.new(),
-                patient=who.id,
-                what=what,
-                clinical=clinical,
-                verification=verification,
-                category=category,
-                recorded=recorded,
-            )
+    def candidates(self, scene: Histories) -> dict[str, list[Missing]]:
+        """Patients to whom a condition was ascribed in error that a namesake has."""
+        names = {person.id: person.name for person in scene.patients}
+        had = {(names[one.patient], one.what.code) for one in scene.problems if not one.mistaken}
+        found = [
+            Missing(patient=one.patient, what=one.what)
+            for one in scene.problems
+            if one.mistaken and (names[one.patient], one.what.code) in had
+        ]
+        return {"": found} if len(found) >= _FEWEST else {}
 
-        decoys = (
-            on_file(person, what, "entered-in-error"),
-            on_file(other, what, "confirmed"),
-            on_file(person, another, "confirmed"),
-        )
-        clinical = rng.choice(_STATUSES)
-        return EnterHistoryParams(person=person, namesake=other, what=what, clinical=clinical, decoys=decoys)
+    def ask(self, rng: random.Random, world: World, scene: Histories, chosen: Missing) -> EnterHistoryParams:
+        """The patient, the condition and its clinical status."""
+        person = scene.patient(chosen.patient)
+        return EnterHistoryParams(scene=scene, person=person, what=chosen.what, clinical=rng.choice(_STATUSES))
 
-    def setup(self, p: EnterHistoryParams, world: World) -> list[Resource]:
-        """Both patients, what is on file."""
-        return [patient(p.person), patient(p.namesake), *map(condition, p.decoys)]
+    def furnish(self, scene: Histories, world: World) -> list[Resource]:
+        """People, conditions."""
+        return scene.resources()
 
     def words(self, p: EnterHistoryParams, world: World) -> dict[str, str]:
         """Patient, condition, status."""
@@ -157,7 +192,7 @@ class EnterHistory(Task[EnterHistoryParams]):
         for status in ("entered-in-error", "refuted"):
             denied = {"coding": [{"system": VERIFICATION_STATUS, "code": status}]}
             yield f"{status}", [Post("/Condition", {**body, "verificationStatus": denied}), finish]
-        other = p.decoys[-1].what
+        other = next(one.what for one in p.decoys if one.what != p.what)
         both = {"coding": [p.what.coding, other.coding]}
         yield "two conditions in one code", [Post("/Condition", {**body, "code": both}), finish]
         for decoy in p.decoys:

@@ -4,50 +4,78 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import ClassVar
 
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.history import Problem, condition, entered_in_error, some_problems
+from fhir_gym.tasks.appointment.history import (
+    CONFIRMED,
+    ENTERED_IN_ERROR,
+    Histories,
+    Problem,
+    condition,
+    entered_in_error,
+    entry,
+    some_problems,
+)
+from fhir_gym.tasks.appointment.households import namesakes
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "SearchHistoryEmpty", "SearchHistoryParams", "SearchHistoryPresent"]
 
-_PAST = 5_000
-_SPAN = 60
-"""Days between two records of the patient, at most."""
+_HISTORY, _NONE = "history", "none"
+_NAMESAKES = (11, 11, 12)
+"""How many patients bear the same name."""
+_WITH_HISTORY = (6, 6, 7)
+"""How many of them have a medical history."""
+_FEWEST = 4
+_PAST = 1_700
+"""Days: worlds go back about five years, so that the oldest record of all is not always one of these."""
+_PASSED = ("inactive", "resolved")
+_CLINICAL = ("active", "active", "resolved")
 
 
-class SearchHistoryParams(Params):
+class SearchHistoryParams(SceneParams):
     """Values of tasks 04a and 04b.
 
     Attributes:
-        person: Whose history.
-        namesake: Another patient of the same name.
-        target: The condition recorded first.
-        others: Further conditions of the patient, recorded later.
-        mistaken: A condition of the patient entered in error, recorded before.
-        decoys: Conditions of the namesake.
+        scene: Patients and their conditions.
+        person: Whose history is looked up.
+        first: The condition recorded first; in task 04b it is not on file.
     """
 
+    scene: Histories
     person: Person
-    namesake: Person
-    target: Problem
-    others: tuple[Problem, ...]
-    mistaken: Problem
-    decoys: tuple[Problem, ...]
+    first: Problem
 
 
-class _SearchHistory(Task[SearchHistoryParams]):
+class Asked(Params):
+    """A patient whose history could be looked up.
+
+    Attributes:
+        patient: Id of the patient.
+        first: Id of the condition recorded first; empty if there is no history.
+    """
+
+    patient: str
+    first: str = ""
+
+    @property
+    def target(self) -> str:
+        """The condition, or the patient who has none."""
+        return f"Condition/{self.first}" if self.first else f"Patient/{self.patient}"
+
+
+class _SearchHistory(SceneTask[SearchHistoryParams, Histories, Asked]):
     """What both tasks share."""
 
     category = "Patient Records"
@@ -72,43 +100,59 @@ class _SearchHistory(Task[SearchHistoryParams]):
     gold_steps = 2
     on_file: ClassVar[bool]
 
-    def sample(self, rng: random.Random, world: World) -> SearchHistoryParams:
-        """Draw the patients, and conditions recorded on different days."""
-        ids = Ids(rng, world, 12)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        later = rng.randrange(1, 5)
-        problems = iter(some_problems(rng, later + 5))
-        age = rng.randrange(_SPAN * 8, _PAST)
+    def draw_scene(self, rng: random.Random, world: World) -> Histories:
+        """Draw namesakes, some of whom have a history and some have only what was entered in error."""
+        ids = Ids(rng, world)
+        people = namesakes(rng, world, ids, (rng.choice(_NAMESAKES),))
+        count = rng.choice(_WITH_HISTORY)
+        histories = [number < count for number in range(len(people))]
+        rng.shuffle(histories)
+        problems: list[Problem] = []
+        for person, has_history in zip(people, histories, strict=True):
+            statuses = _history(rng) if has_history else _mistakes(rng)
+            whats = some_problems(rng, len(statuses))
+            days = sorted(rng.sample(range(1, _PAST), len(statuses)), reverse=True)
+            for what, ago, (clinical, verification) in zip(whats, days, statuses, strict=True):
+                problems.append(entry(rng, world, ids, person.id, what, ago, clinical, verification))
+        return Histories(patients=people, problems=tuple(problems))
 
-        def recorded(who: Person, days: int, clinical: str, verification: str = "confirmed") -> Problem:
-            return Problem(
-                id=ids.new(),
-                patient=who.id,
-                what=next(problems),
-                clinical=clinical,
-                verification=verification,
-                category=rng.choice(("problem-list-item", "encounter-diagnosis")),
-                recorded=(world.now.date() - timedelta(days=days)).isoformat(),
+    def candidates(self, scene: Histories) -> dict[str, list[Asked]]:
+        """Patients of whom a search by name shows a history that began earlier."""
+        first: dict[str, Problem] = {}
+        for one in scene.problems:
+            if not one.mistaken and (one.patient not in first or one.recorded < first[one.patient].recorded):
+                first[one.patient] = one
+        earliest: dict[str, str] = {}
+        for person in scene.patients:
+            if own := first.get(person.id):
+                earliest[person.name] = min(own.recorded, earliest.get(person.name, own.recorded))
+        found: dict[str, list[Asked]] = {_HISTORY: [], _NONE: []}
+        for person in scene.patients:
+            own, begun = first.get(person.id), earliest.get(person.name)
+            if begun and own is None:
+                found[_NONE].append(Asked(patient=person.id))
+            elif begun and own and begun < own.recorded:
+                found[_HISTORY].append(Asked(patient=person.id, first=own.id))
+        # Both tasks accept the same scenes: nothing on file tells whether the patient has a history.
+        return found if all(len(kind) >= _FEWEST for kind in found.values()) else {}
+
+    def ask(self, rng: random.Random, world: World, scene: Histories, chosen: Asked) -> SearchHistoryParams:
+        """The patient."""
+        known = {one.id: one for one in scene.problems}
+        if chosen.first:
+            first = known[chosen.first]
+        else:
+            ids, (what,) = Ids(rng, world), some_problems(rng, 1)
+            drawn = (
+                entry(rng, world, ids, chosen.patient, what, rng.randrange(1, _PAST), rng.choice(_PASSED))
+                for _ in range(len(known) + 1)
             )
+            first = next(one for one in drawn if one.id not in known)
+        return SearchHistoryParams(scene=scene, person=scene.patient(chosen.patient), first=first)
 
-        ages = rng.sample(range(1, age), later)
-        return SearchHistoryParams(
-            person=person,
-            namesake=other,
-            target=recorded(person, age, rng.choice(("inactive", "resolved"))),
-            others=tuple(recorded(person, days, rng.choice(("active", "active", "resolved"))) for days in ages),
-            mistaken=recorded(person, age + rng.randrange(1, _SPAN), "active", "entered-in-error"),
-            decoys=(
-                recorded(other, age + rng.randrange(1, _SPAN), "active"),
-                recorded(other, rng.randrange(1, age), "resolved"),
-            ),
-        )
-
-    def setup(self, p: SearchHistoryParams, world: World) -> list[Resource]:
-        """Both patients, the decoys, and the patient's history if there is any."""
-        history = (p.target, *p.others) if self.on_file else ()
-        return [patient(p.person), patient(p.namesake), *map(condition, (*history, p.mistaken, *p.decoys))]
+    def furnish(self, scene: Histories, world: World) -> list[Resource]:
+        """People, conditions."""
+        return scene.resources()
 
     def words(self, p: SearchHistoryParams, world: World) -> dict[str, str]:
         """The patient."""
@@ -123,16 +167,33 @@ class _SearchHistory(Task[SearchHistoryParams]):
     def checks(self, p: SearchHistoryParams, end: EndState) -> Iterator[Check]:
         """The answer is the first condition's id, or nothing."""
         (answer,) = end.answer_ids("Condition")
-        yield equal("answer", answer, p.target.id if self.on_file else None)
+        yield equal("answer", answer, p.first.id if self.on_file else None)
+
+
+def _history(rng: random.Random) -> list[tuple[str, str]]:
+    """Clinical and verification statuses of a patient's conditions, the oldest first.
+
+    Before the first that counts, which has passed since, there are some entered in error.
+    """
+    later = [(rng.choice(_CLINICAL), CONFIRMED) for _ in range(rng.choice((2, 2, 2, 3)))]
+    later += [(rng.choice(_CLINICAL), ENTERED_IN_ERROR)] * rng.choice((0, 0, 1))
+    rng.shuffle(later)
+    return [*_mistakes(rng), (rng.choice(_PASSED), CONFIRMED), *later]
+
+
+def _mistakes(rng: random.Random) -> list[tuple[str, str]]:
+    """Of conditions of which none should have been recorded."""
+    return [("active", ENTERED_IN_ERROR)] * rng.choice((1, 1, 2))
 
 
 class SearchHistoryPresent(_SearchHistory):
     """Find the first entry of a patient's medical history.
 
-    Starting state: the patient with two to five conditions recorded on different days.
-    Decoys: a condition entered in error, recorded before all others (the first hit by date); the first one is no
-        longer active (a search for active ones misses it); conditions of a namesake, one of them recorded earlier (a
-        search by name, or without the patient).
+    Starting state: 11 or 12 patients of one name. Six or seven of them have a history, three or four conditions
+        recorded on different days; the patient is one of them. The others have conditions entered in error only.
+    Decoys: conditions of the patient entered in error, recorded before the first one (the first hit by date) and
+        sometimes later; the first one is no longer active (a search for active ones misses it); the history of a
+        namesake, which began earlier (a search by name, or without the patient).
     Checks: the answer is the condition recorded first.
     Light: none.
     Differs from FHIR-AgentEval: "first" has an order, where it was the server's; several conditions of several
@@ -142,18 +203,19 @@ class SearchHistoryPresent(_SearchHistory):
     key = "04a"
     title = "Search medical history, present"
     required_tools = (("search",), ("read",))
+    strata = (_HISTORY,)
     on_file = True
 
     def rests_on(self, p: SearchHistoryParams) -> tuple[str, ...]:
         """The condition."""
-        return (f"Condition/{p.target.id}",)
+        return (f"Condition/{p.first.id}",)
 
 
 class SearchHistoryEmpty(_SearchHistory):
     """Find out that a patient has no medical history.
 
-    Starting state: a patient without medical history.
-    Decoys: a condition of the patient entered in error; conditions of a namesake.
+    Starting state: as 04a; the patient is one of those without a history.
+    Decoys: those of 04a, one or two conditions of the patient entered in error among them.
     Checks: the answer is ``[]``, and a request would have shown a condition of the patient, had there been one, even
         one that is no longer active.
     Light: none.
@@ -163,6 +225,7 @@ class SearchHistoryEmpty(_SearchHistory):
     key = "04b"
     title = "Search medical history, empty"
     required_tools = (("search",),)
+    strata = (_NONE,)
     on_file = False
 
     def must_look(self, p: SearchHistoryParams) -> bool:
@@ -171,7 +234,7 @@ class SearchHistoryEmpty(_SearchHistory):
 
     def phantom(self, p: SearchHistoryParams, world: World) -> list[Resource]:
         """The condition, had there been one: no longer active, so that a look at active ones is not enough."""
-        return [condition(p.target)]
+        return [condition(p.first)]
 
 
 TASKS = (SearchHistoryPresent, SearchHistoryEmpty)

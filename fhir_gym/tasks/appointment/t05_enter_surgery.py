@@ -11,7 +11,8 @@ from typing import ClassVar
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.surgery import OPERATIONS, SURGICAL, Plan, another, on_day, plan_request
+from fhir_gym.tasks.appointment.households import namesakes
+from fhir_gym.tasks.appointment.surgery import OPERATIONS, SURGICAL, Plan, Surgeries, on_day
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import Concept, concept_checks
@@ -19,9 +20,10 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "EnterSurgery", "EnterSurgeryParams"]
@@ -29,31 +31,65 @@ __all__ = ["TASKS", "EnterSurgery", "EnterSurgeryParams"]
 _WHEN = ("occurrenceDateTime", "occurrencePeriod")
 
 
-class EnterSurgeryParams(Params):
+_BEARERS = ((6,), (3, 3), (2, 4))
+"""How many patients bear each of the names."""
+_FEWEST = 4
+_FIRST, _LAST = 3, 200
+
+
+class EnterSurgeryParams(SceneParams):
     """Values of task 05.
 
     Attributes:
+        scene: Patients and orders for their operations.
         person: Whose surgery.
-        namesake: Another patient of the same name.
         what: The operation.
         day: Its date.
-        decoys: Orders on file: the same operation of the patient, revoked; the same one of the namesake; another
-            operation of the patient on that day.
     """
 
+    scene: Surgeries
     person: Person
-    namesake: Person
     what: Concept
     day: str
-    decoys: tuple[Plan, ...]
+
+    @property
+    def decoys(self) -> list[Plan]:
+        """Orders on file: those for the patient, and those for the same operation of namesakes."""
+        named = self.scene.namesakes(self.person)
+        return [
+            one
+            for one in self.scene.plans
+            if one.patient == self.person.id or (one.patient in named and one.what == self.what)
+        ]
 
 
-class EnterSurgery(Task[EnterSurgeryParams]):
+class Unplanned(Params):
+    """An operation of a patient that is not planned.
+
+    Attributes:
+        patient: Id of the patient.
+        what: The operation.
+        days: Days on which namesakes have it.
+    """
+
+    patient: str
+    what: Concept
+    days: tuple[str, ...]
+
+    @property
+    def target(self) -> str:
+        """The patient."""
+        return f"Patient/{self.patient}"
+
+
+class EnterSurgery(SceneTask[EnterSurgeryParams, Surgeries, Unplanned]):
     """Enter a surgery plan.
 
-    Starting state: the patient.
-    Decoys: a revoked order of the patient for the same operation on another day (to be written over); an active one
-        of a namesake for the same day; an order of the patient for another operation.
+    Starting state: six patients of one or two names, each with a revoked order for an operation and active ones for
+        one or two others; all of them need the same few. The patient is by lot one of those whose revoked operation a
+        namesake has on another day, for which it is to be entered.
+    Decoys: the revoked order of the patient for the same operation (to be written over); an active one of a namesake
+        for the same day; an order of the patient for another operation.
     Checks: exactly one new ServiceRequest with that subject, code, display and day, status active and intent order,
         not one that forbids; the answer is its id.
     Light: a new ServiceRequest with status, intent, subject, code and occurrence.
@@ -89,30 +125,48 @@ class EnterSurgery(Task[EnterSurgeryParams]):
         "ServiceRequest": {"category": [SURGICAL.concept], "priority": "routine", "doNotPerform": False}
     }
 
-    def sample(self, rng: random.Random, world: World) -> EnterSurgeryParams:
-        """Draw the patient, the operation and its day, and what is on file."""
-        ids = Ids(rng, world, 5)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        what = rng.choice(OPERATIONS)
-        day = world.now.date() + timedelta(days=rng.randrange(3, 200))
-        revoked_day = day - timedelta(days=rng.choice((-7, 7, 14, 28)))
+    def draw_scene(self, rng: random.Random, world: World) -> Surgeries:
+        """Draw namesakes, each with one revoked order and one or two active ones."""
+        ids, today = Ids(rng, world), world.now.date()
+        people = namesakes(rng, world, ids, rng.choice(_BEARERS))
+        common, plans = rng.sample(OPERATIONS, 3), []
+        for person in people:
+            operations = rng.sample(common, rng.choice((2, 3)))
+            days = rng.sample(range(_FIRST, _LAST), len(operations))
+            for number, (what, ahead) in enumerate(zip(operations, days, strict=True)):
+                plan = Plan(
+                    id=ids.new("ServiceRequest"),
+                    patient=person.id,
+                    category=SURGICAL,
+                    what=what,
+                    status="active" if number else "revoked",
+                    when=(today + timedelta(days=ahead)).isoformat(),
+                )
+                plans.append(plan)
+        return Surgeries(patients=people, plans=tuple(plans), today=today.isoformat())
 
-        def on_file(who: Person, what: Concept, status: str, when: date) -> Plan:
-            return Plan(
-                id=ids.new(), patient=who.id, category=SURGICAL, what=what, status=status, when=when.isoformat()
-            )
+    def candidates(self, scene: Surgeries) -> dict[str, list[Unplanned]]:
+        """Patients with a revoked order for an operation that a namesake has on another day."""
+        names = {person.id: person.name for person in scene.patients}
+        days: dict[tuple[str, str], list[str]] = {}
+        for one in scene.plans:
+            if one.status == "active":
+                days.setdefault((names[one.patient], one.what.code), []).append(one.when)
+        found = []
+        for one in scene.plans:
+            others = [when for when in days.get((names[one.patient], one.what.code), ()) if when != one.when]
+            if one.status == "revoked" and others:
+                found.append(Unplanned(patient=one.patient, what=one.what, days=tuple(others)))
+        return {"": found} if len(found) >= _FEWEST else {}
 
-        decoys = (
-            on_file(person, what, "revoked", revoked_day),
-            on_file(other, what, "active", day),
-            on_file(person, another(rng, what), "active", day + timedelta(days=rng.randrange(1, 60))),
-        )
-        return EnterSurgeryParams(person=person, namesake=other, what=what, day=day.isoformat(), decoys=decoys)
+    def ask(self, rng: random.Random, world: World, scene: Surgeries, chosen: Unplanned) -> EnterSurgeryParams:
+        """The patient, the operation and a day on which a namesake has it."""
+        person = scene.patient(chosen.patient)
+        return EnterSurgeryParams(scene=scene, person=person, what=chosen.what, day=rng.choice(chosen.days))
 
-    def setup(self, p: EnterSurgeryParams, world: World) -> list[Resource]:
-        """Both patients, what is on file."""
-        return [patient(p.person), patient(p.namesake), *map(plan_request, p.decoys)]
+    def furnish(self, scene: Surgeries, world: World) -> list[Resource]:
+        """People, orders."""
+        return scene.resources()
 
     def words(self, p: EnterSurgeryParams, world: World) -> dict[str, str]:
         """Patient, operation, day."""
@@ -142,10 +196,11 @@ class EnterSurgery(Task[EnterSurgeryParams]):
         create, finish = gold
         body = json.loads(create.body or "")
         timeless = {name: value for name, value in body.items() if name != "occurrenceDateTime"}
+        other = next(one.what for one in p.decoys if one.what != p.what)
         next_day = (date.fromisoformat(p.day) + timedelta(days=1)).isoformat()
         bodies = {
             "an order not to operate": {**body, "doNotPerform": True},
-            "two operations in one code": {**body, "code": {"coding": [p.what.coding, p.decoys[-1].what.coding]}},
+            "two operations in one code": {**body, "code": {"coding": [p.what.coding, other.coding]}},
             "the month only": {**body, "occurrenceDateTime": p.day[:7]},
             "a period without end": {**timeless, "occurrencePeriod": {"start": p.day}},
             "a period of two days": {**timeless, "occurrencePeriod": {"start": p.day, "end": next_day}},

@@ -10,44 +10,68 @@ from typing import ClassVar
 from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.surgery import IMAGING, OPERATIONS, SCANS, SURGICAL, Plan, plan_request
+from fhir_gym.tasks.appointment.households import namesakes
+from fhir_gym.tasks.appointment.surgery import IMAGING, OPERATIONS, SCANS, SURGICAL, Plan, Surgeries, plan_request
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.clock import at, instant
 from fhir_gym.tasks.concepts import Concept
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "SearchSurgeryAbsent", "SearchSurgeryParams", "SearchSurgeryPresent"]
 
-_ENDED = ("revoked", "completed", "draft", "on-hold", "entered-in-error")
+_PLANNED, _NONE = "planned", "none"
+_PLAN, _VOID, _SCAN = "plan", "void", "scan"
+_VOIDED = ("revoked", "draft", "on-hold", "entered-in-error")
+_TIMES = tuple(f"T{hour:02}:{minute}:00Z" for hour in range(7, 17) for minute in ("00", "30"))
+_NAMESAKES = 6
+"""How many patients bear the same name."""
+_FEWEST = 4
 
 
-class SearchSurgeryParams(Params):
+class SearchSurgeryParams(SceneParams):
     """Values of tasks 06a and 06b.
 
     Attributes:
+        scene: Patients and orders for them.
         person: Whose surgery.
-        namesake: Another patient of the same name.
-        today: The date of the present.
         days: Length of the window.
-        target: The plan within the window.
-        decoys: Plans outside it, orders that are no active surgery plans, and one of the namesake.
+        plan: The plan within the window; in task 06b it is not on file.
     """
 
+    scene: Surgeries
     person: Person
-    namesake: Person
-    today: str
     days: int
-    target: Plan
-    decoys: tuple[Plan, ...]
+    plan: Plan
 
 
-class _SearchSurgery(Task[SearchSurgeryParams]):
+class Window(Params):
+    """Windows in which a patient has one surgery plan, or none.
+
+    Attributes:
+        patient: Id of the patient.
+        plan: Id of the plan; empty if there is none.
+        shortest: Length of the shortest window in which every condition of the prompt matters.
+        longest: Length of the longest one.
+    """
+
+    patient: str
+    plan: str = ""
+    shortest: int
+    longest: int
+
+    @property
+    def target(self) -> str:
+        """The plan, or the patient who has none."""
+        return f"ServiceRequest/{self.plan}" if self.plan else f"Patient/{self.patient}"
+
+
+class _SearchSurgery(SceneTask[SearchSurgeryParams, Surgeries, Window]):
     """What both tasks share."""
 
     category = "Surgery & Test Orders"
@@ -73,49 +97,56 @@ class _SearchSurgery(Task[SearchSurgeryParams]):
     gold_steps = 2
     planned: ClassVar[bool]
 
-    def sample(self, rng: random.Random, world: World) -> SearchSurgeryParams:
-        """Draw the patients, the window, and plans in and around it."""
-        ids = Ids(rng, world, 14)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        today, length = world.now.date(), rng.randrange(5, 36)
-        inside = range(length)
+    def draw_scene(self, rng: random.Random, world: World) -> Surgeries:
+        """Draw namesakes, each with surgery plans in the past and to come, and orders that are none."""
+        ids, today = Ids(rng, world), world.now.date()
+        people = namesakes(rng, world, ids, (_NAMESAKES,))
+        on_today = rng.choice(people)
+        plans = [
+            _order(rng, ids, person.id, today + timedelta(days=ahead), status, category)
+            for person in people
+            for ahead, status, category in _agenda(rng, 0 if person == on_today else rng.randrange(3, 35))
+        ]
+        return Surgeries(patients=people, plans=tuple(plans), today=today.isoformat())
 
-        def plan(days: int, who: Person = person, status: str = "active", what: Concept | None = None) -> Plan:
-            day = today + timedelta(days=days)
-            timed = instant(at(day, rng.randrange(7, 17), rng.choice((0, 30))))
-            return Plan(
-                id=ids.new(),
-                patient=who.id,
-                category=IMAGING if what else SURGICAL,
-                what=what or rng.choice(OPERATIONS),
-                status=status,
-                when=rng.choice((day.isoformat(), timed)),
-            )
+    def candidates(self, scene: Surgeries) -> dict[str, list[Window]]:
+        """Windows with orders that are no surgery plans, and with a namesake's plan."""
+        today = date.fromisoformat(scene.today).toordinal()
+        coming: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for one in scene.plans:
+            ahead = date.fromisoformat(one.when[:10]).toordinal() - today
+            if ahead >= 0:
+                coming.setdefault((one.patient, _kind(one)), []).append((ahead, one.id))
+        first = {key: min(days) for key, days in coming.items()}
+        found: dict[str, list[Window]] = {_PLANNED: [], _NONE: []}
+        for person in scene.patients:
+            named = [first[id, _PLAN][0] for id in scene.namesakes(person)]
+            shortest = 1 + max(min(named), first[person.id, _VOID][0], first[person.id, _SCAN][0])
+            (until, plan), (later, _) = sorted(coming[person.id, _PLAN])
+            if shortest <= until:
+                found[_NONE].append(Window(patient=person.id, shortest=shortest, longest=until))
+            shortest = max(shortest, until + 1)
+            if shortest <= later:
+                found[_PLANNED].append(Window(patient=person.id, plan=plan, shortest=shortest, longest=later))
+        # Both tasks accept the same scenes: nothing on file tells whether the patient has a plan in the window.
+        return found if all(len(kind) >= _FEWEST for kind in found.values()) else {}
 
-        decoys = (
-            plan(length),
-            plan(length + rng.randrange(1, 60)),
-            plan(-1),
-            plan(-rng.randrange(2, 90)),
-            *(plan(rng.choice(inside), status=status) for status in rng.sample(_ENDED, 2)),
-            plan(rng.choice(inside), what=rng.choice(SCANS)),
-            plan(rng.choice(inside), who=other),
-        )
-        edge = rng.choice((0, length - 1, rng.choice(inside)))
-        return SearchSurgeryParams(
-            person=person,
-            namesake=other,
-            today=today.isoformat(),
-            days=length,
-            target=plan(edge),
-            decoys=decoys,
-        )
+    def ask(self, rng: random.Random, world: World, scene: Surgeries, chosen: Window) -> SearchSurgeryParams:
+        """The patient and the window, which often ends on the day of the next plan or the day after the last one."""
+        days = rng.choice((chosen.shortest, chosen.longest, rng.randint(chosen.shortest, chosen.longest)))
+        known = {one.id: one for one in scene.plans}
+        if chosen.plan:
+            plan = known[chosen.plan]
+        else:
+            ids, ahead = Ids(rng, world), rng.choice((0, days - 1, rng.randrange(days)))
+            day = date.fromisoformat(scene.today) + timedelta(days=ahead)
+            drawn = (_order(rng, ids, chosen.patient, day, "active", SURGICAL) for _ in range(len(known) + 1))
+            plan = next(one for one in drawn if one.id not in known)
+        return SearchSurgeryParams(scene=scene, person=scene.patient(chosen.patient), days=days, plan=plan)
 
-    def setup(self, p: SearchSurgeryParams, world: World) -> list[Resource]:
-        """Both patients, the decoys, and the plan if there is one."""
-        plans = (p.target, *p.decoys) if self.planned else p.decoys
-        return [patient(p.person), patient(p.namesake), *map(plan_request, plans)]
+    def furnish(self, scene: Surgeries, world: World) -> list[Resource]:
+        """People, orders."""
+        return scene.resources()
 
     def words(self, p: SearchSurgeryParams, world: World) -> dict[str, str]:
         """The patient and the window."""
@@ -123,12 +154,12 @@ class _SearchSurgery(Task[SearchSurgeryParams]):
 
     def gold(self, p: SearchSurgeryParams, fhir: Fhir) -> Gold:
         """One search with all conditions."""
-        end = date.fromisoformat(p.today) + timedelta(days=p.days)
+        end = date.fromisoformat(p.scene.today) + timedelta(days=p.days)
         query = {
             "subject": f"Patient/{p.person.id}",
             "category": SURGICAL.token,
             "status": "active",
-            "occurrence": [f"ge{p.today}", f"lt{end}"],
+            "occurrence": [f"ge{p.scene.today}", f"lt{end}"],
         }
         found = yield Get("/ServiceRequest", query)
         yield Finish([one["id"] for one in entries(found)])
@@ -136,15 +167,50 @@ class _SearchSurgery(Task[SearchSurgeryParams]):
     def checks(self, p: SearchSurgeryParams, end: EndState) -> Iterator[Check]:
         """The answer is the plan's id, or nothing."""
         (answer,) = end.answer_ids("ServiceRequest")
-        yield equal("answer", answer, p.target.id if self.planned else None)
+        yield equal("answer", answer, p.plan.id if self.planned else None)
+
+
+def _agenda(rng: random.Random, first: int) -> list[tuple[int, str, Concept]]:
+    """How many days ahead a patient's orders are, their statuses and categories: three surgery plans, and others.
+
+    One that is void and one for a scan come before the next plan, unless that is today.
+
+    Args:
+        rng: Source of chance.
+        first: How many days ahead the next plan is.
+    """
+    second = first + rng.randrange(3, 30)
+    plans = [(ahead, "active", SURGICAL) for ahead in (-rng.choice((1, rng.randrange(2, 90))), first, second)]
+    sooner = first or second
+    void = [(rng.randrange(before), rng.choice(_VOIDED), SURGICAL) for before in (sooner, second)]
+    return [*plans, *void, (rng.randrange(sooner), "active", IMAGING)]
+
+
+def _order(rng: random.Random, ids: Ids, patient: str, day: date, status: str, category: Concept) -> Plan:
+    return Plan(
+        id=ids.new("ServiceRequest"),
+        patient=patient,
+        category=category,
+        what=rng.choice(SCANS if category is IMAGING else OPERATIONS),
+        status=status,
+        when=f"{day}{rng.choice(('', rng.choice(_TIMES)))}",
+    )
+
+
+def _kind(order: Plan) -> str:
+    if order.category.code != SURGICAL.code:
+        return _SCAN
+    return _PLAN if order.status == "active" else _VOID
 
 
 class SearchSurgeryPresent(_SearchSurgery):
     """Find a patient's surgery plan within the next days.
 
-    Starting state: the patient with one surgery plan within the window, often on its first or last day.
-    Decoys: plans of the patient the day before and after the window, and further off (a search without dates, or
-        with the wrong bounds); within it, two that are not active, an imaging order, and a plan of a namesake.
+    Starting state: six patients of one name, each with three surgery plans, one of them in the past, and three other
+        orders. The prompt asks one of them about a window with one plan, often on its first or last day.
+    Decoys: plans of the patient in the past, often the day before, and after the window, often the day after (a search
+        without dates, or with the wrong bounds); within it, an order that is not active, an imaging order, and a plan
+        of a namesake.
     Checks: the answer is the plan.
     Light: none.
     Differs from FHIR-AgentEval: the window is half open and says so, one clock decides what today is; decoys and
@@ -153,18 +219,19 @@ class SearchSurgeryPresent(_SearchSurgery):
 
     key = "06a"
     title = "Search a surgery plan, present"
+    strata = (_PLANNED,)
     planned = True
 
     def rests_on(self, p: SearchSurgeryParams) -> tuple[str, ...]:
         """The plan."""
-        return (f"ServiceRequest/{p.target.id}",)
+        return (f"ServiceRequest/{p.plan.id}",)
 
 
 class SearchSurgeryAbsent(_SearchSurgery):
     """Find out that a patient has no surgery plan within the next days.
 
-    Starting state: a patient without a surgery plan in the window.
-    Decoys: as 06a.
+    Starting state: as 06a; the window ends before the next surgery plan of the patient, often on its day.
+    Decoys: those of 06a.
     Checks: the answer is ``[]``, and a request would have shown a plan in the window, had there been one.
     Light: none.
     Differs from FHIR-AgentEval: saying "none" without looking fails; the prompt names an exact empty answer.
@@ -172,6 +239,7 @@ class SearchSurgeryAbsent(_SearchSurgery):
 
     key = "06b"
     title = "Search a surgery plan, absent"
+    strata = (_NONE,)
     planned = False
 
     def must_look(self, p: SearchSurgeryParams) -> bool:
@@ -180,7 +248,7 @@ class SearchSurgeryAbsent(_SearchSurgery):
 
     def phantom(self, p: SearchSurgeryParams, world: World) -> list[Resource]:
         """The plan, had there been one."""
-        return [plan_request(p.target)]
+        return [plan_request(p.plan)]
 
 
 TASKS = (SearchSurgeryPresent, SearchSurgeryAbsent)
