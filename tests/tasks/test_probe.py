@@ -260,10 +260,10 @@ def probed(world: World, env_id: str, key: str, effort: Effort) -> None:
     assert found.sound, f"{found.problems}: {found.ranker}, {found.blind}"
 
 
-@pytest.mark.parametrize("key", ["02a", "10a"])
-def test_tasks_cannot_be_won_without_the_prompt(key: str, hospital: World) -> None:
+@pytest.mark.parametrize(("env_id", "key"), [(PACK, "02a"), (PACK, "10a"), ("FHIRAgent/MedAgentBench-v0", "04")])
+def test_tasks_cannot_be_won_without_the_prompt(env_id: str, key: str, hospital: World) -> None:
     """The quick set; all tasks are in the slow one."""
-    probed(hospital, PACK, key, QUICK)
+    probed(hospital, env_id, key, QUICK)
 
 
 @pytest.mark.slow
