@@ -10,7 +10,14 @@ from itertools import product
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.appointment.billing import Cover, Insurer, Ledger, account, coverage, insurer
-from fhir_gym.tasks.appointment.relatives import RELATIONS, Relative, fitting, new_relative, related_person
+from fhir_gym.tasks.appointment.relatives import (
+    ONLY_ONE,
+    RELATIONS,
+    Relative,
+    fitting,
+    new_relative,
+    related_person,
+)
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.people import (
@@ -24,7 +31,7 @@ from fhir_gym.tasks.people import (
 )
 from fhir_gym.types import Resource
 
-__all__ = ["Households", "Patients", "kin", "namesakes"]
+__all__ = ["Households", "Patients", "kin", "lookalikes", "namesakes"]
 
 _TRIES = 1_000
 _GENDERS = ("female", "male")
@@ -159,6 +166,40 @@ def kin(
                 new_relative(rng, person, ids.new("RelatedPerson"), word, gender=gender, given=names[gender][n])
             )
     return tuple(found)
+
+
+def lookalikes(rng: random.Random, today: date, ids: Ids, patients: Sequence[Person]) -> tuple[Relative, ...]:
+    """Three or four relatives of each patient, who share given names and dates of birth.
+
+    All are of one gender and one generation, and nobody has two mothers, fathers or spouses.
+    """
+    old, young = min(patients, key=_birth), max(patients, key=_birth)
+    fit = [one for one in fitting(young, today) if one in fitting(old, today)]
+    one = rng.choice([word for word in fit if word not in ONLY_ONE])
+    gender = RELATIONS[one].gender or rng.choice(_GENDERS)
+    words = [word for word in fit if _generation(word) == _generation(one)]
+    words = [word for word in words if RELATIONS[word].gender in (None, gender)]
+    several = [word for word in words if word not in ONLY_ONE]
+    givens = _given_names(rng, gender, patients)[:2]
+    narrowest = max(words, key=lambda word: RELATIONS[word].older[0])  # whoever may be that may be any of the others
+    born = new_relative(rng, young, "", narrowest).person.birth_date
+    births = _close_dates(born, 3)[: rng.randrange(2, 4)]
+    found = []
+    for person in patients:
+        left = list(words)
+        for given, birth in rng.sample([*product(givens, births)], rng.randrange(3, 3 + len(births) - 1)):
+            word = rng.choice(left)
+            if word in ONLY_ONE:
+                left = several
+            relative = person_called(rng, ids.new("RelatedPerson"), given, person.family, gender, birth)
+            found.append(Relative(patient=person.id, person=relative, relation=word))
+    return tuple(found)
+
+
+def _generation(relation: str) -> int:
+    """1 for parents and guardians, 0 for siblings and spouses, -1 for children."""
+    least, most = RELATIONS[relation].older
+    return (least > 0) - (most < 0)
 
 
 def _birth(person: Person) -> str:

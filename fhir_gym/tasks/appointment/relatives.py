@@ -17,6 +17,7 @@ from fhir_gym.tasks.people import Person, other_given, relative_with
 from fhir_gym.types import Json, Resource
 
 __all__ = [
+    "ONLY_ONE",
     "RELATIONS",
     "ROLES",
     "Relative",
@@ -65,6 +66,8 @@ RELATIONS = {
     "daughter": _Relation("DAUC", ("DAU",), _CHILD, "female", (-36, -20)),
 }
 """By the word a prompt uses."""
+ONLY_ONE = frozenset({"mother", "father", "spouse"})
+"""Relations in which somebody has one person at most."""
 
 _V2 = "http://terminology.hl7.org/CodeSystem/v2-0063"
 _OF_SYSTEM: Mapping[str, Mapping[str, str]] = {

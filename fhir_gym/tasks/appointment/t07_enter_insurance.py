@@ -20,19 +20,11 @@ from fhir_gym.tasks.appointment.billing import (
     coverage_class,
     group_number,
     in_days,
-    insurer,
     insurer_name,
     plan_number,
 )
-from fhir_gym.tasks.appointment.relatives import (
-    ROLES,
-    Relative,
-    new_relative,
-    related_person,
-    relation,
-    relation_spellings,
-    relative_checks,
-)
+from fhir_gym.tasks.appointment.households import Households, kin, namesakes
+from fhir_gym.tasks.appointment.relatives import ROLES, Relative, relation, relation_spellings, relative_checks
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import same_moment
@@ -40,50 +32,69 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "EnterInsurance", "EnterInsuranceParams"]
 
 _RELATIONS = ("father", "mother", "guardian")
 _LIGHT = ("status", "beneficiary", "class")
+_VOID = ("cancelled", "cancelled", "draft", "entered-in-error")
+_BEARERS = ((5,), (6,), (3, 3), (3, 4))
+"""How many patients bear each of the names."""
+_FEWEST_INSURERS, _TRIES = 2, 1_000
+_REGIONS = ("New England", "the Great Lakes", "the Midwest", "the Pacific", "the South")
 
 
-class EnterInsuranceParams(Params):
+class EnterInsuranceParams(SceneParams):
     """Values of task 07.
 
     Attributes:
+        scene: Patients, relatives, insurers and former insurance.
         patient: Who is insured.
-        namesake: Another patient of the same name.
         relative: Who subscribed; not on file, the `id` of their person is not used.
-        decoys: Related persons on file who are easily mistaken for them.
-        insurer: Id of the Organization that pays.
-        insurer_name: Its name.
-        other_insurers: Ids of one of a longer name, and of one of the same name that is not active.
+        insurer: Who pays.
         cover: The coverage to enter; its `id` is not used.
-        earlier: A coverage of the patient that was cancelled.
+    """
+
+    scene: Households
+    patient: Person
+    relative: Relative
+    insurer: Insurer
+    cover: Cover
+
+
+class Uninsured(Params):
+    """A patient whose insurance may be entered.
+
+    Attributes:
+        patient: The patient.
+        relatives: Relatives of namesakes; the patient has nobody of that name or in that relation on file.
+        insurers: Who may pay.
     """
 
     patient: Person
-    namesake: Person
-    relative: Relative
-    decoys: tuple[Relative, ...]
-    insurer: str
-    insurer_name: str
-    other_insurers: tuple[str, str]
-    cover: Cover
-    earlier: Cover
+    relatives: tuple[Relative, ...]
+    insurers: tuple[Insurer, ...]
+
+    @property
+    def target(self) -> str:
+        """The patient."""
+        return f"Patient/{self.patient.id}"
 
 
-class EnterInsurance(Task[EnterInsuranceParams]):
+class EnterInsurance(SceneTask[EnterInsuranceParams, Households, Uninsured]):
     """Enter a patient's insurance, with the relative who subscribed to it.
 
-    Starting state: the patient and the insurer.
-    Decoys: an insurer whose name goes on after the right one and one of the same name that is not active (first hit of
+    Starting state: five to seven young patients, whose names others bear too, with a relative or two and former
+        coverages, and three to five insurers. The prompt asks about one of the patients and one of the insurers.
+    Decoys: insurers whose names go on after the right one and others of the same name that are not active (first hit of
         a search by name); another relative of the patient, and a namesake's relative with the subscriber's name and
-        relation (one on file taken for the subscriber); a cancelled coverage of the patient (renewed in place).
+        relation (one on file taken for the subscriber); coverages of the patient that are cancelled, withdrawn or a
+        draft (renewed in place).
     Checks: one new RelatedPerson of the patient with name and relationship; one new Coverage, active, of the patient,
         paid by that insurer, with that person as subscriber and policy holder, the period, and the group and plan
         as classes; the answer is its id.
@@ -123,6 +134,7 @@ class EnterInsurance(Task[EnterInsuranceParams]):
     )
     answer = IdsAnswer(("Coverage",))
     gold_steps = 4
+    fewest = 4
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "RelatedPerson": ("patient", "relationship", "name"),
         "Coverage": (
@@ -139,64 +151,68 @@ class EnterInsurance(Task[EnterInsuranceParams]):
         "RelatedPerson": {"active": True, "gender": "unknown"},
     }
 
-    def sample(self, rng: random.Random, world: World) -> EnterInsuranceParams:
-        """Draw a young patient, a relative, insurers, the coverage."""
-        ids = Ids(rng, world, 10)
-        today = world.now.date()
-        born = in_days(today, -rng.randrange(400, 26 * 365))
-        person = new_person(rng, world, ids.new()).model_copy(update={"birth_date": born})
-        double = namesake(rng, person, ids.new())
-        relative = new_relative(rng, person, ids.new(), rng.choice(_RELATIONS))
-        other = rng.choice([one for one in _RELATIONS if one != relative.relation])
-        stranger = Relative(
-            patient=double.id, person=namesake(rng, relative.person, ids.new()), relation=relative.relation
-        )
-        payer, others = ids.new(), (ids.new(), ids.new())
-        cover = _cover(rng, today, ids.new(), person, payer)
-        ended = -rng.randrange(100, 400)
-        earlier = cover.model_copy(
-            update={
-                "id": ids.new(),
-                "holder": f"Patient/{person.id}",
-                "insurer": others[0],
-                "status": "cancelled",
-                "start": in_days(today, ended - 365),
-                "end": in_days(today, ended),
-                "group": group_number(rng),
-                "plan": f"{plan_number(rng)}X",
-            }
-        )
+    def draw_scene(self, rng: random.Random, world: World) -> Households:
+        """Draw young namesakes with relatives and coverages that do not count, and insurers."""
+        ids, today = Ids(rng, world), world.now.date()
+        people = namesakes(rng, world, ids, rng.choice(_BEARERS), young=True)
+        insurers = _insurers(rng, world, ids)
+        covers = []
+        for person in people:
+            for status in rng.choices(_VOID, k=rng.randrange(1, 3)):
+                ended = rng.randrange(-400, -100)
+                cover = Cover(
+                    id=ids.new("Coverage"),
+                    patient=person.id,
+                    holder=f"Patient/{person.id}",
+                    insurer=rng.choice(insurers).id,
+                    status=status,
+                    start=in_days(today, ended - 365),
+                    end=in_days(today, ended),
+                    group=group_number(rng),
+                    plan=plan_number(rng),
+                )
+                covers.append(cover)
+        relatives = kin(rng, today, ids, people, (1, 1, 2), among=_RELATIONS)
+        return Households(patients=people, relatives=relatives, insurers=insurers, covers=tuple(covers))
+
+    def candidates(self, scene: Households) -> dict[str, list[Uninsured]]:
+        """Patients whose namesakes have a relative they have not, if insurers are easily mistaken for each other."""
+        insurers = tuple(one for one in scene.insurers if _is_mistakable(one, scene.insurers))
+        found = []
+        for person in scene.patients:
+            own = scene.relatives_of(person.id)
+            names, relations = {one.person.given for one in own}, {one.relation for one in own}
+            lacking = tuple(
+                one
+                for namesake in scene.namesakes(person)
+                for one in scene.relatives_of(namesake)
+                if one.person.given not in names and one.relation not in relations
+            )
+            if lacking:
+                found.append(Uninsured(patient=person, relatives=lacking, insurers=insurers))
+        return {"": found} if len(insurers) >= _FEWEST_INSURERS else {}
+
+    def ask(self, rng: random.Random, world: World, scene: Households, chosen: Uninsured) -> EnterInsuranceParams:
+        """The patient, a relative, an insurer and a coverage."""
+        payer = rng.choice(chosen.insurers)
         return EnterInsuranceParams(
-            patient=person,
-            namesake=double,
-            relative=relative,
-            decoys=(new_relative(rng, person, ids.new(), other), stranger),
+            scene=scene,
+            patient=chosen.patient,
+            relative=rng.choice(chosen.relatives).model_copy(update={"patient": chosen.patient.id}),
             insurer=payer,
-            insurer_name=insurer_name(rng, world),
-            other_insurers=others,
-            cover=cover,
-            earlier=earlier,
+            cover=_cover(rng, world.now.date(), scene, chosen.patient, payer),
         )
 
-    def setup(self, p: EnterInsuranceParams, world: World) -> list[Resource]:
-        """People, insurers, the earlier coverage."""
-        longer, gone = p.other_insurers
-        return [
-            patient(p.patient),
-            patient(p.namesake),
-            *map(related_person, p.decoys),
-            insurer(Insurer(id=p.insurer, name=p.insurer_name)),
-            insurer(Insurer(id=longer, name=f"{p.insurer_name} of New England")),
-            insurer(Insurer(id=gone, name=p.insurer_name, active=False)),
-            coverage(p.earlier),
-        ]
+    def furnish(self, scene: Households, world: World) -> list[Resource]:
+        """People, insurers, former coverages."""
+        return scene.resources()
 
     def words(self, p: EnterInsuranceParams, world: World) -> dict[str, str]:
         """All data of coverage and relative."""
         return {
             "patient": p.patient.name,
             "id": p.patient.id,
-            "insurer": p.insurer_name,
+            "insurer": p.insurer.name,
             "start": p.cover.start,
             "end": p.cover.end or "",
             "group": p.cover.group,
@@ -207,8 +223,8 @@ class EnterInsurance(Task[EnterInsuranceParams]):
 
     def gold(self, p: EnterInsuranceParams, fhir: Fhir) -> Gold:
         """Find the insurer; create the relative; create the coverage. A search by name finds longer names too."""
-        found = yield Get("/Organization", {"name": p.insurer_name, "active": "true"})
-        payer = next(one["id"] for one in entries(found) if one["name"] == p.insurer_name)
+        found = yield Get("/Organization", {"name": p.insurer.name, "active": "true"})
+        payer = next(one["id"] for one in entries(found) if one["name"] == p.insurer.name)
         relative = yield Post("/RelatedPerson", _relative_body(p))
         made = yield Post("/Coverage", _coverage_body(p, payer, relative["id"]))
         yield Finish([made["id"]])
@@ -217,17 +233,19 @@ class EnterInsurance(Task[EnterInsuranceParams]):
         """Somebody on file as the subscriber, the patient as such, an old coverage renewed, another answer."""
         look, relate, insure, finish = gold
         body = json.loads(insure.body or "")
-        for decoy in p.decoys:
-            held = _coverage_body(p, p.insurer, decoy.person.id)
-            yield f"RelatedPerson/{decoy.person.id} subscribes", [look, Post("/Coverage", held), finish]
+        alike = (one for one in p.scene.relatives if one.person.name == p.relative.person.name)
+        for other in (*p.scene.relatives_of(p.patient.id), *alike):
+            held = _coverage_body(p, p.insurer.id, other.person.id)
+            yield f"RelatedPerson/{other.person.id} subscribes", [look, Post("/Coverage", held), finish]
         patient_holds = reference("Patient", p.patient.id)
         for name in ("subscriber", "policyHolder"):
             yield f"the patient is {name}", [look, relate, Post("/Coverage", {**body, name: patient_holds}), finish]
             named = {"display": p.relative.person.name}
             yield f"{name} by name only", [look, relate, Post("/Coverage", {**body, name: named}), finish]
-        renewed = Put(f"/Coverage/{p.earlier.id}", {**body, "id": p.earlier.id})
-        yield "renews the cancelled coverage", [look, relate, renewed, Finish([p.earlier.id])]
-        by_name = {**body, "payor": [{"display": p.insurer_name}]}
+        for earlier in p.scene.covers_of(p.patient.id):
+            renewed = Put(f"/Coverage/{earlier.id}", {**body, "id": earlier.id})
+            yield f"renews Coverage/{earlier.id}, {earlier.status}", [look, relate, renewed, Finish([earlier.id])]
+        by_name = {**body, "payor": [{"display": p.insurer.name}]}
         yield "payor by name only", [look, relate, Post("/Coverage", by_name), finish]
         relative_id = body["subscriber"]["reference"].rpartition("/")[2]
         yield "answers the relative", [look, relate, insure, Finish([relative_id])]
@@ -250,8 +268,8 @@ class EnterInsurance(Task[EnterInsuranceParams]):
             wordy.append({**one, "type": kind, "name": "As on the card"})
         period = {"start": f"{p.cover.start}T00:00:00Z", "end": f"{p.cover.end}T23:59:59Z"}
         full = {**body, "class": wordy, "period": period}
-        full["payor"] = [{**body["payor"][0], "display": p.insurer_name}]
-        exact = Get("/Organization", {"name:exact": p.insurer_name})
+        full["payor"] = [{**body["payor"][0], "display": p.insurer.name}]
+        exact = Get("/Organization", {"name:exact": p.insurer.name})
         yield "in more words", [exact, relate, Post("/Coverage", full), finish]
 
     def touches(self, p: EnterInsuranceParams) -> tuple[Touch, ...]:
@@ -260,7 +278,7 @@ class EnterInsurance(Task[EnterInsuranceParams]):
 
     def rests_on(self, p: EnterInsuranceParams) -> tuple[str, ...]:
         """The insurer."""
-        return (f"Organization/{p.insurer}",)
+        return (f"Organization/{p.insurer.id}",)
 
     def checks(self, p: EnterInsuranceParams, end: EndState) -> Iterator[Check]:
         """The new coverage, the new relative, the answer."""
@@ -272,7 +290,7 @@ class EnterInsurance(Task[EnterInsuranceParams]):
             yield Check(name=f"it has {element}", passed=there, actual=found.get(element), level="exists")
         yield equal("status", found.get("status"), "active")
         yield equal("beneficiary", end.refers(found.get("beneficiary")), f"Patient/{p.patient.id}")
-        yield equal("payor", [end.refers(one) for one in found.get("payor", [])], [f"Organization/{p.insurer}"])
+        yield equal("payor", [end.refers(one) for one in found.get("payor", [])], [f"Organization/{p.insurer.id}"])
         relative = new_resource(end, "RelatedPerson")
         expected = f"RelatedPerson/{relative.get('id', 'the id of the new related person')}"
         for role in ("subscriber", "policyHolder"):
@@ -287,20 +305,47 @@ class EnterInsurance(Task[EnterInsuranceParams]):
         yield equal("answer", answer, found.get("id", "the id of the new coverage"))
 
 
-def _cover(rng: random.Random, today: date, id: str, person: Person, payer: str) -> Cover:
-    """A coverage for some years that is in force today, or begins soon."""
+def _insurers(rng: random.Random, world: World, ids: Ids) -> tuple[Insurer, ...]:
+    """Insurers, each with others that have the same name but are not active, and such whose names go on after it."""
+    names: list[str] = []
+    number = rng.randrange(3, 6)
+    while len(names) < number:
+        name = insurer_name(rng, world)
+        if name not in names:
+            names.append(name)
+    found = []
+    for name in names:
+        same = [(name, False)] * rng.choice((1, 1, 2))
+        regions = rng.sample(_REGIONS, rng.choice((1, 1, 2)))
+        longer = [(f"{name} of {region}", rng.random() < 0.9) for region in regions]
+        found += [
+            Insurer(id=ids.new("Organization"), name=called, active=active)
+            for called, active in ((name, True), *same, *longer)
+        ]
+    return tuple(found)
+
+
+def _is_mistakable(one: Insurer, insurers: Sequence[Insurer]) -> bool:
+    """Whether an insurer is active, another one of its name is not, and an active one's name goes on after it."""
+    longer = any(other.active and other.name.startswith(f"{one.name} ") for other in insurers)
+    return one.active and longer and any(other.name == one.name and not other.active for other in insurers)
+
+
+def _cover(rng: random.Random, today: date, scene: Households, person: Person, payer: Insurer) -> Cover:
+    """A coverage for some years that is in force today, or begins soon; its numbers are of no other."""
+    known = {number for one in scene.covers for number in (one.group, one.plan)}
     start = (today.replace(day=1, month=rng.randrange(1, 13))).isoformat()
     last = rng.choice(("06-30", "09-30", "12-31"))
     return Cover(
-        id=id,
+        id="",
         patient=person.id,
         holder="",
-        insurer=payer,
+        insurer=payer.id,
         status="active",
         start=start,
         end=f"{today.year + rng.randrange(1, 4)}-{last}",
-        group=group_number(rng),
-        plan=plan_number(rng),
+        group=next(number for _ in range(_TRIES) if (number := group_number(rng)) not in known),
+        plan=next(number for _ in range(_TRIES) if (number := plan_number(rng)) not in known),
     )
 
 

@@ -10,11 +10,11 @@ from typing import ClassVar
 from fhir_gym.actions import Action, Finish, Patch, Post, Put
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
+from fhir_gym.tasks.appointment.households import Households, lookalikes, namesakes
 from fhir_gym.tasks.appointment.relatives import (
+    ONLY_ONE,
     ROLES,
     Relative,
-    fitting,
-    new_relative,
     related_person,
     relation,
     relation_spellings,
@@ -27,37 +27,57 @@ from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, other_given, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "CreateRelatedPerson", "CreateRelatedPersonParams"]
 
+_BEARERS = ((5,), (6,), (3, 3), (3, 4))
+"""How many patients bear each of the names."""
 
-class CreateRelatedPersonParams(Params):
+
+class CreateRelatedPersonParams(SceneParams):
     """Values of task 09a.
 
     Attributes:
+        scene: Patients and their relatives.
         patient: Whose relative it is.
-        namesake: Another patient of the same name.
         relative: Whom to enter; the `id` of their person is not used.
-        decoys: Related persons on file who are easily mistaken for them.
+    """
+
+    scene: Households
+    patient: Person
+    relative: Relative
+
+
+class Kinless(Params):
+    """A patient with relatives who are not on file and easily mistaken for some who are.
+
+    Attributes:
+        patient: The patient.
+        relatives: Relatives of namesakes who could be the patient's too.
     """
 
     patient: Person
-    namesake: Person
-    relative: Relative
-    decoys: tuple[Relative, ...]
+    relatives: tuple[Relative, ...]
+
+    @property
+    def target(self) -> str:
+        """The patient."""
+        return f"Patient/{self.patient.id}"
 
 
-class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
+class CreateRelatedPerson(SceneTask[CreateRelatedPersonParams, Households, Kinless]):
     """Enter a relative of a patient.
 
-    Starting state: the patient.
-    Decoys: someone of the relative's name and relation who belongs to a namesake of the patient, a relative of the
-        patient with the same name, born on another day, and another one born the same day (a record on file taken for
-        theirs).
+    Starting state: five to seven patients, whose names others bear too, with relatives who share given names and dates
+        of birth. The prompt asks about one of these patients.
+    Decoys: someone of the relative's name, date of birth and relation who belongs to a namesake of the patient,
+        relatives of the patient with the same name, born on another day, and others born the same day (a record on file
+        taken for theirs).
     Checks: one new RelatedPerson of that patient, with the name, the birth date and the relationship, said by a code of
         v3-RoleCode, also a closer one, or in words; the answer is its id.
     Light: a RelatedPerson was created that has a patient, a birth date and a name.
@@ -88,33 +108,47 @@ class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
     )
     answer = IdsAnswer(("RelatedPerson",))
     gold_steps = 2
+    fewest = 4
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"RelatedPerson": ("patient", "relationship", "name", "birthDate")}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "RelatedPerson": {"active": True, "gender": "other", "language": "en"}
     }
 
-    def sample(self, rng: random.Random, world: World) -> CreateRelatedPersonParams:
-        """Draw a patient, a relative, and three who are like them."""
-        ids = Ids(rng, world, 6)
-        person = new_person(rng, world, ids.new())
-        double = namesake(rng, person, ids.new())
-        relations = fitting(person, world.now.date())
-        wanted = new_relative(rng, person, ids.new(), rng.choice(relations))
-        other = new_relative(rng, person, ids.new(), rng.choice([one for one in relations if one != wanted.relation]))
-        given = other_given(rng, wanted.person.model_copy(update={"gender": other.person.gender}))
-        born = other.person.model_copy(update={"given": given, "birth_date": wanted.person.birth_date})
-        later = namesake(rng, wanted.person, ids.new())
-        elsewhere = namesake(rng, wanted.person, ids.new()).model_copy(update={"birth_date": wanted.person.birth_date})
-        decoys = (
-            wanted.model_copy(update={"patient": double.id, "person": elsewhere}),
-            wanted.model_copy(update={"person": later}),
-            other.model_copy(update={"person": born}),
-        )
-        return CreateRelatedPersonParams(patient=person, namesake=double, relative=wanted, decoys=decoys)
+    def draw_scene(self, rng: random.Random, world: World) -> Households:
+        """Draw namesakes whose relatives are easily mistaken for each other."""
+        ids = Ids(rng, world)
+        people = namesakes(rng, world, ids, rng.choice(_BEARERS))
+        return Households(patients=people, relatives=lookalikes(rng, world.now.date(), ids, people))
 
-    def setup(self, p: CreateRelatedPersonParams, world: World) -> list[Resource]:
-        """The patients and the decoys."""
-        return [patient(p.patient), patient(p.namesake), *map(related_person, p.decoys)]
+    def candidates(self, scene: Households) -> dict[str, list[Kinless]]:
+        """Patients with a relative of a namesake whom they do not have, but of whom two relatives have a part each."""
+        found = []
+        for person in scene.patients:
+            own = scene.relatives_of(person.id)
+            known = {(one.person.given, one.person.birth_date) for one in own}
+            givens, births = {given for given, _ in known}, {birth for _, birth in known}
+            taken = {one.relation for one in own if one.relation in ONLY_ONE}
+            lacking = tuple(
+                one
+                for namesake in scene.namesakes(person)
+                for one in scene.relatives_of(namesake)
+                if (one.person.given, one.person.birth_date) not in known
+                and one.person.given in givens
+                and one.person.birth_date in births
+                and one.relation not in taken
+            )
+            if lacking:
+                found.append(Kinless(patient=person, relatives=lacking))
+        return {"": found}
+
+    def ask(self, rng: random.Random, world: World, scene: Households, chosen: Kinless) -> CreateRelatedPersonParams:
+        """The patient and one of the relatives."""
+        relative = rng.choice(chosen.relatives).model_copy(update={"patient": chosen.patient.id})
+        return CreateRelatedPersonParams(scene=scene, patient=chosen.patient, relative=relative)
+
+    def furnish(self, scene: Households, world: World) -> list[Resource]:
+        """The patients and their relatives."""
+        return scene.resources()
 
     def words(self, p: CreateRelatedPersonParams, world: World) -> dict[str, str]:
         """The patient and all data of the relative."""
@@ -142,8 +176,7 @@ class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
         """A decoy's record taken over, or merely named; no relationship but in a note to the name."""
         create = gold[0]
         body = json.loads(create.body or "")
-        for decoy in p.decoys:
-            id = decoy.person.id
+        for id in _mistakable(p):
             put = Put(f"/RelatedPerson/{id}", {**body, "id": id})
             yield f"written over RelatedPerson/{id}", [put, Finish([id])]
             yield f"created, but answers {id}", [create, Finish([id])]
@@ -177,6 +210,15 @@ class CreateRelatedPerson(Task[CreateRelatedPersonParams]):
         born, expected = found.get("birthDate"), p.relative.person.birth_date
         yield Check(name="birth date", passed=same_moment(born, expected), expected=expected, actual=born)
         yield equal("answer", answer, found.get("id", "the id of the new related person"))
+
+
+def _mistakable(p: CreateRelatedPersonParams) -> Iterator[str]:
+    """Ids of the relatives on file who are like the one to be entered in all but one thing."""
+    namesakes, wanted = p.scene.namesakes(p.patient), p.relative.person
+    for one in p.scene.relatives:
+        same = (one.person.given == wanted.given) + (one.person.birth_date == wanted.birth_date)
+        if (one.patient == p.patient.id and same == 1) or (one.patient in namesakes and same == 2):
+            yield one.person.id
 
 
 TASKS = (CreateRelatedPerson,)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fhir_gym.tasks import get_task
-from fhir_gym.tasks.appointment.households import kin, namesakes
+from fhir_gym.tasks.appointment.households import kin, lookalikes, namesakes
+from fhir_gym.tasks.appointment.relatives import ONLY_ONE, RELATIONS
 from fhir_gym.tasks.appointment.spans import any_day, astride, between, common, day, in_turn, span
 from fhir_gym.tasks.ids import Ids
 from tests.tasks.fakes import NOW, fake_world
@@ -18,7 +19,7 @@ from tests.tasks.test_appointment import PACK
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
 
-KEYS = ("08a", "08b", "09b", "09c", "09d", "10a", "10b")
+KEYS = ("07", "08a", "08b", "09a", "09b", "09c", "09d", "10a", "10b")
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -62,6 +63,28 @@ def test_relatives_share_given_names_and_nobody_has_two_in_one_relation() -> Non
         names = Counter(one.person.name for one in relatives)
         assert names.most_common(1)[0][1] > 1
         assert all(NOW.year - int(one.person.birth_date[:4]) >= 18 for one in relatives)
+
+
+def test_lookalikes_are_of_one_generation_and_nobody_has_two_mothers() -> None:
+    words = set()
+    for seed in range(60):
+        rng, world = random.Random(seed), fake_world()
+        ids = Ids(rng, world)
+        people = namesakes(rng, world, ids, (3, 2))
+        relatives = lookalikes(rng, NOW.date(), ids, people)
+        words |= {one.relation for one in relatives}
+        assert len({one.person.given for one in relatives}) == 2
+        assert len({one.person.gender for one in relatives}) == 1
+        for person in people:
+            own = [one for one in relatives if one.patient == person.id]
+            assert len({(one.person.given, one.person.birth_date) for one in own}) == len(own) in (3, 4)
+            counts = Counter(one.relation for one in own)
+            assert all(counts[word] < 2 for word in ONLY_ONE)
+            for one in own:
+                older = int(person.birth_date[:4]) - int(one.person.birth_date[:4])
+                least, most = RELATIONS[one.relation].older
+                assert least - 3 <= older <= most + 3
+    assert words == {*RELATIONS}
 
 
 def test_young_people_are_children_and_students() -> None:

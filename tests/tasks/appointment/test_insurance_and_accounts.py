@@ -84,15 +84,31 @@ def test_a_transaction_enters_both_at_once(insure: Desk) -> None:
 
 def test_the_first_hit_by_name_may_be_another_insurer(hospital: World) -> None:
     right = 0
-    for k in range(20):
-        desk = Desk("07", hospital, k)
+    for k in range(40):
+        variation = get_task(PACK, "07").variation(k, hospital)
+        p: Any = variation.params
         with hospital.session() as session:
-            session.load(desk.variation.setup)
-            found = session.search("Organization", name=desk.p.insurer_name)
-            assert len(found) == 3
-            assert len(session.search("Organization", **{"name:exact": desk.p.insurer_name})) == 2
-            right += found[0]["id"] == desk.p.insurer
-    assert 0 < right < 15
+            session.load(variation.setup)
+            found = session.search("Organization", name=p.insurer.name)
+            exact = session.search("Organization", **{"name:exact": p.insurer.name})
+            active = session.search("Organization", name=p.insurer.name, active="true")
+        assert len(found) > len(exact) > 1
+        assert len(active) > 1
+        assert [one["id"] for one in exact if one["active"]] == [p.insurer.id]
+        right += found[0]["id"] == p.insurer.id
+    assert 0 < right < 25
+
+
+def test_the_subscriber_is_not_on_file_but_somebody_like_them_is(hospital: World) -> None:
+    for k in range(30):
+        p: Any = get_task(PACK, "07").variation(k, hospital).params
+        own = p.scene.relatives_of(p.patient.id)
+        assert own
+        assert p.relative.relation not in {one.relation for one in own}
+        assert p.relative.person.name not in {one.person.name for one in own}
+        alike = [one for one in p.scene.relatives if one.person.name == p.relative.person.name]
+        assert p.relative.relation in {one.relation for one in alike}
+        assert all(one.status != "active" for one in p.scene.covers_of(p.patient.id))
 
 
 def test_light_asks_for_a_coverage_only(insure: Desk) -> None:
@@ -188,6 +204,19 @@ def test_a_related_person_may_be_put_and_then_mended(hospital: World) -> None:
     mend = Patch("/RelatedPerson/mine", [{"op": "replace", "path": "/birthDate", "value": full["birthDate"]}])
     assert desk.failed([put, Finish(["mine"])]) == ["birth date"]
     assert not desk.failed([put, mend, Finish(["RelatedPerson/mine"])])
+
+
+def test_records_on_file_share_all_but_one_with_the_relative_to_enter(hospital: World) -> None:
+    for k in range(30):
+        p: Any = get_task(PACK, "09a").variation(k, hospital).params
+        wanted = p.relative.person
+        own = [(one.person.given, one.person.birth_date) for one in p.scene.relatives_of(p.patient.id)]
+        assert (wanted.given, wanted.birth_date) not in own
+        assert wanted.given in {given for given, _ in own}
+        assert wanted.birth_date in {birth_date for _, birth_date in own}
+        elsewhere = [one for id in p.scene.namesakes(p.patient) for one in p.scene.relatives_of(id)]
+        described = (wanted.name, wanted.birth_date, p.relative.relation)
+        assert described in {(one.person.name, one.person.birth_date, one.relation) for one in elsewhere}
 
 
 def test_light_asks_for_a_related_person_with_data_of_any_value(hospital: World) -> None:
