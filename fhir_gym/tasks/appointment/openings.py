@@ -1,16 +1,16 @@
-"""Clinics with slots to look for: places, the diaries of their providers, slots that count and slots that do not."""
+"""Clinics with slots to look for: places, the schedules of their providers, and all their slots."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
 
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.appointment.clinic import Opening, location, schedule
 from fhir_gym.tasks.bundles import reference
-from fhir_gym.tasks.clock import at, instant
+from fhir_gym.tasks.clock import WEEKDAYS, instant, parse_instant
 from fhir_gym.tasks.concepts import SNOMED, Concept
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.params import Params
@@ -20,26 +20,34 @@ from fhir_gym.types import Resource
 __all__ = [
     "AT_PLACE",
     "AVAILABLE",
+    "DAY",
     "DOCTOR",
+    "FROM_THEN_ON",
     "LANGUAGES",
     "NEXT_WEEKDAY",
-    "QUARTER",
+    "Booking",
+    "Clinic",
     "Diary",
-    "Earliest",
-    "Openings",
     "Place",
-    "Window",
+    "Practice",
+    "at_quarter",
     "clinic_resources",
-    "draw_earliest",
-    "draw_openings",
+    "consulting_hours",
+    "hours_on",
+    "in_words",
+    "joint_clinic",
     "new_clinic",
     "new_places",
-    "quarter_hours",
+    "opening",
+    "quarter_of",
+    "scattered",
+    "taken_status",
 ]
 
 AT_PLACE = "A slot belongs to a place if the place is an actor of the slot's schedule. "
-AVAILABLE = "A slot is available if its status is free and it starts at or after the present instant. "
+AVAILABLE = "A slot is available if its status is free. "
 DOCTOR = '"Dr. A B" is the practitioner with given name A and family name B. '
+FROM_THEN_ON = "A slot that starts exactly at that time counts. "
 NEXT_WEEKDAY = '"Next" weekday means the first such weekday strictly after today\'s date. '
 
 LANGUAGES = {
@@ -53,16 +61,19 @@ LANGUAGES = {
     "vi": "Vietnamese",
     "zh": "Chinese",
 }
-QUARTER = timedelta(minutes=15)
+_MINUTES = 15
 """How long a slot lasts, and the grid its start is on."""
+DAY = 24 * 60 // _MINUTES
+"""Quarters of an hour in a day."""
 
 _GENERAL_PRACTICE = Concept(system=SNOMED, code="394814009", display="General practice")
 _NAMES = ("Bayview", "Cedar", "Eastgate", "Harbor", "Lakeside", "Northfield", "Parkway", "Riverside", "Westbrook")
 _KINDS = ("Clinic", "Family Practice", "Health Center", "Medical Group")
 _TAKEN = ("busy", "busy-unavailable", "busy-tentative", "entered-in-error")
-_OPEN, _CLOSED = 7, 19
-_MOST, _FEW = 8, 3
-_NONE = 0.25
+_OPEN, _CLOSED = 7 * 4, 19 * 4
+_EARLY_FIRST = 0.8
+"""How often the day's first slot is the one that is taken."""
+_EPOCH = date(1970, 1, 1)
 
 
 class Place(Params):
@@ -95,6 +106,7 @@ class Diary(Params):
         id: Id of the Schedule.
         provider: Whose it is.
         place: Reference to the place where it is kept; empty if none is named.
+        also_at: Reference to another place that shares it; empty if none does.
         specialties: What it offers.
         languages: Codes of the languages the provider speaks.
     """
@@ -102,69 +114,85 @@ class Diary(Params):
     id: str
     provider: Person
     place: str = ""
+    also_at: str = ""
     specialties: tuple[Concept, ...] = (_GENERAL_PRACTICE,)
     languages: tuple[str, ...] = ("en",)
 
 
-class Earliest(Params):
-    """One slot to find, which is the earliest.
+class Clinic(Params):
+    """Places and schedules.
 
     Attributes:
-        target: The earliest slot that is available.
-        decoys: Slots that are earlier but not available, or not asked for, or later.
+        places: Where providers work.
+        diaries: Their schedules.
+        today: The present's date.
+        weekdays: Days of the week on which there are slots, Monday being 0; empty if on any.
     """
 
-    target: Opening
-    decoys: tuple[Opening, ...]
+    places: tuple[Place, ...]
+    diaries: tuple[Diary, ...]
+    today: date
+    weekdays: tuple[int, ...] = ()
 
 
-class Openings(Params):
-    """Slots to find, or none.
+class Practice(Params):
+    """What stands on the server in a task that looks for slots.
 
     Attributes:
-        right: The slots that are asked for; none in about a quarter of the variations.
-        further: One more slot as they are, which is not on file.
-        decoys: Slots that miss one condition each.
+        clinic: Places and schedules.
+        slots: All slots; no two of them start together.
+        spare: The id of a slot that is not on file.
     """
 
-    right: tuple[Opening, ...]
-    further: Opening
-    decoys: tuple[Opening, ...]
+    clinic: Clinic
+    slots: tuple[Opening, ...]
+    spare: str
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Moments in and around the time that is asked for.
+class Booking(NamedTuple):
+    """A slot to be.
 
     Attributes:
-        edges: The first and last ones that count.
-        inside: Others that count.
-        outside: Some that do not, among them the last before and the first after.
+        quarter: When it starts, in quarters of an hour.
+        schedule: Id of its schedule.
+        status: Its status.
     """
 
-    edges: tuple[datetime, ...]
-    inside: Sequence[datetime]
-    outside: tuple[datetime, ...]
+    quarter: int
+    schedule: str
+    status: str = "free"
 
 
 def new_places(rng: random.Random, ids: Ids, city: str, state: str, type: str = "Location") -> tuple[Place, Place]:
     """A place, and another one whose name starts with its name."""
     name = f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}"
-    here = Place(id=ids.new(), name=name, city=city, state=state, type=type)
-    return here, here.model_copy(update={"id": ids.new(), "name": f"{name} Annex"})
+    here = Place(id=ids.new(type), name=name, city=city, state=state, type=type)
+    return here, here.model_copy(update={"id": ids.new(type), "name": f"{name} Annex"})
 
 
 def new_clinic(
     rng: random.Random, world: World, ids: Ids, providers: int
 ) -> tuple[tuple[Place, Place], tuple[Diary, ...]]:
     """A clinic and its annex, and the diaries of providers at the clinic; the last one is at the annex."""
-    people = [new_person(rng, world, ids.new(), resource_type="Practitioner") for _ in range(providers + 1)]
+    people = [
+        new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(providers + 1)
+    ]
     here, there = new_places(rng, ids, people[0].city, people[0].state)
     places = [here] * providers + [there]
     return (here, there), tuple(
-        Diary(id=ids.new(), provider=person, place=place.reference)
+        Diary(id=ids.new("Schedule"), provider=person, place=place.reference)
         for person, place in zip(people, places, strict=True)
     )
+
+
+def joint_clinic(rng: random.Random, world: World, ids: Ids, providers: int) -> Clinic:
+    """A clinic and its annex, and providers who have a schedule at each."""
+    people = [new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(providers)]
+    places = new_places(rng, ids, people[0].city, people[0].state)
+    diaries = (
+        Diary(id=ids.new("Schedule"), provider=person, place=place.reference) for place in places for person in people
+    )
+    return Clinic(places=places, diaries=tuple(diaries), today=world.now.date())
 
 
 def clinic_resources(places: Iterable[Place], diaries: Sequence[Diary], world: World) -> list[Resource]:
@@ -185,80 +213,93 @@ def _practitioner(diary: Diary) -> Resource:
 
 
 def _schedule(diary: Diary, world: World) -> Resource:
-    place = [{"reference": diary.place}] if diary.place else []
-    made = schedule(diary.id, world, reference("Practitioner", diary.provider.id), *place)
+    places = [{"reference": place} for place in (diary.place, diary.also_at) if place]
+    made = schedule(diary.id, world, reference("Practitioner", diary.provider.id), *places)
     return {**made, "specialty": [one.concept for one in diary.specialties]}
 
 
-def quarter_hours(start: datetime, end: datetime) -> list[datetime]:
-    """The quarter hours of working time from `start` on and before `end`."""
-    return [moment for moment in _grid(start, end) if _OPEN <= moment.hour < _CLOSED]
+def quarter_of(moment: datetime) -> int:
+    """How many quarters of an hour a moment is after the epoch, rounded down."""
+    return int(moment.timestamp()) // (_MINUTES * 60)
 
 
-def _grid(start: datetime, end: datetime) -> Iterator[datetime]:
-    moment = at(start.date(), start.hour)
-    while moment < end:
-        if moment >= start:
-            yield moment
-        moment += QUARTER
+def at_quarter(quarter: int) -> datetime:
+    """The moment a quarter of an hour begins."""
+    return datetime.fromtimestamp(quarter * _MINUTES * 60, UTC)
 
 
-def _opening(ids: Ids, schedule_id: str, start: datetime, status: str = "free") -> Opening:
-    minutes = int(QUARTER.total_seconds() // 60)
-    return Opening(id=ids.new(), schedule=schedule_id, start=instant(start), minutes=minutes, status=status)
+def hours_on(day: date) -> range:
+    """The quarters of an hour of a day's working time."""
+    midnight = (day - _EPOCH).days * DAY
+    return range(midnight + _OPEN, midnight + _CLOSED)
 
 
-def draw_openings(
-    rng: random.Random, ids: Ids, window: Window, here: Sequence[str], elsewhere: Sequence[str]
-) -> Openings:
-    """Draw slots that count and such as miss one condition: they are taken, elsewhere, or at another time.
-
-    Args:
-        rng: Source of chance.
-        ids: Gives the ids.
-        window: The time that is asked for.
-        here: Ids of the schedules that count.
-        elsewhere: Ids of schedules that do not.
-    """
-    number = 0 if rng.random() < _NONE else rng.randrange(1, _MOST + 1)
-    within = [moment for moment in window.inside if moment not in window.edges]
-    inside = rng.sample(within, _MOST + _FEW + len(elsewhere) + 1)
-    moments = [*(edge for edge in window.edges if rng.random() < 0.5), *(inside.pop() for _ in range(_MOST))]
-    decoys = [
-        *(_opening(ids, rng.choice(here), inside.pop(), status) for status in rng.sample(_TAKEN, _FEW)),
-        *(_opening(ids, schedule_id, inside.pop()) for schedule_id in elsewhere),
-        *(_opening(ids, rng.choice(here), moment) for moment in window.outside),
-    ]
-    return Openings(
-        right=tuple(_opening(ids, rng.choice(here), moment) for moment in moments[:number]),
-        further=_opening(ids, rng.choice(here), inside.pop()),
-        decoys=tuple(decoys),
-    )
+def in_words(moment: str) -> str:
+    """An instant as a prompt says it: ``10:15 on Monday, 2023-11-13``."""
+    return f"{moment[11:16]} on {WEEKDAYS[parse_instant(moment).weekday()]}, {moment[:10]}"
 
 
-def draw_earliest(
-    rng: random.Random, ids: Ids, now: datetime, here: Sequence[str], elsewhere: Sequence[str]
-) -> Earliest:
-    """Draw the earliest of all slots that count, with slots before it that are taken, elsewhere, or over.
+def taken_status(rng: random.Random) -> str:
+    """A status of slots that are not available."""
+    return rng.choice(_TAKEN)
 
-    No two slots start together.
+
+def consulting_hours(
+    rng: random.Random, today: date, groups: Sequence[Sequence[str]], days: Sequence[int]
+) -> Iterator[Booking]:
+    """Draw slots of providers who have hours of their own, at the same time of each day.
+
+    On most days there is one free slot. On the first days there is a taken one too, mostly before it; later on seldom.
 
     Args:
         rng: Source of chance.
-        ids: Gives the ids.
-        now: The present.
-        here: Ids of the schedules that count.
-        elsewhere: Ids of schedules that do not; each has an earlier free slot.
+        today: The slots are later.
+        groups: Ids of schedules that share hours.
+        days: On how many days each group has hours; those of all begin with the first one.
     """
-    now = now.replace(second=0, microsecond=0)
-    day = (now + timedelta(days=rng.randrange(2, 12))).date()
-    first = at(day, rng.randrange(_OPEN, _CLOSED), rng.choice((0, 15, 30, 45)))
-    earlier = [first - n * QUARTER for n in rng.sample(range(1, (first - now) // QUARTER), 4 + len(elsewhere))]
-    later = [first + n * QUARTER for n in rng.sample(range(1, 300), 4)]
-    over = [now - timedelta(minutes=minutes) for minutes in (10, *rng.sample(range(60, 9_000, 30), 2))]
-    decoys = [
-        *(_opening(ids, rng.choice(here), moment, rng.choice(_TAKEN)) for moment in earlier[len(elsewhere) :]),
-        *(_opening(ids, schedule_id, moment) for schedule_id, moment in zip(elsewhere, earlier, strict=False)),
-        *(_opening(ids, rng.choice(here), moment) for moment in (*later, *over)),
-    ]
-    return Earliest(target=_opening(ids, rng.choice(here), first), decoys=tuple(decoys))
+    most = max(days)
+    ahead = sorted(rng.sample(range(1, most + most // 2 + 1), most))
+    places = rng.sample(range(len(groups)), len(groups))
+    for number, wait in enumerate(ahead):
+        hours = hours_on(today + timedelta(days=wait))
+        length = len(hours) // len(groups)
+        for place, group, lasting in zip(places, groups, days, strict=True):
+            if number >= lasting:
+                continue
+            (free,) = rng.choices((0, 1, 2), (1, 14, 1))
+            taken = int(rng.random() < 2 - 3 * number / most)
+            quarters = rng.sample(hours[place * length : (place + 1) * length], free + taken)
+            if rng.random() < _EARLY_FIRST:
+                quarters.sort()
+            for rank, quarter in enumerate(quarters):
+                yield Booking(quarter, rng.choice(group), taken_status(rng) if rank < taken else "free")
+
+
+def scattered(
+    rng: random.Random, days: Iterable[date], groups: Sequence[Sequence[str]], free: int, taken: int, edges: float = 0.0
+) -> Iterator[Booking]:
+    """Draw slots at any time of some days, no two of them at the same.
+
+    Args:
+        rng: Source of chance.
+        days: The days.
+        groups: Ids of schedules; each group gets as many slots.
+        free: Number of free slots of a group.
+        taken: Number of its taken ones.
+        edges: Share of the slots that start with a day, or end with it.
+    """
+    hours = [*map(hours_on, days)]
+    bounds = [edge for one in hours for edge in (one.start - _OPEN, one.start - _OPEN + DAY - 1)]
+    size = len(groups) * (free + taken)
+    at_edges = min(round(size * edges), len(bounds))
+    moments = [*rng.sample(bounds, at_edges), *rng.sample([q for one in hours for q in one], size - at_edges)]
+    rng.shuffle(moments)
+    for group in groups:
+        for number in range(free + taken):
+            yield Booking(moments.pop(), rng.choice(group), "free" if number < free else taken_status(rng))
+
+
+def opening(id: str, booking: Booking) -> Opening:
+    """The slot."""
+    start = instant(at_quarter(booking.quarter))
+    return Opening(id=id, schedule=booking.schedule, start=start, minutes=_MINUTES, status=booking.status)

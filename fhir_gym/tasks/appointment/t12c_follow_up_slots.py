@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import ClassVar
 
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import IdSet
-from fhir_gym.tasks.appointment.openings import AT_PLACE, QUARTER, Window, draw_openings, new_clinic, quarter_hours
-from fhir_gym.tasks.appointment.slot_search import FindOpenings, OpeningsParams, Query
-from fhir_gym.tasks.clock import at, instant
+from fhir_gym.tasks.appointment.openings import (
+    AT_PLACE,
+    AVAILABLE,
+    DAY,
+    Clinic,
+    Practice,
+    joint_clinic,
+    scattered,
+)
+from fhir_gym.tasks.appointment.slot_search import (
+    FindOpenings,
+    OpeningsParams,
+    PlaceRequest,
+    Query,
+    place_requests,
+)
 from fhir_gym.tasks.ids import Ids
 
-__all__ = ["TASKS", "FollowUpSlots", "FollowUpSlotsParams"]
+__all__ = ["TASKS", "FollowUpSlots"]
+
+_DAYS = 14
+_FREE, _TAKEN = 9, 6
+_EDGES = 0.25
 
 
-class FollowUpSlotsParams(OpeningsParams):
-    """Values of task 12c.
-
-    Attributes:
-        wait: Days from today to the first day of the time.
-        days: How many days it has.
-        start: First moment that counts, an instant.
-        end: First moment after it that does not.
-    """
-
-    wait: int
-    days: int
-    start: str
-    end: str
-
-
-class FollowUpSlots(FindOpenings[FollowUpSlotsParams]):
+class FollowUpSlots(FindOpenings[PlaceRequest]):
     """List the slots of a clinic for a follow-up visit, some days long, some time from now.
 
-    Starting state: two providers with a schedule each at a clinic, and up to eight free slots in that time, often at
-        its first or last quarter of an hour; none in about a quarter of the variations.
-    Decoys: free slots a quarter of an hour before that time and at its end, further off on both sides, and as many
-        days long but from now on; taken or withdrawn ones within it; a free one at another place whose name starts
-        with the clinic's.
+    Starting state: a clinic and its annex, whose name starts with the clinic's; two providers with a schedule at each;
+        free and taken slots in two weeks to come, a quarter of them at the first or last quarter of an hour of a day.
+        Whether there are slots, which is so in somewhat more than half of the variations, is drawn first; place and
+        days are chosen last, by lot.
+    Decoys: free slots before that time and after it, often just before or at its end; within it, taken or withdrawn
+        ones, and free ones at the other place.
     Checks: the ids of those slots, in any order; if there are none, a request would have shown one, had there been one.
     Light: none.
     Differs from FHIR-AgentEval: the time is stated as a half-open interval of instants; there it began at nine, skipped
@@ -57,52 +61,44 @@ class FollowUpSlots(FindOpenings[FollowUpSlotsParams]):
         "and does not include {end}. List every slot that is available at {name}, Location/{clinic}, and starts in it.",
     )
     ending = (
-        f"{AT_PLACE}A slot is available if its status is free. Every day of the week counts, at every hour. "
+        f"{AT_PLACE}{AVAILABLE}Every day of the week counts, at every hour. "
         'Finish with FINISH(["<id>", ...]) with the ids of all such slots in any order, or with FINISH([]) if there '
         "are none. Change nothing."
     )
     answer = IdSet("Slot")
 
-    def sample(self, rng: random.Random, world: World) -> FollowUpSlotsParams:
-        """Draw the clinic, the time, and slots."""
-        ids = Ids(rng, world, 50)
-        places, diaries = new_clinic(rng, world, ids, 2)
-        wait, length = rng.randrange(7, 91), rng.randrange(1, 8)
-        today = at(world.now.date(), 0)
-        start = today + timedelta(days=wait)
-        end = start + timedelta(days=length)
-        hours = quarter_hours(start, end)
-        window = Window(
-            edges=(start, end - QUARTER),
-            inside=hours,
-            outside=(
-                start - QUARTER,
-                end,
-                rng.choice(hours) + timedelta(days=length),
-                rng.choice(hours) - timedelta(days=length),
-                rng.choice(quarter_hours(today + timedelta(days=1), today + timedelta(days=min(wait, length + 1)))),
-            ),
-        )
-        schedules = [diary.id for diary in diaries]
-        return FollowUpSlotsParams(
-            now=instant(world.now),
-            places=places,
-            diaries=diaries,
-            slots=draw_openings(rng, ids, window, schedules[:-1], schedules[-1:]),
-            wait=wait,
-            days=length,
-            start=instant(start),
-            end=instant(end),
-        )
+    strata = ("none",) * 4 + ("some",) * 5
+    sizes: ClassVar = {"none": (0,), "some": range(1, 6)}
+    unit = DAY
 
-    def words(self, p: FollowUpSlotsParams, world: World) -> dict[str, str]:
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw the places and their slots."""
+        ids = Ids(rng, world)
+        clinic = joint_clinic(rng, world, ids, 2)
+        ahead = rng.randrange(6, 80)
+        days = [clinic.today + timedelta(days=ahead + number) for number in range(_DAYS)]
+        groups = [request.own for request in self.requests(clinic)]
+        return self.practice(ids, world, clinic, lambda: scattered(rng, days, groups, _FREE, _TAKEN, _EDGES))
+
+    def requests(self, clinic: Clinic) -> Iterator[PlaceRequest]:
+        """Each place."""
+        return place_requests(clinic)
+
+    def words(self, p: OpeningsParams[PlaceRequest], world: World) -> dict[str, str]:
         """The clinic and the time."""
-        days = "1 day" if p.days == 1 else f"{p.days} days"
-        return {**super().words(p, world), "wait": str(p.wait), "days": days, "start": p.start, "end": p.end}
+        first, end = (date.fromisoformat(moment[:10]) for moment in (p.start, p.end))
+        length = (end - first).days
+        return {
+            **super().words(p, world),
+            "wait": str((first - p.scene.clinic.today).days),
+            "days": "1 day" if length == 1 else f"{length} days",
+            "start": p.start,
+            "end": p.end,
+        }
 
-    def query(self, p: FollowUpSlotsParams) -> Query:
+    def query(self, p: OpeningsParams[PlaceRequest]) -> Query:
         """The place and the time."""
-        return {"schedule.actor": p.place.reference, "start": [f"ge{p.start}", f"lt{p.end}"]}
+        return {"schedule.actor": p.request.place.reference, "start": [f"ge{p.start}", f"lt{p.end}"]}
 
 
 TASKS = (FollowUpSlots,)
