@@ -46,8 +46,8 @@ class Reader:
     def __init__(self, key: str, world: World, k: int) -> None:
         self.key = key
         self.variation = get_task(PACK, key).variation(k, world)
-        self.p: Any = self.variation.params
-        self.asked: Any = self.p.request
+        p: Any = self.variation.params
+        self.p, self.asked = p, p.request
         with world.session() as session:
             session.load(self.variation.setup)
             everything = session.search("Slot")
