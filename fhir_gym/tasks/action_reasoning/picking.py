@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from fhir_gym.errors import TaskError
@@ -18,7 +19,7 @@ from fhir_gym.tasks.action_reasoning.ranges import LABS, find_range, others, ran
 from fhir_gym.tasks.action_reasoning.series import Chart, chart
 from fhir_gym.tasks.splits import TEST_START, Half, split_of
 
-__all__ = ["Pick", "interleaved", "numbered", "pools", "rng_of"]
+__all__ = ["Pick", "as_likely", "interleaved", "numbered", "pools", "rng_of"]
 
 _LOOK_AHEAD = 48
 """How many finds of a cell are compared to take the best one next."""
@@ -64,6 +65,11 @@ class Pick:
     is_past: bool
     direction: Direction | None = None
 
+    @property
+    def record(self) -> str:
+        """The latest result that decides (``Observation/OBS0000017``); empty where no result counts."""
+        return f"Observation/{self.find.ids[-1]}" if self.find.ids else ""
+
 
 def rng_of(*parts: object) -> random.Random:
     """A source of chance that is a function of some values."""
@@ -79,14 +85,28 @@ def numbered(world: World, scenario: Scenario, k: int) -> Pick:
     Raises:
         TaskError: The world does not have the scenario.
     """
+    pool, place = _pool(world, scenario, k)
+    return pool.picks[place % len(pool.picks)]
+
+
+def as_likely(world: World, scenario: Scenario, k: int) -> tuple[str, ...]:
+    """The records (``Observation/OBS0000017``) that a variation could as well have been about, its own among them.
+
+    They decide the finds of the half that have a value, or an order, as the variation's has. All of them have their
+    turn before one comes again; there are none where no result counts.
+    """
+    return _pool(world, scenario, k)[0].records
+
+
+def _pool(world: World, scenario: Scenario, k: int) -> tuple[_Pool, int]:
+    """The picks that a variation is one of, and how many of their turns come before its own."""
     half = split_of(k)
     a, b = _numbered(world, scenario, half)
-    pattern = PATTERNS[scenario] if a and b else "A" if a else "B"
-    place, pool = k - (TEST_START if half == "test" else 0), {"A": a, "B": b}
-    rounds, step = divmod(place, len(pattern))
+    pattern = PATTERNS[scenario] if a.picks and b.picks else "A" if a.picks else "B"
+    rounds, step = divmod(k - (TEST_START if half == "test" else 0), len(pattern))
     name = pattern[step]
-    chosen = pool[name]
-    return chosen[(rounds * pattern.count(name) + pattern[:step].count(name)) % len(chosen)]
+    turns = rounds * pattern.count(name) + pattern[:step].count(name)
+    return (a if name == "A" else b), turns
 
 
 def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tuple[Cells, Cells]:
@@ -143,7 +163,14 @@ def _ease(find: Find) -> int:
     return ("first page" not in find.traps) + sum(not ways & find.traps for ways in _CARELESS.get(find.scenario, ()))
 
 
-_Pools = tuple[tuple[Pick, ...], tuple[Pick, ...]]
+class _Pool(NamedTuple):
+    """Picks in the order of their turns, and the records that decide them."""
+
+    picks: tuple[Pick, ...]
+    records: tuple[str, ...]
+
+
+_Pools = tuple[_Pool, _Pool]
 _known: WeakKeyDictionary[Chart, dict[tuple[Scenario, Half], _Pools]] = WeakKeyDictionary()
 
 
@@ -161,8 +188,20 @@ def _in_order(world: World, scenario: Scenario, half: Half) -> _Pools:
     mine = _patients(world, half)
     halved = [_of_patients(cells, mine.__contains__) for cells in found]
     kept = halved if any(halved) else found
-    a, b = (tuple(interleaved(cells, rng)) for cells in kept)
+    a, b = (_once_each(interleaved(cells, rng)) for cells in kept)
     return a, b
+
+
+def _once_each(picks: Iterable[Pick]) -> _Pool:
+    """All but those whose record an earlier one has: no record is asked about more often than others."""
+    met: set[str] = set()
+    kept = []
+    for pick in picks:
+        if pick.record not in met:
+            kept.append(pick)
+        if pick.record:
+            met.add(pick.record)
+    return _Pool(tuple(kept), tuple(record for pick in kept if (record := pick.record)))
 
 
 def _of_patients(cells: Cells, wanted: Callable[[str], bool]) -> Cells:

@@ -18,7 +18,7 @@ from fhir_gym.tasks.action_reasoning.generation import case_of, reworded
 from fhir_gym.tasks.action_reasoning.orders import ORDERS
 from fhir_gym.tasks.action_reasoning.params import ReasoningParams, params_of
 from fhir_gym.tasks.action_reasoning.phrasing import ENDINGS, LENGTHS, words
-from fhir_gym.tasks.action_reasoning.picking import numbered
+from fhir_gym.tasks.action_reasoning.picking import as_likely, numbered
 from fhir_gym.tasks.action_reasoning.ranges import Range
 from fhir_gym.tasks.action_reasoning.series import chart
 from fhir_gym.tasks.action_reasoning.steps import FLAG, VALUE
@@ -88,7 +88,12 @@ class ReasoningTask(Task[ReasoningParams]):
         made = super().variation(k, world, phrasing)
         if not isinstance(made.params, ReasoningParams):
             raise TypeError(f"not the values of such a task: {type(made.params).__name__}")
-        return replace(made, params=self.phrased(made.params, made.phrasing, world))
+        return replace(
+            made,
+            params=self.phrased(made.params, made.phrasing, world),
+            _target=numbered(world, self.scenario, k).record,
+            _qualifying=as_likely(world, self.scenario, k),
+        )
 
     def phrased(self, p: ReasoningParams, phrasing: int, world: World) -> ReasoningParams:
         """The same values, with the case in another phrasing."""

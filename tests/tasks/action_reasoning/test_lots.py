@@ -1,0 +1,34 @@
+"""Which record a variation is about is not told by the world: all that could be meant come equally often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fhir_gym.tasks import get_task, task_keys
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+
+PACK = "FHIRAgent/ActionReasoning-v0"
+
+
+@pytest.mark.parametrize("key", task_keys(PACK))
+def test_each_record_comes_as_often_as_the_others(key: str, mini: World) -> None:
+    task = get_task(PACK, key)
+    for numbers in (range(300), range(1_000, 1_300)):
+        asked: Counter[str] = Counter()
+        fewest = len(numbers)
+        for k in numbers:
+            variation = task.variation(k, mini)
+            records = task.rests_on(variation.params)
+            assert variation._target == next((one for one in reversed(records) if one.startswith("Obs")), "")
+            if variation._target:
+                asked[variation._target] += 1
+                fewest = min(fewest, len(variation._qualifying))
+                assert len(set(variation._qualifying)) == len(variation._qualifying)
+                assert variation._target in variation._qualifying
+        assert fewest >= 50
+        assert max(asked.values()) <= -(-len(numbers) // fewest)
