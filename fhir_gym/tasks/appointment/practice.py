@@ -23,7 +23,7 @@ __all__ = ["FIRST_HALF_HOUR", "HALF_HOURS", "Practice", "half_hour", "new_diarie
 FIRST_HALF_HOUR, HALF_HOURS = 16, 18
 """The first half hour of a working day, counted from midnight, and how many there are."""
 
-_DOCTORS, _MISTAKABLE = 5, 4
+_DOCTORS, _MISTAKABLE = 6, 4
 
 
 class Practice(Params):

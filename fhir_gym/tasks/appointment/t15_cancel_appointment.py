@@ -209,14 +209,14 @@ class _CancelNext(_Cancel):
         for person in people:
             own, other = rng.sample(diaries, 2)
             if person.id not in known:
-                yield new_booking(rng, ids, person, own, half_hour(now, ahead.pop()), _MINUTES)
+                yield new_booking(rng, ids, person, own, half_hour(now, min(ahead.pop(), ahead.pop())), _MINUTES)
                 continue
             past = half_hour(now, -rng.randrange(1, _DAYS * HALF_HOURS))
             yield new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False)
             plan = [(own, rng.choice(_NOT_BOOKED), False)]
             plan += [(other, "booked", True)] if self.sees_another else []
             plan.append((own, "booked", True))
-            plan += [(own, "booked", rng.random() < _SOMETIMES) for _ in range(rng.randrange(1, 3))]
+            plan += [(own, "booked", rng.random() < _SOMETIMES) for _ in range(rng.randrange(1, 4))]
             for (diary, status, in_slot), number in zip(plan, sorted(ahead.pop() for _ in plan), strict=True):
                 yield new_booking(rng, ids, person, diary, half_hour(now, number), _MINUTES, status, in_slot=in_slot)
 

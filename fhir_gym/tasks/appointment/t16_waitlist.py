@@ -186,7 +186,9 @@ class AddToWaitlist(SceneTask[AddToWaitlistParams, Practice, Sooner]):
             for diary, status in rng.sample(waits, rng.randrange(len(waits) + 1)):
                 begin = world.now.date() + timedelta(days=rng.randrange(1, _DAYS))
                 end = begin + timedelta(days=rng.randrange(1, 31))
-                waiting.append(new_waiting(rng, ids, person, diary, begin.isoformat(), end.isoformat(), status))
+                waiting.append(
+                    new_waiting(rng, ids, person, diary.provider, begin.isoformat(), end.isoformat(), status)
+                )
         return Practice(
             now=instant(world.now),
             people=people,
@@ -347,7 +349,7 @@ class RemoveFromWaitlist(SceneTask[RemoveFromWaitlistParams, Practice, Waiting])
                 begin = world.now.date() + timedelta(days=rng.randrange(1, _DAYS))
                 end = begin + timedelta(days=rng.randrange(1, 15))
                 window = instant(at(begin, 9)), instant(at(end, 17))
-                waiting.append(new_waiting(rng, ids, person, mine, *window, status))
+                waiting.append(new_waiting(rng, ids, person, mine.provider, *window, status))
             start = half_hour(world.now, rng.randrange(HALF_HOURS, _DAYS * HALF_HOURS))
             bookings.append(new_booking(rng, ids, person, mine, start, _MINUTES))
             if rng.random() < _OFTEN:

@@ -94,8 +94,8 @@ class Awaited(Params):
 class BookFromWaitlist(SceneTask[BookFromWaitlistParams, Practice, Awaited]):
     """Book a patient who is on the waitlist into a free slot of the requested period.
 
-    Starting state: four patients who wait for two doctors each, whose slots are free and taken in turn; the doctors
-        share given names and family names with others. In the requested period one slot of the doctor is free.
+    Starting state: four patients who wait for the same three doctors; the slots of two of these are free and taken in
+        turn, and in the requested period one slot of the doctor is free. The doctors share names with others.
     Decoys: free slots of the doctor that end when the period starts, lie across its start or its end, start when it
         ends, or are earlier or later; taken ones inside it; a free one of the other doctor inside it; cancelled entries
         of each patient for each doctor.
@@ -148,14 +148,16 @@ class BookFromWaitlist(SceneTask[BookFromWaitlistParams, Practice, Awaited]):
         ids = Ids(rng, world)
         people = crowd(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
         diaries, others = new_doctors(rng, world, ids, _AWAITED)
-        lines = {diary.id: _line(rng, ids, world.now, diary) for diary in diaries}
+        lines = [_line(rng, ids, world.now, diary) for diary in diaries]
         waiting = [
-            new_waiting(rng, ids, person, diary, *_period(rng, lines[diary.id]), status)
+            new_waiting(rng, ids, person, diary.provider, *_period(rng, line), status)
             for person in people
-            for diary in diaries
-            for status in ("waitlist", "cancelled")
+            for diary, line in zip(diaries, lines, strict=True)
+            for status in ("waitlist", *["cancelled"] * rng.choice((1, 1, 2)))
         ]
-        openings = tuple(one for line in lines.values() for one in line)
+        further = rng.choice(others)
+        waiting += [new_waiting(rng, ids, one, further, *_period(rng, rng.choice(lines))) for one in people]
+        openings = tuple(one for line in lines for one in line)
         return Practice(
             now=instant(world.now),
             people=people,
@@ -253,7 +255,7 @@ def _line(rng: random.Random, ids: Ids, now: datetime, diary: Diary) -> list[Ope
     """Slots of a doctor in order of time: some are free, one or two between any two of them are taken."""
     statuses = ["free"]
     for _ in range(_FREE - 1):
-        statuses += [*rng.sample(_TAKEN, rng.choice((1, 1, 2))), "free"]
+        statuses += [*rng.sample(_TAKEN, rng.choice((1, 2))), "free"]
     numbers = sorted(rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(statuses)))
     return [
         new_opening(ids, diary, half_hour(now, number), _MINUTES, status)
@@ -274,7 +276,7 @@ def _period(rng: random.Random, line: list[Opening]) -> tuple[str, str]:
 
 def _awaited(scene: Practice, entry: Waiting) -> Awaited | None:
     """An entry and its slot, if it is the only one of its patient and doctor, and the slot the only one for it."""
-    schedule = scene.diary(entry.practitioner).id
+    schedules = [one.id for one in scene.diaries if one.provider.id == entry.practitioner]
     only = only_one(
         scene.waiting,
         lambda one: one.patient == entry.patient,
@@ -283,7 +285,7 @@ def _awaited(scene: Practice, entry: Waiting) -> Awaited | None:
     )
     opening = only_one(
         scene.openings,
-        lambda one: one.schedule == schedule,
+        lambda one: one.schedule in schedules,
         lambda one: one.status == "free",
         lambda one: one.start >= entry.start,
         lambda one: one.end <= entry.end,

@@ -45,7 +45,7 @@ _HOURS = range(8, 17)
 _MONDAY = 0
 _PATIENTS, _DOCTORS = 3, 3
 _COMMON_HOURS = 3
-_OFTEN = 0.8
+_OFTEN = 0.75
 
 
 class RescheduleToMondayParams(SceneParams):
@@ -227,7 +227,7 @@ def _bookings(rng: random.Random, ids: Ids, now: datetime, person: Person, diary
         return new_booking(rng, ids, person, diary, start, _MINUTES, status, in_slot=in_slot)
 
     yield booking(rng.choice(to_come), in_slot=True)
-    yield booking(-rng.randrange(1, 60))
+    yield from (booking(-rng.randrange(1, 60)) for _ in range(rng.randrange(1, 3)))
     yield booking(rng.choice(to_come), rng.choice(("cancelled", "pending", "proposed")))
 
 

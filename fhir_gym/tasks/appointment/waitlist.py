@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, date
 
 from fhir_gym.tasks.appointment.bookings import reason
-from fhir_gym.tasks.appointment.openings import Diary
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import parse_instant
@@ -58,13 +57,13 @@ class Waiting(Params):
 
 
 def new_waiting(
-    rng: random.Random, ids: Ids, patient: Person, diary: Diary, start: str, end: str, status: str = "waitlist"
+    rng: random.Random, ids: Ids, patient: Person, doctor: Person, start: str, end: str, status: str = "waitlist"
 ) -> Waiting:
     """An entry of a patient for a doctor; `start` and `end` are dates or instants."""
     return Waiting(
         id=ids.new("Appointment"),
         patient=patient.id,
-        practitioner=diary.provider.id,
+        practitioner=doctor.id,
         start=start,
         end=end,
         description=reason(rng),
