@@ -26,7 +26,7 @@ from fhir_gym.tasks.soundness.probe import (
     probe,
     probe_pool,
 )
-from fhir_gym.tasks.soundness.probe.blind import guesses
+from fhir_gym.tasks.soundness.probe.blind import counts_of, guesses
 from fhir_gym.tasks.soundness.probe.chance import most_hits
 from fhir_gym.tasks.soundness.probe.leaves import Background, days, flatten
 from fhir_gym.tasks.soundness.probe.ranker import hits, redrawn, rule_scores, scores, single_features
@@ -68,7 +68,7 @@ def scene(number: int) -> Scene:
     records = people(rng)
     qualifying = rng.sample([one for one in records if one["resourceType"] == "Patient"], 5)
     names = tuple(map(reference_of, qualifying))
-    return Scene(number, tuple(records), rng.choice(names), names, "some", declared=True)
+    return Scene(number, tuple(records), rng.choice(names), names, "some", "some", declared=True)
 
 
 @cache
@@ -159,19 +159,24 @@ def test_ids_names_and_text_of_the_prompt_are_no_features() -> None:
     assert tables[0].groups[0].target != tables[1].groups[0].target
 
 
+def blindly(scenes: list[Scene], learnt: int) -> list[str]:
+    rows = counts_of(scenes)
+    return guesses(rows[:learnt], [one.answer for one in scenes[:learnt]], rows[learnt:])
+
+
 def test_answers_that_counts_tell_are_guessed() -> None:
     scenes = lots()
     telling = [replace(one, answer=str(len(one.records) // 3)) for one in scenes]
     tossed = [replace(one, answer=random.Random(-one.number).choice("ab")) for one in scenes]
     for drawn, low, high in ((telling, 0.8, 1.0), (tossed, 0.35, 0.65)):
-        guessed = guesses(drawn[:TRAIN], drawn[TRAIN:])
+        guessed = blindly(drawn, TRAIN)
         right = sum(one.answer == guess for one, guess in zip(drawn[TRAIN:], guessed, strict=True)) / TEST
         assert low <= right <= high
 
 
 def test_rare_answers_are_never_guessed() -> None:
     scenes = [replace(lots()[number], answer=f"{number % 20 if number % 3 else 'usual'}") for number in range(80)]
-    guessed = guesses(scenes[:60], scenes[60:])
+    guessed = blindly(scenes, 60)
     assert set(guessed) <= {one.answer for one in scenes}
 
 
@@ -223,7 +228,9 @@ def test_the_answer_classes_hold_no_ids(hospital: World) -> None:
 
 def test_what_a_report_calls_wrong() -> None:
     fair = RankerReport("Patient", 300, 0.2, 0.2, 0.2, 0.1, fair=0.2, qualifying=5.0, bound=0.28)
-    blind = BlindReport(("x",), 300, right=0.5, majority="some", share=0.5, share_of_all=0.5, classes=2, bound=0.6)
+    blind = BlindReport(
+        ("x",), "the answer", 300, right=0.5, majority="some", share=0.5, share_of_all=0.5, classes=2, bound=0.6
+    )
     sound = TaskProbe("E", "x", True, fair, blind)
     wrong = {
         "found": replace(sound, ranker=replace(fair, top=0.3)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,9 @@ from fhir_gym.tasks.soundness.probe.leaves import flatten
 from fhir_gym.tasks.soundness.probe.models import votes
 from fhir_gym.tasks.soundness.probe.scenes import Scene
 
-__all__ = ["guesses"]
+__all__ = ["counts_of", "guesses"]
+
+Rows: TypeAlias = NDArray[np.float64]
 
 _MOST_CLASSES = 12
 _OTHER = "another answer"
@@ -21,23 +24,23 @@ _MOST_VALUES = 8
 _COUNTED = ("code", "status", "intent", "type", "active", "gender")
 
 
-def guesses(train: Sequence[Scene], test: Sequence[Scene]) -> list[str]:
-    """The answers a learner gives to scenes, whose classes are those of `Scene.answer`.
+def guesses(train: Rows, answers: Sequence[str], test: Rows) -> list[str]:
+    """The answers a learner gives to scenes it has not seen.
 
     Args:
-        train: Scenes with their right answers.
-        test: Other scenes.
+        train: Counts of scenes; see `counts_of`.
+        answers: Classes of their right answers.
+        test: Counts of other scenes.
     """
-    rows = _table([*train, *test])
-    usual = [answer for answer, _ in Counter(one.answer for one in train).most_common(_MOST_CLASSES)]
-    classes = [one.answer if one.answer in usual else _OTHER for one in train]
-    known, chances = votes(rows[: len(train)], classes, rows[len(train) :])
+    usual = [answer for answer, _ in Counter(answers).most_common(_MOST_CLASSES)]
+    known, chances = votes(train, [one if one in usual else _OTHER for one in answers], test)
     if _OTHER in known and len(known) > 1:
         chances[:, known.index(_OTHER)] = -1  # no answer that can be given
     return [known[at] for at in np.argmax(chances, axis=1)]
 
 
-def _table(scenes: Sequence[Scene]) -> NDArray[np.float64]:
+def counts_of(scenes: Sequence[Scene]) -> Rows:
+    """Counts of what scenes hold: a row for each."""
     counted = [_counts(scene) for scene in scenes]
     common = Counter(name for counts in counted for name in counts)
     names = sorted(name for name, number in common.items() if number >= len(scenes) / 50)

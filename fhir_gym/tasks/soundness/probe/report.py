@@ -61,16 +61,18 @@ class BlindReport:
 
     Attributes:
         tasks: Keys of these tasks.
+        question: What is guessed: ``the answer``, or ``the usual answer or another``. The worse of both is reported.
         tried: On how many scenes.
         right: Share that it guesses.
         majority: The most frequent answer.
         share: Its share of the scenes it was tried on.
-        share_of_all: Its share of all scenes, those of the training too.
+        share_of_all: Share of the most frequent answer in all scenes, those of the training too.
         classes: Number of different answers.
         bound: Largest share that is still fair.
     """
 
     tasks: tuple[str, ...]
+    question: str
     tried: int
     right: float
     majority: str
@@ -118,9 +120,9 @@ class TaskProbe:
         if self.ranker is not None and self.ranker.leaks:
             found.append("the target is found without the prompt")
         if self.blind.leaks:
-            found.append("the answer is guessed from counts")
+            found.append(f"{self.blind.question} is guessed from counts")
         if self.blind.lopsided:
-            found.append(f"{self.blind.share_of_all:.0%} of the answers are {self.blind.majority!r}")
+            found.append(f"one answer is right in {self.blind.share_of_all:.0%} of the variations")
         return found + [f"wrong target: {one}" for one in self.mismatches]
 
     @property

@@ -16,7 +16,7 @@ from fhir_gym.errors import InfraError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.registry import get_task, task_keys
 from fhir_gym.tasks.soundness.harness import Progress
-from fhir_gym.tasks.soundness.probe.blind import guesses
+from fhir_gym.tasks.soundness.probe.blind import counts_of, guesses
 from fhir_gym.tasks.soundness.probe.chance import RARE, most_hits
 from fhir_gym.tasks.soundness.probe.leaves import Background
 from fhir_gym.tasks.soundness.probe.models import require_learners
@@ -31,6 +31,8 @@ __all__ = ["QUICK", "SLOW", "Effort", "probe", "probe_pool"]
 
 _MOST_ABOVE_FAIR = 1.3
 _MOST_ABOVE_MAJORITY = 1.1
+_LEAST_USUAL = 0.1
+"""Share from which an answer is a usual one: whether it is right is a question of its own."""
 _FEWEST = 20
 """Scenes with a target, of each half, without which nothing is learnt."""
 
@@ -183,23 +185,47 @@ def _share(found: Sequence[bool]) -> float:
 
 
 def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport:
+    """The worse of two reports: on the answer itself, and on whether it is the usual one ("there is none")."""
     everyone = [one for some in scenes.values() for one in some]
-    train = [one for one in everyone if one.number < TEST_START]
-    test = [one for one in everyone if one.number >= TEST_START]
-    guessed = guesses(train, test)
-    answers = Counter(one.answer for one in test)
-    majority, count = answers.most_common(1)[0]
-    share = count / len(test)
+    everyone.sort(key=lambda one: one.number >= TEST_START)
+    learnt = sum(one.number < TEST_START for one in everyone)
+    rows = counts_of(everyone)
+    questions = {"the answer": [one.answer for one in everyone]}
+    usual, count = Counter(one.said for one in everyone).most_common(1)[0]
+    if _LEAST_USUAL <= count / len(everyone) < 1:
+        questions["the usual answer or another"] = [
+            one.said if one.said == usual else f"not {usual}" for one in everyone
+        ]
+    found = []
+    for question, answers in questions.items():
+        guessed = guesses(rows[:learnt], answers[:learnt], rows[learnt:])
+        shares = {answer: number / len(answers) for answer, number in Counter(answers).items()}
+        shares.pop(f"not {usual}", None)  # no answer
+        found.append(_judged(tuple(scenes), question, answers, guessed, max(shares.values()), effort))
+    return max(found, key=lambda one: (one.leaks, one.lopsided, one.right - one.bound))
+
+
+def _judged(
+    tasks: tuple[str, ...],
+    question: str,
+    answers: Sequence[str],
+    guessed: Sequence[str],
+    share_of_all: float,
+    effort: Effort,
+) -> BlindReport:
+    right = answers[-len(guessed) :]
+    majority, count = Counter(right).most_common(1)[0]
+    share = count / len(right)
     allowed = min(1.0, _MOST_ABOVE_MAJORITY * share)
-    bound = most_hits([share if effort.strict else allowed] * len(test)) / len(test)
-    overall = Counter(one.answer for one in everyone)
+    bound = most_hits([share if effort.strict else allowed] * len(right)) / len(right)
     return BlindReport(
-        tuple(scenes),
-        tried=len(test),
-        right=sum(one.answer == guess for one, guess in zip(test, guessed, strict=True)) / len(test),
+        tasks,
+        question,
+        tried=len(right),
+        right=_share([one == guess for one, guess in zip(right, guessed, strict=True)]),
         majority=majority,
         share=share,
-        share_of_all=max(overall.values()) / len(everyone),
-        classes=len(overall),
+        share_of_all=share_of_all,
+        classes=len(set(answers)),
         bound=max(bound, allowed) if effort.strict else bound,
     )

@@ -29,7 +29,8 @@ class Scene:
         records: The scene's records as the server holds them, in the order of their creation.
         target: Reference of the record that the prompt asks about; empty if it asks about none.
         qualifying: References of the records that qualify, the target among them.
-        answer: Class of the right answer: ``some``, ``none``, a number, or what is written.
+        answer: Class of the right answer: ``some``, ``none``, a number; of an action, what is written.
+        said: Class of what ``FINISH`` says; of a query, the same.
         declared: Whether the variation itself names its target and who qualifies.
         mismatch: How the declared target disagrees with the reference solution; empty if it does not.
     """
@@ -39,6 +40,7 @@ class Scene:
     target: str
     qualifying: tuple[str, ...]
     answer: str
+    said: str
     declared: bool
     mismatch: str = ""
 
@@ -74,7 +76,9 @@ def _scene(task: Task[Any], variation: Variation, run: Run) -> Scene:
     residents = [name for name in qualifying if name not in prepared]
     read = (run.end.before.read(*name.split("/", 1)) for name in (*residents, *prepared))
     records = tuple(one for one in read if one is not None)
-    return Scene(variation.number, records, target, qualifying, _answer_class(task, variation, run), declared, mismatch)
+    said = _said(task, variation, run)
+    answer = said if task.kind == "query" else _written(run)
+    return Scene(variation.number, records, target, qualifying, answer, said, declared, mismatch)
 
 
 def _solved(task: Task[Any], variation: Variation, run: Run) -> str:
@@ -111,11 +115,12 @@ def _mismatch(task: Task[Any], variation: Variation, run: Run) -> str:
     return f"the solution neither answers {target}, nor writes to it, refers to it or reads it alone"
 
 
-def _answer_class(task: Task[Any], variation: Variation, run: Run) -> str:
+def _written(run: Run) -> str:
+    return ", ".join(sorted({f"{one.kind} {one.resource_type}" for one in run.end.changes})) or "nothing written"
+
+
+def _said(task: Task[Any], variation: Variation, run: Run) -> str:
     """The right answer without ids: what a policy that knows no ids could say."""
-    if task.kind == "action":
-        changes = {f"{one.kind} {one.resource_type}" for one in run.end.changes}
-        return ", ".join(sorted(changes)) or "writes nothing"
     answer = run.end.answer or []
     if isinstance(task.answer, Ids | IdSet):
         return SOME if answer else "none"
