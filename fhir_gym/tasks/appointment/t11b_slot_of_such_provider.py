@@ -101,10 +101,10 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
             (language,) = (code for code in diary.languages if code != "en")
             provider = diary.provider
             (service,) = (one for one in clinic.places if one.reference == diary.place)
-            own, *others = (
-                tuple(one.id for one in clinic.diaries if _lacks(one, diary.place, language, provider) == lack)
-                for lack in ([], ["service"], ["language"], ["gender"], ["city"])
-            )
+            found: dict[tuple[str, ...], list[str]] = {}
+            for one in clinic.diaries:
+                found.setdefault(_lacks(one, diary.place, language, provider), []).append(one.id)
+            own, *others = (tuple(found[lack]) for lack in ((), ("service",), ("language",), ("gender",), ("city",)))
             yield ProviderRequest(
                 own=own,
                 others=tuple(others),
@@ -137,7 +137,7 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
         }
 
 
-def _lacks(diary: Diary, service: str, language: str, model: Person) -> list[str]:
+def _lacks(diary: Diary, service: str, language: str, model: Person) -> tuple[str, ...]:
     """Which of the four conditions a schedule does not meet."""
     met = {
         "service": service in (diary.place, diary.also_at),
@@ -145,7 +145,7 @@ def _lacks(diary: Diary, service: str, language: str, model: Person) -> list[str
         "gender": diary.provider.gender == model.gender,
         "city": diary.provider.city == model.city,
     }
-    return [name for name, is_met in met.items() if not is_met]
+    return tuple(name for name, is_met in met.items() if not is_met)
 
 
 def _diaries(

@@ -33,7 +33,7 @@ __all__ = ["TASKS", "MorningRequest", "WeekdayMornings"]
 
 _WEEKS = 8
 _FREE, _TAKEN = 14, 6
-_HOURS = (11, 13, 15, 17)
+_HOURS = (11, 14, 17)
 _THURSDAY = 3
 """The weekday of the epoch."""
 
@@ -110,18 +110,16 @@ class WeekdayMornings(FindOpenings[MorningRequest]):
         times: list[int] = []
         ids: list[str] = []
         others: list[list[int]] = [[], [], [], []]
-        for day, booking, id in slots.timed:
-            lacks = (
-                booking.status != "free",
-                booking.schedule not in request.own,
-                (day + _THURSDAY) % 7 != request.weekday,
-                booking.quarter % DAY // 4 >= request.hour,
-            )
-            if not any(lacks):
+        own, weekday, end = request.own, request.weekday - _THURSDAY, request.hour * 4
+        for day, (quarter, schedule, status), id in slots.timed:
+            taken, elsewhere = status != "free", schedule not in own
+            other_day, late = (day - weekday) % 7 != 0, quarter % DAY >= end
+            lacking = taken + elsewhere + other_day + late
+            if not lacking:
                 times.append(day)
                 ids.append(id)
-            elif sum(lacks) == 1:
-                others[lacks.index(True)].append(day)
+            elif lacking == 1:
+                others[elsewhere + 2 * other_day + 3 * late].append(day)
         return times, ids, others
 
     def counts(self, request: MorningRequest, start: str) -> bool:

@@ -137,7 +137,7 @@ def test_the_scene_does_not_know_what_is_asked(key: str, hospital: World) -> Non
             assert p.scene is scene
             assert task.furnish(p.scene, hospital) == before
             asked.add(task.prompt(p, hospital, 0))
-    assert len(asked) >= 5
+    assert len(asked) >= 4
 
 
 @pytest.mark.parametrize("key", ALL)
@@ -150,7 +150,7 @@ def test_the_lot_is_fair_and_among_enough(key: str, hospital: World) -> None:
         assert p.target in p.qualifying or not p.target
     sizes = [len(one._qualifying) for one in drawn if one._qualifying]
     assert not sizes or sum(sizes) / len(sizes) >= 5
-    assert key not in EARLIEST or min(sizes) >= 5
+    assert key not in EARLIEST or min(sizes) >= 4
 
 
 @pytest.mark.parametrize("key", (*COUNTS, *LISTS))
