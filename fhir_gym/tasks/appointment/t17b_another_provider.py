@@ -46,7 +46,7 @@ _HOURS = range(8, 17)
 _PATIENTS = 4
 _PROVIDERS = 3
 _MOMENTS = 2
-_OTHER_OPENINGS = 14
+_OTHER_OPENINGS = 18
 _OFTEN = 0.8
 _TAKEN = ("busy", "busy-unavailable", "busy-tentative")
 
