@@ -34,6 +34,7 @@ from fhir_gym.types import Resource
 __all__ = ["Households", "Patients", "kin", "lookalikes", "namesakes"]
 
 _TRIES = 1_000
+_CONTACT = frozenset({"telecom", "address"})
 _GENDERS = ("female", "male")
 _GIVEN_NAMES = 3
 _AT_MOST_APART = 400
@@ -74,10 +75,10 @@ class Households(Patients):
     ledgers: tuple[Ledger, ...] = ()
 
     def resources(self) -> list[Resource]:
-        """All records."""
+        """All records; of people only what tells them apart, so that there may be many of them."""
+        people = (*map(patient, self.patients), *map(related_person, self.relatives))
         return [
-            *map(patient, self.patients),
-            *map(related_person, self.relatives),
+            *({name: value for name, value in one.items() if name not in _CONTACT} for one in people),
             *map(insurer, self.insurers),
             *map(coverage, self.covers),
             *map(account, self.ledgers),
