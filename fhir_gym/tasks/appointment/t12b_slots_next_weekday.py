@@ -46,8 +46,8 @@ class SlotsNextWeekday(FindOpenings[PlaceRequest]):
 
     Starting state: a clinic and its annex, whose name starts with the clinic's; two providers with a schedule at each;
         on three days in a row and a week after each, one to three free slots at either place, sometimes none at one of
-        them, and a taken one; often at a day's first or last quarter of an hour. Whether there are slots, which is so
-        in somewhat more than half of the variations, is drawn first; place and day are chosen last, by lot.
+        them, and a taken one; often at a day's first or last quarter of an hour. Whether there are slots, as in half of
+        the variations, is drawn first; place and day are chosen last, by lot.
     Decoys: free slots on the days beside, a week later or a week earlier, which is today where today is such a day;
         taken or withdrawn ones on that day; free ones at the other place.
     Checks: the ids of those slots, in any order; if there are none, a request would have shown one, had there been one.
@@ -73,7 +73,7 @@ class SlotsNextWeekday(FindOpenings[PlaceRequest]):
         "are none. Change nothing."
     )
     answer = IdSet("Slot")
-    strata = ("none",) * 4 + ("some",) * 5
+    strata = ("none", "some")
     unit = DAY
 
     def draw_scene(self, rng: random.Random, world: World) -> Practice:

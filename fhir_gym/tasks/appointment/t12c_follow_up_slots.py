@@ -39,8 +39,7 @@ class FollowUpSlots(FindOpenings[PlaceRequest]):
 
     Starting state: a clinic and its annex, whose name starts with the clinic's; two providers with a schedule at each;
         free and taken slots in two weeks to come, a quarter of them at the first or last quarter of an hour of a day.
-        Whether there are slots, which is so in somewhat more than half of the variations, is drawn first; place and
-        days are chosen last, by lot.
+        Whether there are slots, as in half of the variations, is drawn first; place and days are chosen last, by lot.
     Decoys: free slots before that time and after it, often just before or at its end; within it, taken or withdrawn
         ones, and free ones at the other place.
     Checks: the ids of those slots, in any order; if there are none, a request would have shown one, had there been one.
@@ -67,7 +66,7 @@ class FollowUpSlots(FindOpenings[PlaceRequest]):
     )
     answer = IdSet("Slot")
 
-    strata = ("none",) * 4 + ("some",) * 5
+    strata = ("none", "some")
     sizes: ClassVar = {"none": (0,), "some": range(1, 6)}
     unit = DAY
 

@@ -84,7 +84,7 @@ class WeekdayMornings(FindOpenings[MorningRequest]):
         "their ids in any order, or with FINISH([0]) if there are none. Change nothing."
     )
     answer = CountedIds("Slot")
-    strata = ("0", "0", "1", "2", "2", "2", "3", "3", "3")
+    strata = ("0",) * 2 + ("1",) + ("2",) * 6 + ("3",) * 6
     sizes: ClassVar = {str(number): (number,) for number in range(4)}
     unit = DAY
 
