@@ -33,10 +33,10 @@ from fhir_gym.types import Resource
 __all__ = ["TASKS", "SearchHistoryEmpty", "SearchHistoryParams", "SearchHistoryPresent"]
 
 _HISTORY, _NONE = "history", "none"
-_NAMESAKES = (11, 11, 12)
+_NAMESAKES = (11, 12)
 """How many patients bear the same name."""
-_WITH_HISTORY = (6, 6, 7)
-"""How many of them have a medical history."""
+_WITHOUT_HISTORY = (5, 5, 6)
+"""How many of them have no medical history."""
 _FEWEST = 4
 _PAST = 1_700
 """Days: worlds go back about five years, so that the oldest record of all is not always one of these."""
@@ -104,8 +104,8 @@ class _SearchHistory(SceneTask[SearchHistoryParams, Histories, Asked]):
         """Draw namesakes, some of whom have a history and some have only what was entered in error."""
         ids = Ids(rng, world)
         people = namesakes(rng, world, ids, (rng.choice(_NAMESAKES),))
-        count = rng.choice(_WITH_HISTORY)
-        histories = [number < count for number in range(len(people))]
+        without = rng.choice(_WITHOUT_HISTORY)
+        histories = [number >= without for number in range(len(people))]
         rng.shuffle(histories)
         problems: list[Problem] = []
         for person, has_history in zip(people, histories, strict=True):
@@ -189,7 +189,7 @@ def _mistakes(rng: random.Random) -> list[tuple[str, str]]:
 class SearchHistoryPresent(_SearchHistory):
     """Find the first entry of a patient's medical history.
 
-    Starting state: 11 or 12 patients of one name. Six or seven of them have a history, three or four conditions
+    Starting state: 11 or 12 patients of one name. Five to seven of them have a history, three or four conditions
         recorded on different days; the patient is one of them. The others have conditions entered in error only.
     Decoys: conditions of the patient entered in error, recorded before the first one (the first hit by date) and
         sometimes later; the first one is no longer active (a search for active ones misses it); the history of a
