@@ -175,7 +175,7 @@ def _history(rng: random.Random) -> list[tuple[str, str]]:
 
     Before the first that counts, which has passed since, there are some entered in error.
     """
-    later = [(rng.choice(_CLINICAL), CONFIRMED) for _ in range(rng.choice((2, 2, 2, 3)))]
+    later = [(rng.choice(_CLINICAL), CONFIRMED) for _ in range(rng.choice((2, 3)))]
     later += [(rng.choice(_CLINICAL), ENTERED_IN_ERROR)] * rng.choice((0, 0, 1))
     rng.shuffle(later)
     return [*_mistakes(rng), (rng.choice(_PASSED), CONFIRMED), *later]

@@ -32,6 +32,7 @@ _TIMES = tuple(f"T{hour:02}:{minute}:00Z" for hour in range(7, 17) for minute in
 _NAMESAKES = 6
 """How many patients bear the same name."""
 _FEWEST = 4
+_FAR = 60
 
 
 class SearchSurgeryParams(SceneParams):
@@ -122,7 +123,7 @@ class _SearchSurgery(SceneTask[SearchSurgeryParams, Surgeries, Window]):
         for person in scene.patients:
             named = [first[id, _PLAN][0] for id in scene.namesakes(person)]
             shortest = 1 + max(min(named), first[person.id, _VOID][0], first[person.id, _SCAN][0])
-            (until, plan), (later, _) = sorted(coming[person.id, _PLAN])
+            (until, plan), (later, _), *_ = sorted(coming[person.id, _PLAN])
             if shortest <= until:
                 found[_NONE].append(Window(patient=person.id, shortest=shortest, longest=until))
             shortest = max(shortest, until + 1)
@@ -171,7 +172,7 @@ class _SearchSurgery(SceneTask[SearchSurgeryParams, Surgeries, Window]):
 
 
 def _agenda(rng: random.Random, first: int) -> list[tuple[int, str, Concept]]:
-    """How many days ahead a patient's orders are, their statuses and categories: three surgery plans, and others.
+    """How many days ahead a patient's orders are, their statuses and categories: surgery plans and others.
 
     One that is void and one for a scan come before the next plan, unless that is today.
 
@@ -180,10 +181,11 @@ def _agenda(rng: random.Random, first: int) -> list[tuple[int, str, Concept]]:
         first: How many days ahead the next plan is.
     """
     second = first + rng.randrange(3, 30)
-    plans = [(ahead, "active", SURGICAL) for ahead in (-rng.choice((1, rng.randrange(2, 90))), first, second)]
     sooner = first or second
-    void = [(rng.randrange(before), rng.choice(_VOIDED), SURGICAL) for before in (sooner, second)]
-    return [*plans, *void, (rng.randrange(sooner), "active", IMAGING)]
+    agenda = [(ahead, "active", SURGICAL) for ahead in (-rng.choice((1, rng.randrange(2, _FAR))), first, second)]
+    agenda += [(rng.randrange(sooner), rng.choice(_VOIDED), SURGICAL), (rng.randrange(sooner), "active", IMAGING)]
+    _, status, category = rng.choice(agenda[2:])
+    return [*agenda, (rng.choice((-rng.randrange(1, _FAR), second + rng.randrange(1, _FAR))), status, category)]
 
 
 def _order(rng: random.Random, ids: Ids, patient: str, day: date, status: str, category: Concept) -> Plan:
@@ -206,11 +208,11 @@ def _kind(order: Plan) -> str:
 class SearchSurgeryPresent(_SearchSurgery):
     """Find a patient's surgery plan within the next days.
 
-    Starting state: six patients of one name, each with three surgery plans, one of them in the past, and three other
-        orders. The prompt asks one of them about a window with one plan, often on its first or last day.
+    Starting state: six patients of one name, each with surgery plans in the past and to come, and other orders, six in
+        all. The prompt asks one of them about a window with one plan, often on its first or last day.
     Decoys: plans of the patient in the past, often the day before, and after the window, often the day after (a search
-        without dates, or with the wrong bounds); within it, an order that is not active, an imaging order, and a plan
-        of a namesake.
+        without dates, or with the wrong bounds); within it, orders that are not active, an imaging order, and a plan of
+        a namesake.
     Checks: the answer is the plan.
     Light: none.
     Differs from FHIR-AgentEval: the window is half open and says so, one clock decides what today is; decoys and
