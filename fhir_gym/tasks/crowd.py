@@ -23,7 +23,7 @@ from fhir_gym.tasks.people import (
     person_called,
 )
 
-__all__ = ["NAME", "NAME_AND_BIRTH", "crossings", "crowd", "mistakable"]
+__all__ = ["NAME", "NAME_AND_BIRTH", "block", "crossings", "crowd", "mistakable"]
 
 NAME = ("given", "family")
 NAME_AND_BIRTH = ("given", "family", "birth_date")
@@ -63,15 +63,56 @@ def crowd(
         TaskError: The world knows too many names, or no crowd of this size has so many who are mistakable.
     """
     shape, cells = _cells(rng, size, len(by), fewest)
+    seed, grid = _new_names(rng, world, shape, resource_type)
+    return _in_cells(rng, new_id, seed, grid, cells)
+
+
+def block(
+    rng: random.Random,
+    world: World,
+    new_id: Callable[[], str],
+    shape: tuple[int, ...],
+    *,
+    resource_type: str = "Patient",
+) -> tuple[Person, ...]:
+    """The smallest crowds in which everybody is `mistakable`: people of every combination of a few names and dates.
+
+    Args:
+        rng: Source of chance.
+        world: Where the names must be new.
+        new_id: Gives the ids.
+        shape: How many given names, family names and, where these tell people apart too, dates of birth.
+        resource_type: ``Patient`` or ``Practitioner``.
+
+    Raises:
+        TaskError: The world knows too many names.
+    """
+    seed, grid = _new_names(rng, world, shape, resource_type)
+    return _in_cells(rng, new_id, seed, grid, [*product(*map(range, shape))])
+
+
+def _new_names(
+    rng: random.Random, world: World, shape: tuple[int, ...], resource_type: str
+) -> tuple[Person, list[list[str]]]:
+    """Somebody, and a grid of names and dates around them whose names are all new to the world."""
     for _ in range(_TRIES):
         seed = new_person(rng, world, "", resource_type=resource_type)
         grid = _grid(rng, world, seed, shape, resource_type)
         if all(is_new_name(world, resource_type, *name) for name in product(*grid[:2])):
-            break
-    else:
-        raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
+            return seed, grid
+    raise TaskError(f"the world {world.manifest.name} has people of all names that were tried ({_TRIES})")
+
+
+def _in_cells(
+    rng: random.Random,
+    new_id: Callable[[], str],
+    seed: Person,
+    grid: list[list[str]],
+    cells: Sequence[tuple[int, ...]],
+) -> tuple[Person, ...]:
+    """Somebody for each cell of a grid."""
     people = []
-    for cell, birth in zip(cells, _births(rng, seed, size), strict=True):
+    for cell, birth in zip(cells, _births(rng, seed, len(cells)), strict=True):
         given, family, *born = (values[n] for values, n in zip(grid, cell, strict=True))
         people.append(person_called(rng, new_id(), given, family, seed.gender, born[0] if born else birth))
     return tuple(people)

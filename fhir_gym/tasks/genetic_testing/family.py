@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 
-from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.appointment.relatives import RELATIONS, ROLES, fitting, relation, says_relation
 from fhir_gym.tasks.bundles import reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.compare import plain
 from fhir_gym.tasks.concepts import labels
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.neutral import fits_vocabulary
 from fhir_gym.tasks.outcomes import is_new
@@ -27,12 +26,13 @@ __all__ = [
     "DEFINITIONS",
     "UNASKED",
     "FamilyHistory",
-    "draw_histories",
+    "draw_history",
     "history_body",
     "history_checks",
     "history_spellings",
     "history_words",
     "recorded_history",
+    "some_illnesses",
     "wrong_histories",
 ]
 
@@ -61,25 +61,25 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class _Illness:
-    """A condition that runs in families: its name, the genders that have it, and when it begins."""
+    """A condition that runs in families: the genders that have it, and when it begins."""
 
-    name: str
     genders: tuple[str, ...] = ("female", "male")
     ages: range = range(30, 65)
 
 
-_ILLNESSES = (
-    _Illness("breast cancer", ("female",)),
-    _Illness("ovarian cancer", ("female",)),
-    _Illness("prostate cancer", ("male",), range(45, 70)),
-    _Illness("colon cancer"),
-    _Illness("pancreatic cancer", ages=range(40, 70)),
-    _Illness("kidney cancer"),
-    _Illness("thyroid cancer", ages=range(20, 60)),
-    _Illness("Huntington's disease"),
-    _Illness("hypertrophic cardiomyopathy", ages=range(18, 50)),
-    _Illness("polycystic kidney disease", ages=range(20, 50)),
-)
+_ILLNESSES = {
+    "breast cancer": _Illness(("female",)),
+    "ovarian cancer": _Illness(("female",)),
+    "prostate cancer": _Illness(("male",), range(45, 70)),
+    "colon cancer": _Illness(),
+    "pancreatic cancer": _Illness(ages=range(40, 70)),
+    "kidney cancer": _Illness(),
+    "thyroid cancer": _Illness(ages=range(20, 60)),
+    "Huntington's disease": _Illness(),
+    "hypertrophic cardiomyopathy": _Illness(ages=range(18, 50)),
+    "polycystic kidney disease": _Illness(ages=range(20, 50)),
+}
+_ILLNESSES_OF_A_SCENE = 5
 
 
 class FamilyHistory(Params):
@@ -91,6 +91,7 @@ class FamilyHistory(Params):
         relation: The relative, one of `RELATIONS`.
         illness: Name of the condition.
         age: How old they were when it began, in years.
+        status: Status of the record on file.
     """
 
     id: str
@@ -98,38 +99,56 @@ class FamilyHistory(Params):
     relation: str
     illness: str
     age: int
+    status: str = "completed"
+
+    @property
+    def reference(self) -> str:
+        """``FamilyMemberHistory/1``."""
+        return f"FamilyMemberHistory/{self.id}"
 
 
-def draw_histories(
-    rng: random.Random, world: World, ids: Ids, person: Person, namesake: Person
-) -> tuple[FamilyHistory, tuple[FamilyHistory, ...]]:
-    """What a relative of a patient had, and records that are easily mistaken for it; it takes four ids.
+def some_illnesses(rng: random.Random) -> tuple[str, ...]:
+    """Names of a few conditions; at least one of them fits several relatives of any adult."""
+    return tuple(rng.sample([*_ILLNESSES], _ILLNESSES_OF_A_SCENE))
 
-    Returns:
-        The history; and another relative with the same condition, the same relative with another condition, both of
-        the patient, and the same history of a namesake.
+
+def draw_history(
+    rng: random.Random,
+    today: date,
+    id: str,
+    person: Person,
+    illnesses: Sequence[str],
+    known: Collection[tuple[str, str]] = (),
+    statuses: Sequence[str] = ("completed",),
+) -> FamilyHistory:
+    """What a relative of a patient had.
+
+    Args:
+        rng: Source of chance.
+        today: The present day.
+        id: Id of the record.
+        person: The patient.
+        illnesses: `some_illnesses`.
+        known: Relatives and their conditions that it must not be; two at most.
+        statuses: Statuses to choose from.
     """
-    today = world.now.date()
     while True:
-        illness = rng.choice(_ILLNESSES)
-        age = rng.choice(illness.ages)
+        name = rng.choice(illnesses)
+        age = rng.choice(_ILLNESSES[name].ages)
         fit = [
             word
             for word in fitting(person, today, youngest=age)
-            if word in _BLOOD and RELATIONS[word].gender in illness.genders
+            if word in _BLOOD and RELATIONS[word].gender in _ILLNESSES[name].genders and (word, name) not in known
         ]
-        if len(fit) > 1:
-            break
-    one, two = rng.sample(fit, 2)
-    gender = RELATIONS[one].gender
-    other = rng.choice([it for it in _ILLNESSES if gender in it.genders and it != illness])
-    target = FamilyHistory(id=ids.new(), patient=person.id, relation=one, illness=illness.name, age=age)
-    decoys = (
-        target.model_copy(update={"id": ids.new(), "relation": two, "age": rng.choice(illness.ages)}),
-        target.model_copy(update={"id": ids.new(), "illness": other.name, "age": rng.choice(other.ages)}),
-        target.model_copy(update={"id": ids.new(), "patient": namesake.id}),
-    )
-    return target, decoys
+        if fit:
+            return FamilyHistory(
+                id=id,
+                patient=person.id,
+                relation=rng.choice(fit),
+                illness=name,
+                age=age,
+                status=rng.choice(statuses),
+            )
 
 
 def history_body(history: FamilyHistory, patient_id: str) -> Resource:
@@ -146,7 +165,7 @@ def history_body(history: FamilyHistory, patient_id: str) -> Resource:
 
 def recorded_history(history: FamilyHistory) -> Resource:
     """The FamilyMemberHistory that is on file."""
-    return {**history_body(history, history.patient), "id": history.id}
+    return {**history_body(history, history.patient), "id": history.id, "status": history.status}
 
 
 def history_words(history: FamilyHistory) -> dict[str, str]:

@@ -106,7 +106,7 @@ def draw_reports(
     Args:
         rng: Source of chance.
         world: The world, for the present.
-        ids: Source of ids, one for each.
+        ids: Source of ids.
         person: The patient.
         kinds: Code and category of each.
         statuses: Statuses to choose from.
@@ -114,7 +114,7 @@ def draw_reports(
     days = rng.sample(range(1, 900), len(kinds))
     return tuple(
         Report(
-            id=ids.new(),
+            id=ids.new("DiagnosticReport"),
             patient=person.id,
             what=what,
             category=category,

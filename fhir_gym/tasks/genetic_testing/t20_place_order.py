@@ -13,61 +13,53 @@ from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.bundles import find_person, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.concepts import Concept, codes_of, codings, concept_checks
+from fhir_gym.tasks.crowd import NAME, block, mistakable
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.genetic_testing.orders import (
-    TEST_SYSTEM,
-    TESTS,
-    Order,
-    find_patient,
-    order_request,
-    other_orders,
-    twin_of,
-)
+from fhir_gym.tasks.genetic_testing.orders import TEST_SYSTEM, TESTS, asked_words, find_patient
+from fhir_gym.tasks.genetic_testing.scenes import AskedPatient, Files, any_orders, asked_patients, patients
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient, practitioner, swapped
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "PlaceOrder", "PlaceOrderParams"]
 
 
-class PlaceOrderParams(Params):
+_DOCTORS = (2, 2)
+"""How many given names and family names the doctors have."""
+_ORDERS = (7, 8, 9)
+"""How many orders may be on file."""
+
+
+class PlaceOrderParams(SceneParams):
     """Values of task 20.
 
     Attributes:
+        scene: Patients, practitioners, orders.
         person: For whom the test is.
-        namesake: Another patient of the same name.
-        twin: A patient of the same family name and date of birth.
         doctor: Who requests it.
-        swapped: A practitioner whose names are the doctor's the other way round.
-        colleague: A practitioner of the doctor's family name.
         test: The test.
         status: Status the order is to have.
-        decoys: Orders on file, all by the other practitioner: the same test of the patient, past the draft; another
-            test of the patient; the same test of the namesake.
     """
 
+    scene: Files
     person: Person
-    namesake: Person
-    twin: Person
     doctor: Person
-    swapped: Person
-    colleague: Person
     test: Concept
     status: str
-    decoys: tuple[Order, ...]
 
 
-class PlaceOrder(Task[PlaceOrderParams]):
+class PlaceOrder(SceneTask[PlaceOrderParams, Files, AskedPatient]):
     """Order whole genome sequencing for a patient.
 
-    Starting state: the patient and the requesting practitioner.
-    Decoys: a namesake of the patient (a search by name) and someone of the same family name and birth date; a
-        practitioner of the same family name; one of swapped name, with orders: the same test of the patient, past the
-        draft (to be written over or copied), another test of the patient, the same test of the namesake.
+    Starting state: eight patients, each of whom shares all but the given name, all but the family name, and all but the
+        date of birth with another one; four practitioners of two given and two family names. The patient and the
+        requester are any of them, by lot.
+    Decoys: the others; orders of a few tests for any of them, in all statuses (to be written over or copied).
     Checks: exactly one new ServiceRequest with that patient, requester, test (code, system and display), status and
         intent order, not one that forbids; the answer is its id.
     Light: a new ServiceRequest with subject, requester, status, intent, and a code or category.
@@ -101,6 +93,7 @@ class PlaceOrder(Task[PlaceOrderParams]):
     )
     answer = IdsAnswer(("ServiceRequest",))
     gold_steps = 4
+    fewest = 5
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ServiceRequest": ("status", "intent", "code", "category", "subject", "requester")
     }
@@ -112,41 +105,35 @@ class PlaceOrder(Task[PlaceOrderParams]):
         }
     }
 
-    def sample(self, rng: random.Random, world: World) -> PlaceOrderParams:
-        """Draw people, the test, and what is on file."""
-        ids = Ids(rng, world, 9)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
-        other_doctor = swapped(rng, doctor, ids.new())
-        test = rng.choice(TESTS)
+    def draw_scene(self, rng: random.Random, world: World) -> Files:
+        """Draw people and orders."""
+        ids = Ids(rng, world)
+        people = patients(rng, world, ids)
+        doctors = block(rng, world, lambda: ids.new("Practitioner"), _DOCTORS, resource_type="Practitioner")
+        orders = any_orders(rng, world, ids, people, doctors, rng.choice(_ORDERS))
+        return Files(people=people, doctors=doctors, orders=orders)
+
+    def candidates(self, scene: Files) -> dict[str, list[AskedPatient]]:
+        """Whoever cannot be found by two of given name, family name and date of birth."""
+        return {"": asked_patients(scene)}
+
+    def ask(self, rng: random.Random, world: World, scene: Files, chosen: AskedPatient) -> PlaceOrderParams:
+        """The patient, and what is ordered by whom."""
         return PlaceOrderParams(
-            person=person,
-            namesake=other,
-            twin=twin_of(rng, person, ids.new()),
-            doctor=doctor,
-            swapped=other_doctor,
-            colleague=twin_of(rng, doctor, ids.new()),
-            test=test,
+            scene=scene,
+            person=scene.person(chosen.patient),
+            doctor=rng.choice(mistakable(scene.doctors, NAME)),
+            test=rng.choice(TESTS),
             status=rng.choice(("draft", "active")),
-            decoys=other_orders(rng, world, ids, test, other_doctor, (person, other)),
         )
 
-    def setup(self, p: PlaceOrderParams, world: World) -> list[Resource]:
-        """People, what is on file."""
-        patients, doctors = (p.person, p.namesake, p.twin), (p.doctor, p.swapped, p.colleague)
-        return [*map(patient, patients), *map(practitioner, doctors), *map(order_request, p.decoys)]
+    def furnish(self, scene: Files, world: World) -> list[Resource]:
+        """People and orders."""
+        return scene.resources()
 
     def words(self, p: PlaceOrderParams, world: World) -> dict[str, str]:
         """Patient, doctor, test, status."""
-        return {
-            **p.person.model_dump(include={"given", "family", "birth_date"}),
-            "patient": p.person.name,
-            "doctor": p.doctor.name,
-            "code": p.test.code,
-            "display": p.test.display,
-            "status": p.status,
-        }
+        return {**asked_words(p.person, p.test), "doctor": p.doctor.name, "status": p.status}
 
     def gold(self, p: PlaceOrderParams, fhir: Fhir) -> Gold:
         """Find patient and practitioner, create, answer the id."""
@@ -168,7 +155,7 @@ class PlaceOrder(Task[PlaceOrderParams]):
         """The opposite order, two tests, the test in the wrong place, or written over what is there."""
         *_, create, finish = gold
         body = json.loads(create.body or "")
-        another = p.decoys[1].test
+        another = next(one for one in TESTS if one != p.test)
         bodies = {
             "an order not to test": {**body, "doNotPerform": True},
             "two tests in one code": {**body, "code": {"coding": [p.test.coding, another.coding]}},
@@ -177,7 +164,7 @@ class PlaceOrder(Task[PlaceOrderParams]):
         }
         for name, wrong in bodies.items():
             yield name, [Post("/ServiceRequest", wrong), finish]
-        for decoy in p.decoys:
+        for decoy in p.scene.orders:
             over = Put(f"/ServiceRequest/{decoy.id}", {**body, "id": decoy.id})
             yield f"written over ServiceRequest/{decoy.id}", [over, Finish([decoy.id])]
             yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]

@@ -8,23 +8,28 @@ from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.genetic_testing.attach import DEFINITIONS, AttachParams, AttachReports
-from fhir_gym.tasks.genetic_testing.orders import attaching, draw_case, find_order, find_patient
+from fhir_gym.tasks.genetic_testing.orders import attaching, find_order, find_patient
 from fhir_gym.tasks.genetic_testing.reports import GENETIC, OTHER, draw_reports
+from fhir_gym.tasks.genetic_testing.scenes import AskedOrder, Files, cases, draw_orders, patients
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.people import new_person
 from fhir_gym.tasks.task import Fhir, Gold
 
 __all__ = ["TASKS", "AddReports"]
 
 _STATUSES = ("final", "amended", "corrected", "preliminary")
+_NUMBERS = (1, 2, 2, 3)
 
 
 class AddReports(AttachReports[AttachParams]):
     """Attach all diagnostic reports of a patient to a genetic test order.
 
-    Starting state: the patient with a draft order of the test and one to four reports of any kind, one of which may be
-        attached already; the order may refer to a condition too.
-    Decoys: a namesake with reports and a draft order of the same test (a search by name); an order of the patient for
-        the same test in another status, and a draft for another test (the first order).
+    Starting state: eight patients, each of whom shares all but the given name, all but the family name, and all but
+        the date of birth with another one. Four of them have one to three reports of any kind and draft orders of two
+        tests. An order may have an earlier order or a report of the patient attached. The prompt asks about one of
+        the drafts for which each of its conditions matters.
+    Decoys: a namesake and somebody born on the same day have reports and draft orders of the same test; the patient has
+        an order of the same test in another status, and a draft for another test.
     Checks: the order's supporting information is what it was and all of the patient's reports, each once; the rest
         of the order is unchanged; the answer is its id.
     Light: the order was updated and has supporting information.
@@ -48,24 +53,38 @@ class AddReports(AttachReports[AttachParams]):
         'status and date. Finish with FINISH(["<id>"]), where <id> is the id of the order.'
     )
 
-    def sample(self, rng: random.Random, world: World) -> AttachParams:
-        """Draw the case and the reports of both patients."""
-        ids = Ids(rng, world, 21)
-        case = draw_case(rng, world, ids)
-        kinds = rng.sample((*GENETIC, *OTHER), rng.randrange(1, 5))
-        reports = draw_reports(rng, world, ids, case.person, kinds, _STATUSES)
-        decoys = draw_reports(rng, world, ids, case.namesake, rng.sample((*GENETIC, *OTHER), 2), _STATUSES)
-        if len(reports) > 1 and rng.random() < 0.5:
-            attached = (*case.order.attached, rng.choice(reports).reference)
-            case = case.model_copy(update={"order": case.order.model_copy(update={"attached": attached})})
-        return AttachParams(case=case, wanted=reports, decoys=decoys)
+    def draw_scene(self, rng: random.Random, world: World) -> Files:
+        """Draw patients, reports of four of them, and orders."""
+        ids = Ids(rng, world)
+        people = patients(rng, world, ids)
+        doctor = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
+        pairs = cases(rng, people)
+        by_patient = {
+            one.id: draw_reports(rng, world, ids, one, rng.sample((*GENETIC, *OTHER), rng.choice(_NUMBERS)), _STATUSES)
+            for pair in pairs
+            for one in pair
+        }
+        # One report of each patient is attached to no order, so that there is something to do.
+        attachable = {id: [one.reference for one in reports[1:]] for id, reports in by_patient.items()}
+        return Files(
+            people=people,
+            doctors=(doctor,),
+            orders=draw_orders(rng, world, ids, pairs, doctor, attachable),
+            reports=tuple(one for reports in by_patient.values() for one in reports),
+        )
+
+    def ask(self, rng: random.Random, world: World, scene: Files, chosen: AskedOrder) -> AttachParams:
+        """The order, and all reports of its patient."""
+        order = chosen.order
+        wanted = tuple(scene.reports_of(order.patient))
+        return AttachParams(scene=scene, person=scene.person(order.patient), order=order, wanted=wanted)
 
     def gold(self, p: AttachParams, fhir: Fhir) -> Gold:
         """Find the patient, the reports, the order; attach."""
-        patient_id = yield from find_patient(p.case.person)
+        patient_id = yield from find_patient(p.person)
         found = yield Get("/DiagnosticReport", {"subject": f"Patient/{patient_id}"})
         reports = [f"DiagnosticReport/{one['id']}" for one in entries(found)]
-        order = yield from find_order(patient_id, p.case.order.test)
+        order = yield from find_order(patient_id, p.order.test)
         yield attaching(order, reports)
         yield Finish([order["id"]])
 

@@ -8,7 +8,7 @@ from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.genetic_testing.attach import DEFINITIONS, AttachParams, AttachReports
-from fhir_gym.tasks.genetic_testing.orders import attaching, draw_case, find_order, find_patient
+from fhir_gym.tasks.genetic_testing.orders import attaching, find_order, find_patient
 from fhir_gym.tasks.genetic_testing.reports import (
     GENETIC,
     GENETICS,
@@ -17,13 +17,17 @@ from fhir_gym.tasks.genetic_testing.reports import (
     diagnostic_report,
     draw_reports,
 )
+from fhir_gym.tasks.genetic_testing.scenes import AskedOrder, Files, cases, draw_orders, patients
 from fhir_gym.tasks.ids import Ids
+from fhir_gym.tasks.people import Person, new_person
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
 __all__ = ["TASKS", "RelevantReports", "RelevantReportsParams"]
 
 _NOT_FINAL = ("registered", "preliminary", "cancelled", "entered-in-error")
+_NUMBERS = (1, 2, 3)
+_OTHERS = (1, 1, 2)
 
 
 class RelevantReportsParams(AttachParams):
@@ -39,10 +43,10 @@ class RelevantReportsParams(AttachParams):
 class RelevantReports(AttachReports[RelevantReportsParams]):
     """Attach the relevant genetic reports of a patient to a genetic test order.
 
-    Starting state: the patient with a draft order of the test, which may refer to a condition, and none to three
-        final genetic reports.
-    Decoys: the patient's final reports of other kinds, some of which speak of genetics, and a genetic report that is
-        not final (all reports attached); a final genetic report of a namesake; orders as in 21a.
+    Starting state: patients and orders as in 21a. Of the four patients with orders two have no final genetic report and
+        two have one to three; equally many of their drafts are such that the prompt could ask about them.
+    Decoys: orders as in 21a; each of the four patients has final reports of other kinds, some of which speak of
+        genetics, and a genetic report that is not final (all reports attached).
     Checks: the order's supporting information is what it was and the relevant reports, each once; the rest of the
         order is unchanged; the answer is its id. Where none is relevant: the order is as it was, and a request would
         have shown such a report, had there been one.
@@ -68,30 +72,35 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
         'leave the order as it is. Finish with FINISH(["<id>"]), where <id> is the id of the order, in either case.'
     )
 
-    def sample(self, rng: random.Random, world: World) -> RelevantReportsParams:
-        """Draw the case and the reports of both patients."""
-        ids = Ids(rng, world, 21)
-        case = draw_case(rng, world, ids)
-        genetic = rng.sample(GENETIC, len(GENETIC))
-        relevant = rng.randrange(4)
-        return RelevantReportsParams(
-            case=case,
-            wanted=draw_reports(rng, world, ids, case.person, genetic[:relevant], ("final",)),
-            missed=draw_reports(rng, world, ids, case.person, genetic[:1], ("final",))[0],
-            decoys=(
-                *draw_reports(rng, world, ids, case.person, genetic[3:], _NOT_FINAL),
-                *draw_reports(rng, world, ids, case.person, rng.sample(OTHER, rng.randrange(1, 4)), ("final",)),
-                *draw_reports(rng, world, ids, case.namesake, genetic[:1], ("final",)),
-            ),
-        )
+    def draw_scene(self, rng: random.Random, world: World) -> Files:
+        """Draw patients, reports of four of them, and orders."""
+        ids = Ids(rng, world)
+        people = patients(rng, world, ids)
+        doctor = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
+        without, having = pairs = cases(rng, people)
+        reports = [one for person in without for one in _reports(rng, world, ids, person, 0)]
+        reports += [one for person in having for one in _reports(rng, world, ids, person, rng.choice(_NUMBERS))]
+        orders = draw_orders(rng, world, ids, pairs, doctor, {})
+        return Files(people=people, doctors=(doctor,), orders=orders, reports=tuple(reports))
+
+    def ask(self, rng: random.Random, world: World, scene: Files, chosen: AskedOrder) -> RelevantReportsParams:
+        """The order, and the relevant reports of its patient."""
+        person = scene.person(chosen.order.patient)
+        genetic = [one for one in scene.reports_of(person.id) if one.category == GENETICS]
+        wanted = tuple(one for one in genetic if one.status == "final")
+        model = next(one for one in genetic if one.status != "final")
+        ids, known = Ids(rng, world), {one.id for one in scene.reports}
+        free = next(id for _ in known if (id := ids.new("DiagnosticReport")) not in known)
+        missed = model.model_copy(update={"id": free, "status": "final"})
+        return RelevantReportsParams(scene=scene, person=person, order=chosen.order, wanted=wanted, missed=missed)
 
     def gold(self, p: RelevantReportsParams, fhir: Fhir) -> Gold:
         """Find the patient, the relevant reports, the order; attach, if there is anything to attach."""
-        patient_id = yield from find_patient(p.case.person)
+        patient_id = yield from find_patient(p.person)
         query = {"subject": f"Patient/{patient_id}", "category": GENETICS.token, "status": "final"}
         found = yield Get("/DiagnosticReport", query)
         reports = [f"DiagnosticReport/{one['id']}" for one in entries(found)]
-        order = yield from find_order(patient_id, p.case.order.test)
+        order = yield from find_order(patient_id, p.order.test)
         if reports:
             yield attaching(order, reports)
         yield Finish([order["id"]])
@@ -103,6 +112,17 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
     def phantom(self, p: RelevantReportsParams, world: World) -> list[Resource]:
         """A relevant report, had there been one."""
         return [diagnostic_report(p.missed)]
+
+
+def _reports(rng: random.Random, world: World, ids: Ids, person: Person, relevant: int) -> list[Report]:
+    """So many final genetic reports, one that is not final, and one or two of other kinds."""
+    *genetic, last = rng.sample(GENETIC, len(GENETIC))
+    other = rng.sample(OTHER, rng.choice(_OTHERS))
+    return [
+        *draw_reports(rng, world, ids, person, genetic[:relevant], ("final",)),
+        *draw_reports(rng, world, ids, person, (last,), _NOT_FINAL),
+        *draw_reports(rng, world, ids, person, other, ("final",)),
+    ]
 
 
 TASKS = (RelevantReports,)

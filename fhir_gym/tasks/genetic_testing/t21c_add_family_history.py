@@ -9,64 +9,65 @@ from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.genetic_testing.attach import DEFINITIONS as ORDER_DEFINITIONS
+from fhir_gym.tasks.genetic_testing.attach import OrderParams, OrderTask
 from fhir_gym.tasks.genetic_testing.family import (
     ASKED,
     DEFINITIONS,
     UNASKED,
     FamilyHistory,
-    draw_histories,
+    draw_history,
     history_body,
     history_checks,
     history_spellings,
     history_words,
-    recorded_history,
+    some_illnesses,
     wrong_histories,
 )
 from fhir_gym.tasks.genetic_testing.orders import (
-    Case,
     attaching,
     attachment_checks,
-    case_words,
-    draw_case,
     find_order,
     find_patient,
-    on_file,
     order_request,
 )
+from fhir_gym.tasks.genetic_testing.scenes import AskedOrder, Files, cases, draw_orders, patients
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
-from fhir_gym.types import Json, Resource
+from fhir_gym.tasks.people import new_person
+from fhir_gym.tasks.task import Fhir, Gold, Touch
+from fhir_gym.types import Json
 
 __all__ = ["TASKS", "AddFamilyHistory", "AddFamilyHistoryParams"]
 
+_NUMBERS = (1, 1, 2)
+"""How many family histories a patient may have."""
 
-class AddFamilyHistoryParams(Params):
+
+class AddFamilyHistoryParams(OrderParams):
     """Values of task 21c.
 
     Attributes:
-        case: The patient and the orders.
-        history: What the relative had; its `id` is not used.
-        decoys: Records on file that are easily mistaken for it.
+        history: What the relative had; it has no `id`.
     """
 
-    case: Case
     history: FamilyHistory
-    decoys: tuple[FamilyHistory, ...]
+
+    @property
+    def decoys(self) -> list[FamilyHistory]:
+        """Records of the patient that may be mistaken for it."""
+        return self.scene.histories_of(self.person.id)
 
 
-class AddFamilyHistory(Task[AddFamilyHistoryParams]):
+class AddFamilyHistory(OrderTask[AddFamilyHistoryParams]):
     """Record what a relative had, and attach that to a patient's genetic test order.
 
-    Starting state: the patient with a draft order of the test, which may refer to a condition.
-    Decoys: a namesake with the same family history and a draft order of the same test (a search by name); records of
-        the patient for another relative and for another condition of this one (attached instead of a new one); an
-        order of the patient for the same test in another status, and a draft for another test.
+    Starting state: patients and orders as in 21a; the four patients with orders have one or two family histories, which
+        may be attached already.
+    Decoys: orders as in 21a; the patient's family histories, of other relatives or with other conditions (attached
+        instead of a new one).
     Checks: as 22 for the new FamilyMemberHistory; the order's supporting information is what it was and that record,
         each once; the rest of the order is unchanged; the answer is the order's id.
     Light: a new FamilyMemberHistory with a relationship and a condition; the order was updated and has supporting
@@ -76,9 +77,7 @@ class AddFamilyHistory(Task[AddFamilyHistoryParams]):
 
     key = "21c"
     title = "Add family history to an order"
-    category = "Surgery & Test Orders"
     difficulty = 3
-    kind = "action"
     required_tools = (("search", "create", "search", "update"),)
     required_resources = ("Patient", "FamilyMemberHistory", "ServiceRequest")
     prohibited_tools = ("delete",)
@@ -94,79 +93,93 @@ class AddFamilyHistory(Task[AddFamilyHistoryParams]):
         "patient's order of the genetic test {code} ({display}).",
     )
     ending = f'{DEFINITIONS} {ORDER_DEFINITIONS} Finish with FINISH(["<id>"]), where <id> is the id of the order.'
-    answer = IdsAnswer(("ServiceRequest",))
-    gold_steps = 5
     unasked = UNASKED
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"FamilyMemberHistory": ASKED}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}
     }
 
-    def sample(self, rng: random.Random, world: World) -> AddFamilyHistoryParams:
-        """Draw the case and the histories."""
-        ids = Ids(rng, world, 13)
-        case = draw_case(rng, world, ids)
-        history, decoys = draw_histories(rng, world, ids, case.person, case.namesake)
-        return AddFamilyHistoryParams(case=case, history=history, decoys=decoys)
+    def draw_scene(self, rng: random.Random, world: World) -> Files:
+        """Draw patients, family histories of four of them, and orders."""
+        ids, today = Ids(rng, world), world.now.date()
+        people = patients(rng, world, ids)
+        doctor = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
+        pairs = cases(rng, people)
+        illnesses = some_illnesses(rng)
+        histories = tuple(
+            draw_history(rng, today, ids.new("FamilyMemberHistory"), one, illnesses)
+            for pair in pairs
+            for one in pair
+            for _ in range(rng.choice(_NUMBERS))
+        )
+        attachable: dict[str, list[str]] = {}
+        for history in histories:
+            attachable.setdefault(history.patient, []).append(history.reference)
+        orders = draw_orders(rng, world, ids, pairs, doctor, attachable)
+        return Files(people=people, doctors=(doctor,), orders=orders, histories=histories)
 
-    def setup(self, p: AddFamilyHistoryParams, world: World) -> list[Resource]:
-        """The case, the histories on file."""
-        return [*on_file(p.case), *map(recorded_history, p.decoys)]
+    def ask(self, rng: random.Random, world: World, scene: Files, chosen: AskedOrder) -> AddFamilyHistoryParams:
+        """The order, and a family history that is not on file."""
+        person = scene.person(chosen.order.patient)
+        known = {(one.relation, one.illness) for one in scene.histories_of(person.id)}
+        history = draw_history(rng, world.now.date(), "", person, some_illnesses(rng), known)
+        return AddFamilyHistoryParams(scene=scene, person=person, order=chosen.order, history=history)
 
     def words(self, p: AddFamilyHistoryParams, world: World) -> dict[str, str]:
         """Patient, test, relative, condition, age."""
-        return {**case_words(p.case), **history_words(p.history)}
+        return {**super().words(p, world), **history_words(p.history)}
 
     def gold(self, p: AddFamilyHistoryParams, fhir: Fhir) -> Gold:
         """Find the patient, record the history, find the order, attach."""
-        patient_id = yield from find_patient(p.case.person)
+        patient_id = yield from find_patient(p.person)
         made = yield Post("/FamilyMemberHistory", history_body(p.history, patient_id))
-        order = yield from find_order(patient_id, p.case.order.test)
+        order = yield from find_order(patient_id, p.order.test)
         yield attaching(order, [f"FamilyMemberHistory/{made['id']}"])
         yield Finish([order["id"]])
 
     def near_misses(self, p: AddFamilyHistoryParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Something else said, or a record on file attached, or another order."""
         _, create, _, attach, finish = gold
-        body, order = json.loads(create.body or ""), order_request(p.case.order)
+        body, order = json.loads(create.body or ""), order_request(p.order)
         new = json.loads(attach.body or "")["supportingInfo"][-1]["reference"]
         for name, wrong in wrong_histories(p.history, body):
             yield name, [Post("/FamilyMemberHistory", wrong), attach, finish]
         for decoy in p.decoys:
-            old = f"FamilyMemberHistory/{decoy.id}"
+            old = decoy.reference
             yield f"attaches {old} instead", [create, attaching(order, [old]), finish]
-            yield f"attaches {old} too", [create, attaching(order, [new, old]), finish]
+            if old not in p.order.attached:
+                yield f"attaches {old} too", [create, attaching(order, [new, old]), finish]
             yield f"writes over {old}", [Put(f"/{old}", {**body, "id": decoy.id}), attaching(order, [old]), finish]
-        doubled = attaching({**order, "supportingInfo": [{"reference": new}] * 2}, p.case.order.attached)
+        doubled = attaching({**order, "supportingInfo": [{"reference": new}] * 2}, p.order.attached)
         yield "attaches it twice", [create, doubled, finish]
-        for other in p.case.others:
+        for other in p.others:
             changed = attaching(order_request(other), [new])
-            for answer in (other.id, p.case.order.id):
+            for answer in (other.id, p.order.id):
                 yield f"attaches to {other.id}, answers {answer}", [create, changed, Finish([answer])]
 
     def equivalents(self, p: AddFamilyHistoryParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """The same said in other ways."""
         body, id = json.loads(gold[1].body or ""), "chosen-by-hand"
-        attach = attaching(order_request(p.case.order), [f"FamilyMemberHistory/{id}"])
+        attach = attaching(order_request(p.order), [f"FamilyMemberHistory/{id}"])
         for name, other in history_spellings(p.history, body):
             yield name, [Put(f"/FamilyMemberHistory/{id}", {**other, "id": id}), attach, gold[-1]]
 
     def touches(self, p: AddFamilyHistoryParams) -> tuple[Touch, ...]:
         """One new FamilyMemberHistory, the order."""
-        return (Touch("created", "FamilyMemberHistory"), Touch("updated", "ServiceRequest", p.case.order.id))
+        return (Touch("created", "FamilyMemberHistory"), Touch("updated", "ServiceRequest", p.order.id))
 
     def rests_on(self, p: AddFamilyHistoryParams) -> tuple[str, ...]:
         """The patient and the order."""
-        return (f"Patient/{p.case.person.id}", f"ServiceRequest/{p.case.order.id}")
+        return (f"Patient/{p.person.id}", f"ServiceRequest/{p.order.id}")
 
     def checks(self, p: AddFamilyHistoryParams, end: EndState) -> Iterator[Check]:
         """Every datum of the ask, on the new history; the order; the answer."""
         found = new_resource(end, "FamilyMemberHistory")
         yield from history_checks(end, p.history, found)
         wanted = f"FamilyMemberHistory/{found.get('id', '(the new one)')}"
-        yield from attachment_checks(end, p.case.order, [wanted])
+        yield from attachment_checks(end, p.order, [wanted])
         (answer,) = end.answer_ids("ServiceRequest")
-        yield equal("answer", answer, p.case.order.id)
+        yield equal("answer", answer, p.order.id)
 
 
 TASKS = (AddFamilyHistory,)

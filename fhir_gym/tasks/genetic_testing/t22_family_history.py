@@ -17,50 +17,52 @@ from fhir_gym.tasks.genetic_testing.family import (
     DEFINITIONS,
     UNASKED,
     FamilyHistory,
-    draw_histories,
+    draw_history,
     history_body,
     history_checks,
     history_spellings,
     history_words,
-    recorded_history,
+    some_illnesses,
     wrong_histories,
 )
-from fhir_gym.tasks.genetic_testing.orders import find_patient, twin_of
+from fhir_gym.tasks.genetic_testing.orders import find_patient, person_words
+from fhir_gym.tasks.genetic_testing.scenes import AskedPatient, Files, asked_patients, patients
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.outcomes import new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import Person, namesake, new_person, patient
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "AddFamilyMember", "AddFamilyMemberParams"]
 
 
-class AddFamilyMemberParams(Params):
+_NUMBERS = (0, 1, 1, 2)
+"""How many family histories a patient may have."""
+_STATUSES = ("completed", "completed", "partial", "entered-in-error")
+
+
+class AddFamilyMemberParams(SceneParams):
     """Values of task 22.
 
     Attributes:
+        scene: Patients and their family histories.
         person: The patient.
-        namesake: Another patient of the same name.
-        twin: A patient of the same family name and date of birth.
-        history: What the relative had; its `id` is not used.
-        decoys: Records on file that are easily mistaken for it.
+        history: What the relative had; it has no `id`.
     """
 
+    scene: Files
     person: Person
-    namesake: Person
-    twin: Person
     history: FamilyHistory
-    decoys: tuple[FamilyHistory, ...]
 
 
-class AddFamilyMember(Task[AddFamilyMemberParams]):
+class AddFamilyMember(SceneTask[AddFamilyMemberParams, Files, AskedPatient]):
     """Add a family member's condition to a patient's family history.
 
-    Starting state: the patient.
-    Decoys: someone of the same family name and birth date; a namesake (a search by name) with the very same family
-        history; records of the patient for another
-        relative with the same condition and for the same relative with another one (to be written over).
+    Starting state: eight patients, each of whom shares all but the given name, all but the family name, and all but the
+        date of birth with another one, with up to two family histories each. The patient is one of them, by lot.
+    Decoys: the other patients; family histories of all of them, of the same few conditions (to be written over).
     Checks: exactly one new, completed FamilyMemberHistory of that patient with the relationship, the condition and the
         age at onset, and no other condition; the answer is its id.
     Light: a new FamilyMemberHistory with a relationship and a condition.
@@ -88,29 +90,43 @@ class AddFamilyMember(Task[AddFamilyMemberParams]):
     ending = f'{DEFINITIONS} Finish with FINISH(["<id>"]), where <id> is the id of the new FamilyMemberHistory.'
     answer = IdsAnswer(("FamilyMemberHistory",))
     gold_steps = 3
+    fewest = 5
     unasked = UNASKED
     asked: ClassVar[Mapping[str, tuple[str, ...]]] = {"FamilyMemberHistory": ASKED}
     harmless: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}
     }
 
-    def sample(self, rng: random.Random, world: World) -> AddFamilyMemberParams:
-        """Draw the patients and the histories."""
-        ids = Ids(rng, world, 7)
-        person = new_person(rng, world, ids.new())
-        other = namesake(rng, person, ids.new())
-        history, decoys = draw_histories(rng, world, ids, person, other)
-        twin = twin_of(rng, person, ids.new())
-        return AddFamilyMemberParams(person=person, namesake=other, twin=twin, history=history, decoys=decoys)
+    def draw_scene(self, rng: random.Random, world: World) -> Files:
+        """Draw patients and their family histories."""
+        ids, today = Ids(rng, world), world.now.date()
+        people = patients(rng, world, ids)
+        illnesses = some_illnesses(rng)
+        histories = [
+            draw_history(rng, today, ids.new("FamilyMemberHistory"), one, illnesses, statuses=_STATUSES)
+            for one in people
+            for _ in range(rng.choice(_NUMBERS))
+        ]
+        return Files(people=people, histories=tuple(histories))
 
-    def setup(self, p: AddFamilyMemberParams, world: World) -> list[Resource]:
-        """The patients, what is on file."""
-        return [*map(patient, (p.person, p.namesake, p.twin)), *map(recorded_history, p.decoys)]
+    def candidates(self, scene: Files) -> dict[str, list[AskedPatient]]:
+        """Whoever cannot be found by two of given name, family name and date of birth."""
+        return {"": asked_patients(scene)}
+
+    def ask(self, rng: random.Random, world: World, scene: Files, chosen: AskedPatient) -> AddFamilyMemberParams:
+        """The patient, and a family history that is not on file."""
+        person = scene.person(chosen.patient)
+        known = {(one.relation, one.illness) for one in scene.histories_of(person.id)}
+        history = draw_history(rng, world.now.date(), "", person, some_illnesses(rng), known)
+        return AddFamilyMemberParams(scene=scene, person=person, history=history)
+
+    def furnish(self, scene: Files, world: World) -> list[Resource]:
+        """Patients and their family histories."""
+        return scene.resources()
 
     def words(self, p: AddFamilyMemberParams, world: World) -> dict[str, str]:
         """Patient, relative, condition, age."""
-        names = p.person.model_dump(include={"given", "family", "birth_date"})
-        return {**names, "patient": p.person.name, **history_words(p.history)}
+        return {**person_words(p.person), **history_words(p.history)}
 
     def gold(self, p: AddFamilyMemberParams, fhir: Fhir) -> Gold:
         """Find the patient, create, answer the id."""
@@ -124,7 +140,7 @@ class AddFamilyMember(Task[AddFamilyMemberParams]):
         body = json.loads(create.body or "")
         for name, wrong in wrong_histories(p.history, body):
             yield name, [Post("/FamilyMemberHistory", wrong), finish]
-        for decoy in p.decoys:
+        for decoy in p.scene.histories:
             over = Put(f"/FamilyMemberHistory/{decoy.id}", {**body, "id": decoy.id})
             yield f"written over FamilyMemberHistory/{decoy.id}", [over, Finish([decoy.id])]
             yield f"created, but answers {decoy.id}", [create, Finish([decoy.id])]

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fhir_gym.actions import Action, Finish, Patch, Post
+from fhir_gym.tasks import get_task
 from fhir_gym.tasks.appointment.relatives import RELATIONS
 from fhir_gym.tasks.genetic_testing.family import (
     FamilyHistory,
-    draw_histories,
+    draw_history,
     history_body,
     history_checks,
     recorded_history,
+    some_illnesses,
 )
-from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.people import Person
 from tests.tasks.fakes import created, end_state, fake_world
 from tests.tasks.test_appointment import Desk
@@ -131,31 +132,43 @@ def test_only_the_age_is_the_age(age: int, other: int) -> None:
     assert failed(said, history) == ([] if age == other else ["onset age"])
 
 
+def someone(birth_date: str) -> Person:
+    born = {"gender": "female", "birth_date": birth_date}
+    return Person(id="e1", given="Ana", family="Costa", phone="1", line="", city="", state="", **born)
+
+
 def test_who_had_it_was_old_enough_and_can_have_it() -> None:
-    world = fake_world()
+    today = fake_world().now.date()
     for number in range(200):
         rng = random.Random(number)
-        birth_date = f"{rng.randrange(1929, 2005)}-06-01"
-        person = Person(
-            id="e1",
-            given="Ana",
-            family="Costa",
-            gender="female",
-            birth_date=birth_date,
-            phone="1",
-            line="",
-            city="",
-            state="",
-        )
-        target, decoys = draw_histories(rng, world, Ids(rng, world, 4), person, person.model_copy(update={"id": "e2"}))
-        age = world.now.year - int(birth_date[:4])
-        assert target.age <= age + RELATIONS[target.relation].older[0]
-        if target.illness in ("breast cancer", "ovarian cancer"):
-            assert RELATIONS[target.relation].gender == "female"
-        assert decoys[0].relation != target.relation and decoys[0].illness == target.illness
-        assert decoys[1].illness != target.illness and decoys[1].relation == target.relation
-        assert decoys[2].model_dump(exclude={"id", "patient"}) == target.model_dump(exclude={"id", "patient"})
-        assert not failed(recorded_history(target), target)
+        person = someone(f"{rng.randrange(1929, 2005)}-06-01")
+        history = draw_history(rng, today, "h", person, some_illnesses(rng))
+        assert history.age <= today.year - int(person.birth_date[:4]) + RELATIONS[history.relation].older[0]
+        if history.illness in ("breast cancer", "ovarian cancer"):
+            assert RELATIONS[history.relation].gender == "female"
+        assert not failed(recorded_history(history), history)
+
+
+@pytest.mark.parametrize("birth_date", ["1928-06-01", "1960-06-01", "2005-01-01"])
+def test_there_is_always_something_that_is_not_known_yet(birth_date: str) -> None:
+    today, person = fake_world().now.date(), someone(birth_date)
+    for number in range(200):
+        rng = random.Random(number)
+        illnesses = some_illnesses(rng)
+        known: set[tuple[str, str]] = set()
+        for _ in range(3):
+            history = draw_history(rng, today, "", person, illnesses, known)
+            assert history.illness in illnesses
+            assert (history.relation, history.illness) not in known
+            known.add((history.relation, history.illness))
+
+
+def test_what_is_to_be_entered_is_not_on_file(hospital: World) -> None:
+    for key in ("21c", "22"):
+        for k in range(60):
+            p: Any = get_task(PACK, key).variation(k, hospital).params
+            own = [(one.relation, one.illness) for one in p.scene.histories_of(p.person.id)]
+            assert (p.history.relation, p.history.illness) not in own
 
 
 def body_of(action: Action) -> dict[str, Any]:
@@ -166,7 +179,7 @@ def body_of(action: Action) -> dict[str, Any]:
 def test_a_second_relative_in_one_record_is_refused(hospital: World) -> None:
     desk = Desk("22", hospital, pack=PACK)
     find, create, finish = desk.gold
-    other = desk.p.decoys[1]
+    other = desk.p.scene.histories[0]
     both = [*body_of(create)["condition"], {"code": {"text": other.illness}}]
     assert desk.failed([find, Post("/FamilyMemberHistory", {**body_of(create), "condition": both}), finish]) == [
         "condition"
@@ -176,7 +189,7 @@ def test_a_second_relative_in_one_record_is_refused(hospital: World) -> None:
 def test_adding_to_a_record_on_file_is_refused(hospital: World) -> None:
     desk = Desk("22", hospital, pack=PACK)
     find, create, _ = desk.gold
-    old = desk.p.decoys[1].id
+    old = desk.p.scene.histories[0].id
     condition = body_of(create)["condition"][0]
     patch = Patch(f"/FamilyMemberHistory/{old}", [{"op": "add", "path": "/condition/-", "value": condition}])
     assert "FamilyMemberHistory created" in desk.failed([find, patch, Finish([old])])
