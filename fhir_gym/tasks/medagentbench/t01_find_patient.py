@@ -42,7 +42,7 @@ class FindPatientParams(SceneParams):
 class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], Whom]):
     """Find the medical record number of a person by name and date of birth.
 
-    Starting state: 9 to 13 people who share given names, family names and dates of birth. In four of five variations
+    Starting state: 9 to 13 people who share given names, family names and dates of birth. In five of nine variations
         the person is one of those who cannot be found by two of the three, else shares any two with one of them.
     Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
     Checks: the answer is the person's number, or says that there is none; then a request must have been able to show
@@ -74,7 +74,7 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], Whom]):
     )
     answer = Items('["MRN"] or ["Patient not found"]', (("text",),))
     gold_steps = 2
-    strata = (_ON_FILE,) * 4 + (_ABSENT,)
+    strata = (_ON_FILE,) * 5 + (_ABSENT,) * 4
 
     def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
         """Draw people who share names and dates of birth."""

@@ -64,7 +64,7 @@ class AverageGlucose(LabTask):
         rng = filler.rng
         if branch == NOTHING:
             return Plan(stale=DAY_MINUTES, phantom=rng.randrange(25, DAY_MINUTES))
-        agos = rng.sample(range(25, DAY_MINUTES), rng.choice((2, 2, 3, 3, 4, 5, 6)))
+        agos = rng.sample(range(25, DAY_MINUTES), rng.choice((2, 2, 2, 3, 3, 4, 6)))
         if rng.random() < 0.3:
             agos[0] = DAY_MINUTES
         return Plan([(ago, filler.level()) for ago in agos], stale=DAY_MINUTES, tie=False)
