@@ -35,8 +35,6 @@ _TYPES = frozenset(RESOURCE_TYPES)
 _BATCH = 500
 """Resources that `Session.load` stores at once."""
 
-_Batch = dict[tuple[str, str], tuple[Row, Resource]]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -149,40 +147,44 @@ class Session:
         Raises:
             FhirError: A resource is unusable.
         """
-        batch: _Batch = {}
         with self._file_errors(), self.store.savepoint():
+            batch: dict[tuple[str, str], Resource] = {}
             for given in resources:
                 if self.validation == "strict":
                     from fhir_gym.fhir.validation import validate_strict  # its models take a second to import
 
                     validate_strict(given)
-                self._add(given if normal else parsing.normalise(given), batch)
-            self.store.put_all(batch.values())
+                resource = given if normal else parsing.normalise(given)
+                key = _key(resource)
+                if key in batch or len(batch) == _BATCH:
+                    self._load(batch)
+                    batch = {}
+                batch[key] = resource
+            self._load(batch)
         self._sequence.next_id = max(self._sequence.next_id, next_id or 0)
 
-    def _add(self, resource: Resource, batch: _Batch) -> None:
-        """Add the next version of a resource to a batch, which is stored first if it is full or holds another one."""
-        kind, id = resource.get("resourceType"), resource.get("id")
-        if kind not in _TYPES:
-            raise FhirError(400, f"{kind!r} is no resource type of FHIR R4")
-        if not isinstance(id, str) or not id:
-            raise FhirError(400, f"a {kind} without an id cannot be loaded")
-        if (kind, id) in batch or len(batch) == _BATCH:
-            self.store.put_all(batch.values())
-            batch.clear()
-        old = self.store.find(kind, id)
-        if old is None:
-            self._sequence.new_id()
-        if id.isascii() and id.isdigit() and len(id) <= 15:
-            self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
-        rid, version = (old.rid, old.version + 1) if old else (self.store.take_rid(), 1)
-        given = resource.get("meta", {})
-        updated = moment_of(given.get("lastUpdated")) or self.now
-        meta = {"versionId": str(version), "lastUpdated": instant(updated)}
-        rest = {k: v for k, v in given.items() if k not in meta}
-        kept = {"resourceType": kind, "id": id, "meta": {**meta, **rest}}
-        kept |= {k: v for k, v in resource.items() if k not in kept}
-        batch[kind, id] = Row(rid, kind, id, version, milliseconds(updated), 0, "PUT", parsing.dumps(kept)), kept
+    def _load(self, batch: dict[tuple[str, str], Resource]) -> None:
+        """Store the next versions of different resources."""
+        ids: dict[str, list[str]] = {}
+        for kind, id in batch:
+            ids.setdefault(kind, []).append(id)
+        known = {kind: self.store.find_all(kind, some) for kind, some in ids.items()}
+        versions = []
+        for (kind, id), resource in batch.items():
+            old = known[kind].get(id)
+            if old is None:
+                self._sequence.new_id()
+            if id.isascii() and id.isdigit() and len(id) <= 15:
+                self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
+            rid, version = (old.rid, old.version + 1) if old else (self.store.take_rid(), 1)
+            given = resource.get("meta", {})
+            updated = moment_of(given.get("lastUpdated")) or self.now
+            meta = given | {"versionId": str(version), "lastUpdated": instant(updated)}
+            kept = {"resourceType": kind, "id": id, "meta": dict.fromkeys(("versionId", "lastUpdated")) | meta}
+            kept |= {name: value for name, value in resource.items() if name not in kept}
+            row = Row(rid, kind, id, version, milliseconds(updated), 0, "PUT", parsing.dumps(kept))
+            versions.append((row, kept))
+        self.store.put_all(versions)
 
     def checkpoint(self) -> Checkpoint:
         """Remember this state; `rollback` returns to it any number of times."""
@@ -310,6 +312,16 @@ class Session:
         except FhirError:
             return self.pretty
         return self.pretty if given is None else given == "true"
+
+
+def _key(resource: Resource) -> tuple[str, str]:
+    """Type and id of a resource that is to be loaded."""
+    kind, id = resource.get("resourceType"), resource.get("id")
+    if kind not in _TYPES:
+        raise FhirError(400, f"{kind!r} is no resource type of FHIR R4")
+    if not isinstance(id, str) or not id:
+        raise FhirError(400, f"a {kind} without an id cannot be loaded")
+    return str(kind), id
 
 
 def _failure(error: FhirError) -> Response:

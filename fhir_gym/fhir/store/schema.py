@@ -46,9 +46,13 @@ CREATE TABLE {db}.resource(
     body BLOB NOT NULL
 );
 CREATE UNIQUE INDEX {db}.resource_id ON resource(type, id);
+"""
+
+_WHOLE_TYPES = """
 CREATE INDEX {db}.resource_type ON resource(type);
 CREATE INDEX {db}.resource_updated ON resource(type, updated);
 """
+"""Indexes for going through a whole type. An overlay is small, and each costs time with every write: it has none."""
 
 _VERSION = """
 CREATE TABLE overlay.version(
@@ -119,7 +123,8 @@ def table_statements(db: str) -> list[str]:
 
 def index_statements(db: str) -> list[str]:
     """CREATE INDEX statements of a schema."""
-    return [s for s in _statements(_RESOURCE + index.SCHEMA, db) if not s.upper().startswith("CREATE TABLE")]
+    script = _RESOURCE + (_WHOLE_TYPES if db == MAIN else "") + index.SCHEMA
+    return [s for s in _statements(script, db) if not s.upper().startswith("CREATE TABLE")]
 
 
 def overlay_script() -> str:

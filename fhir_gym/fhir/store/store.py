@@ -80,6 +80,18 @@ class Store:
         ).fetchone()
         return Row(*row) if row else None
 
+    def find_all(self, resource_type: str, ids: Collection[str]) -> dict[str, Row]:
+        """The current versions of resources of a type, by id, deleted or not; without those there never were."""
+        found: dict[str, Row] = {}
+        wanted = list(ids)
+        for start in range(0, len(wanted), _CHUNK):
+            chunk = wanted[start : start + _CHUNK]
+            marks = ",".join("?" * len(chunk))
+            for db in ("main", "overlay") if resource_type in self._types else ("main",):
+                query = f"SELECT {_COLUMNS} FROM {db}.resource WHERE type = ? AND id IN ({marks})"
+                found.update((row[2], Row(*row)) for row in self.db.execute(query, (resource_type, *chunk)))
+        return found
+
     def row(self, rid: int) -> Row:
         """The current version of the resource with this number."""
         for db in ("overlay", "main"):

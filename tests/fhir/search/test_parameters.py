@@ -75,8 +75,8 @@ CASES = [
     ("Observation?date=ge2023-11-13T09:00:01Z&date=le2023-11-13T10:00:00Z", "B6 B3"),
     ("Patient?birthdate=1990-12", "P4"),
     ("Patient?birthdate=gt1990-12-31", "P3"),
-    ("Patient?_lastUpdated=ge2023", "P1 P2 P3 P4"),
-    ("Patient?_lastUpdated=lt2023", ""),
+    ("Patient?_lastUpdated=ge2010", "P1 P2 P3 P4"),
+    ("Patient?_lastUpdated=lt2010", ""),
     # references
     ("Observation?patient=P1", "B1 B2 B3"),
     ("Observation?patient=Patient/P1", "B1 B2 B3"),
