@@ -20,7 +20,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams"]
+__all__ = ["TASKS", "SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams", "Seeker"]
 _FEWEST = 5
 _ON_FILE, _ABSENT = "on file", "absent"
 
