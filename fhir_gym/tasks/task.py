@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from threading import Lock
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
@@ -245,23 +247,75 @@ class Task(ABC, Generic[P]):
         """
         if k < 0:
             raise TaskError(f"variations are numbered from 0, not {k}")
-        rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
-        params = self.draw(k, rng, world)
-        own_phrasing = rng.randrange(len(self.prompts))
-        used = own_phrasing if phrasing is None else phrasing
+        drawn = _recent.get((self, k, world.manifest.content_hash, world.now))
+        if drawn is None:
+            drawn = self._draw_all(k, world)
+            _recent.put((self, k, world.manifest.content_hash, world.now), drawn)
+        used = drawn.phrasing if phrasing is None else phrasing
         if not 0 <= used < len(self.prompts):
             raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
+        params = drawn.params
+        target, qualifying = (params.target, params.qualifying) if isinstance(params, SceneParams) else ("", ())
+        return Variation(
+            task_key=self.key,
+            number=k,
+            split=split_of(k),
+            phrasing=used,
+            params=params,
+            prompt=self.prompt(params, world, used),
+            setup=drawn.setup,
+            next_id=drawn.next_id,
+            _target=target,
+            _qualifying=qualifying,
+        )
+
+    def _draw_all(self, k: int, world: World) -> _Drawn:
+        rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
+        params = self.draw(k, rng, world)
+        phrasing = rng.randrange(len(self.prompts))
         setup = [_updated_once(rng, world, one) for one in self.setup(params, world)]
         rng.shuffle(setup)  # the order of creation tells nothing of how the records were drawn
         next_id = world.manifest.next_id + rng.randrange(1, _FARTHEST_CREATED)
-        prompt = self.prompt(params, world, used)
-        target, qualifying = (params.target, params.qualifying) if isinstance(params, SceneParams) else ("", ())
-        return Variation(self.key, k, split_of(k), used, params, prompt, tuple(setup), next_id, target, qualifying)
+        return _Drawn(params, phrasing, tuple(setup), next_id)
 
     def prompt(self, p: P, world: World, phrasing: int) -> str:
         """The whole prompt: the present, the ask in one of its phrasings, the form of the answer."""
         ask = self.prompts[phrasing].format_map(self.words(p, world))
         return f"Present: {moment_in_words(world.now)}.\n\n{ask}\n\n{self.ending}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What a variation's number decides; the prompt also depends on the phrasing."""
+
+    params: Any
+    phrasing: int
+    setup: tuple[Resource, ...]
+    next_id: int
+
+
+class _Recent:
+    """The variations drawn last: an episode's agent, its repeats and its verdict ask for the same one again."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[tuple[Any, ...], _Drawn] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[Any, ...]) -> _Drawn | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[Any, ...], drawn: _Drawn) -> None:
+        with self._lock:
+            self._kept[key] = drawn
+            if len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+
+
+_recent = _Recent(size=32)
 
 
 def _updated_once(rng: random.Random, world: World, resource: Resource) -> Resource:
