@@ -23,7 +23,7 @@ from fhir_gym.tasks.people import (
     person_called,
 )
 
-__all__ = ["NAME", "NAME_AND_BIRTH", "block", "crossings", "crowd", "mistakable"]
+__all__ = ["NAME", "NAME_AND_BIRTH", "block", "crossings", "crowd", "mistakable", "new_names"]
 
 NAME = ("given", "family")
 NAME_AND_BIRTH = ("given", "family", "birth_date")
@@ -63,7 +63,7 @@ def crowd(
         TaskError: The world knows too many names, or no crowd of this size has so many who are mistakable.
     """
     shape, cells = _cells(rng, size, len(by), fewest)
-    seed, grid = _new_names(rng, world, shape, resource_type)
+    seed, grid = new_names(rng, world, shape, resource_type)
     return _in_cells(rng, new_id, seed, grid, cells)
 
 
@@ -87,14 +87,24 @@ def block(
     Raises:
         TaskError: The world knows too many names.
     """
-    seed, grid = _new_names(rng, world, shape, resource_type)
+    seed, grid = new_names(rng, world, shape, resource_type)
     return _in_cells(rng, new_id, seed, grid, [*product(*map(range, shape))])
 
 
-def _new_names(
+def new_names(
     rng: random.Random, world: World, shape: tuple[int, ...], resource_type: str
 ) -> tuple[Person, list[list[str]]]:
-    """Somebody, and a grid of names and dates around them whose names are all new to the world."""
+    """Somebody, and a grid of names and dates around them whose names are all new to the world.
+
+    Args:
+        rng: Source of chance.
+        world: Where the names must be new.
+        shape: How many given names, family names and, perhaps, dates of birth.
+        resource_type: ``Patient`` or ``Practitioner``.
+
+    Raises:
+        TaskError: The world knows too many names.
+    """
     for _ in range(_TRIES):
         seed = new_person(rng, world, "", resource_type=resource_type)
         grid = _grid(rng, world, seed, shape, resource_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 
 from fhir_gym.fhir.store.world import World
@@ -20,7 +20,6 @@ __all__ = [
     "Opening",
     "appointment",
     "location",
-    "moved_opening",
     "participants",
     "schedule",
     "slot",
@@ -56,19 +55,6 @@ class Opening(Params):
 @lru_cache(maxsize=1_024)
 def _end(start: str, minutes: int) -> str:
     return instant(parse_instant(start) + timedelta(minutes=minutes))
-
-
-def moved_opening(
-    opening: Opening, id: str, *, schedule: str = "", start: datetime | None = None, status: str = ""
-) -> Opening:
-    """Another slot like `opening` but for what is given."""
-    return Opening(
-        id=id,
-        schedule=schedule or opening.schedule,
-        start=instant(start) if start else opening.start,
-        minutes=opening.minutes,
-        status=status or opening.status,
-    )
 
 
 def location(id: str, name: str, city: str, state: str) -> Resource:

@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from functools import partial
+from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
-from fhir_gym.tasks.appointment.clinic import Opening, appointment, moved_opening, slot
+from fhir_gym.tasks.appointment.clinic import Opening, appointment, slot
 from fhir_gym.tasks.appointment.openings import DOCTOR, NEXT_WEEKDAY, Diary, clinic_resources
+from fhir_gym.tasks.appointment.rota import (
+    CENTRAL,
+    FURTHER,
+    SIMILAR,
+    SWAPPED,
+    Row,
+    Spot,
+    draw_rota,
+    matters,
+    weekday_of,
+)
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.clock import WEEKDAYS, at, instant, next_weekday
+from fhir_gym.tasks.clock import WEEKDAYS, instant
 from fhir_gym.tasks.compare import parse_reference
+from fhir_gym.tasks.crowd import crowd
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import (
-    Person,
-    longer_family,
-    namesake,
-    new_person,
-    other_given,
-    patient,
-    relative_with,
-    swapped,
-)
-from fhir_gym.tasks.task import Fhir, Gold, Task
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person, patient
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "PatientFromSlot", "PatientFromSlotParams", "PatientFromSlotSwapped", "Visit"]
+__all__ = ["TASKS", "Diaries", "PatientFromSlot", "PatientFromSlotParams", "PatientFromSlotSwapped", "Visit"]
 
 _MINUTES = 30
-_MORNING = range(7, 12)
+_BOOKED = "booked"
 _OVER = ("cancelled", "entered-in-error", "noshow", "waitlist")
+_FEWEST_OVER, _MOST_OVER = 2, 4
+_FEWEST_PATIENTS, _MOST_PATIENTS = 6, 7
+_COLLEAGUES = (Row(2, 0, "oo  "), Row(0, 2, "oo  "))
 
 
 class Visit(Params):
@@ -46,6 +53,7 @@ class Visit(Params):
         id: Its id.
         opening: The slot.
         patient: Id of the patient.
+        practitioner: Id of the practitioner.
         status: Status of the appointment.
         patient_first: Whether the patient is named before the doctor.
     """
@@ -53,34 +61,50 @@ class Visit(Params):
     id: str
     opening: Opening
     patient: str
-    status: str = "booked"
+    practitioner: str
+    status: str
     patient_first: bool
 
+    @property
+    def target(self) -> str:
+        """The patient."""
+        return f"Patient/{self.patient}"
 
-class PatientFromSlotParams(Params):
-    """Values of tasks 13a and 13b.
+
+class Diaries(Params):
+    """The scene.
 
     Attributes:
-        diaries: Schedules of the doctor, which is first, and of colleagues of a similar name.
-        patients: The patient who is asked for, and others; one is a namesake.
-        weekday: Day of the slot, Monday being 0.
-        target: The booking that is asked for.
-        decoys: Bookings of other slots, and appointments in the same slot that do not stand.
+        diaries: Schedules of doctors of similar names.
+        patients: Their patients.
+        visits: Appointments, one with status booked in each slot that is taken.
+        free: Slots without appointments.
     """
 
     diaries: tuple[Diary, ...]
     patients: tuple[Person, ...]
-    weekday: int
-    target: Visit
-    decoys: tuple[Visit, ...]
+    visits: tuple[Visit, ...]
+    free: tuple[Opening, ...]
+
+
+class PatientFromSlotParams(SceneParams):
+    """Values of tasks 13a and 13b.
+
+    Attributes:
+        scene: Doctors, patients, slots and appointments.
+        visit: The appointment whose patient is asked for.
+    """
+
+    scene: Diaries
+    visit: Visit
 
     @property
     def doctor(self) -> Person:
         """Whose slot it is."""
-        return self.diaries[0].provider
+        return next(one.provider for one in self.scene.diaries if one.provider.id == self.visit.practitioner)
 
 
-class _PatientFromSlot(Task[PatientFromSlotParams]):
+class _PatientFromSlot(SceneTask[PatientFromSlotParams, Diaries, Visit]):
     """What both tasks share."""
 
     category = "Scheduling & Appointments"
@@ -91,11 +115,11 @@ class _PatientFromSlot(Task[PatientFromSlotParams]):
     prohibited_tools = ("create", "update", "patch", "delete")
     prompts = (
         "Which patient has booked the slot of Dr. {doctor} (given name {given}, family name {family}) next {weekday} "
-        "at {hour}:00 in the morning?",
-        "Dr. {doctor}, given name {given} and family name {family}, sees a patient next {weekday} morning at "
-        "{hour}:00. Who is it?",
+        "at {hour}:00?",
+        "Dr. {doctor}, given name {given} and family name {family}, sees a patient next {weekday} at {hour}:00. Who "
+        "is it?",
         "Find out for whom the slot of the practitioner with given name {given} and family name {family} is booked "
-        "that starts at {hour}:00 next {weekday} morning.",
+        "that starts at {hour}:00 next {weekday}.",
     )
     ending = (
         f"{DOCTOR}Both names must be exactly these; others may be similar. {NEXT_WEEKDAY}A slot is booked by the "
@@ -104,65 +128,64 @@ class _PatientFromSlot(Task[PatientFromSlotParams]):
     )
     answer = IdsAnswer(("Patient",))
     gold_steps = 3
+    fewest = 5
+    rows: ClassVar[tuple[Row, ...]]
+    swapped: ClassVar[bool]
 
-    @abstractmethod
-    def colleagues(self, rng: random.Random, doctor: Person, ids: Ids) -> tuple[Person, ...]:
-        """Practitioners with whom the doctor is easily confused."""
+    def draw_scene(self, rng: random.Random, world: World) -> Diaries:
+        """Draw doctors and their patients, whom each of them sees at different times."""
+        ids = Ids(rng, world)
+        diaries, spots = draw_rota(rng, world, ids, self.rows, swapped=self.swapped)
+        number = rng.randint(_FEWEST_PATIENTS, _MOST_PATIENTS)
+        patients = crowd(rng, world, partial(ids.new, "Patient"), number)
+        # A patient sees one doctor at a time, and a doctor another patient each time.
+        after = rng.choice((3, 4))
+        turns = (0, after, *rng.sample([n for n in range(1, number) if n != after], 2))
+        visits: list[Visit] = []
+        free = []
+        for spot in spots:
+            if spot.kind not in (CENTRAL, FURTHER):
+                free.append(_opening(ids, spot, "free"))
+                continue
+            mine = (spot.row + turns[spot.moment]) % number
+            visits += _visits(rng, ids, spot, patients[mine], [*patients[:mine], *patients[mine + 1 :]])
+        return Diaries(diaries=diaries, patients=patients, visits=tuple(visits), free=tuple(free))
 
-    def sample(self, rng: random.Random, world: World) -> PatientFromSlotParams:
-        """Draw people, the day and hour, and appointments."""
-        ids = Ids(rng, world, 50)
-        doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
-        doctors = (doctor, *self.colleagues(rng, doctor, ids))
-        person = new_person(rng, world, ids.new())
-        others = (namesake(rng, person, ids.new()), new_person(rng, world, ids.new()))
-        diaries = tuple(Diary(id=ids.new(), provider=one) for one in doctors)
-        weekday, (hour, other_hour) = rng.randrange(7), rng.sample(_MORNING, 2)
-        day, week = next_weekday(world.now, weekday), timedelta(days=7)
-        opening = Opening(
-            id=ids.new(), schedule=diaries[0].id, start=instant(at(day, hour)), minutes=_MINUTES, status="busy"
-        )
+    def candidates(self, scene: Diaries) -> dict[str, list[Visit]]:
+        """A visit of each patient that is not found without all of name, day, hour and status."""
+        booked = [one for one in scene.visits if one.status == _BOOKED]
+        contested = {one.opening.id for one in scene.visits if one.status != _BOOKED}
+        found: dict[str, Visit] = {}
+        for one in booked:
+            place = one.opening
+            others = {(each.opening.schedule, each.opening.start) for each in booked if each.patient != one.patient}
+            if place.id in contested and matters(scene.diaries, place.schedule, place.start, others):
+                found.setdefault(one.patient, one)
+        return {"": [*found.values()]}
 
-        def visit(where: Opening, who: Person, status: str = "booked") -> Visit:
-            first = rng.random() < 0.5
-            return Visit(id=ids.new(), opening=where, patient=who.id, status=status, patient_first=first)
+    def ask(self, rng: random.Random, world: World, scene: Diaries, chosen: Visit) -> PatientFromSlotParams:
+        """The visit."""
+        return PatientFromSlotParams(scene=scene, visit=chosen)
 
-        starts = (at(day, other_hour), at(day, hour + 12), at(day + week, hour), at(day - week, hour))
-        moved = [
-            *(moved_opening(opening, ids.new(), start=start) for start in starts),
-            *(moved_opening(opening, ids.new(), schedule=diary.id) for diary in diaries[1:]),
-        ]
-        return PatientFromSlotParams(
-            diaries=diaries,
-            patients=(person, *others),
-            weekday=weekday,
-            target=visit(opening, person),
-            decoys=(
-                *(visit(one, rng.choice(others)) for one in moved),
-                *(visit(opening, rng.choice(others), status) for status in rng.sample(_OVER, 3)),
-            ),
-        )
-
-    def setup(self, p: PatientFromSlotParams, world: World) -> list[Resource]:
+    def furnish(self, scene: Diaries, world: World) -> list[Resource]:
         """People, schedules, slots, appointments."""
-        visits = (p.target, *p.decoys)
-        slots = {one.opening.id: slot(one.opening) for one in visits}
-        doctors = {diary.id: diary.provider.id for diary in p.diaries}
+        openings = {one.opening.id: one.opening for one in scene.visits}
         return [
-            *clinic_resources((), p.diaries, world),
-            *map(patient, p.patients),
-            *slots.values(),
-            *(_appointment(one, doctors[one.opening.schedule]) for one in visits),
+            *clinic_resources((), scene.diaries, world),
+            *map(patient, scene.patients),
+            *map(slot, (*openings.values(), *scene.free)),
+            *map(_appointment, scene.visits),
         ]
 
     def words(self, p: PatientFromSlotParams, world: World) -> dict[str, str]:
         """The doctor, the day and the hour."""
+        start = p.visit.opening.start
         return {
             "doctor": p.doctor.name,
             "given": p.doctor.given,
             "family": p.doctor.family,
-            "weekday": WEEKDAYS[p.weekday],
-            "hour": str(int(p.target.opening.start[11:13])),
+            "weekday": WEEKDAYS[weekday_of(start)],
+            "hour": start[11:13],
         }
 
     def gold(self, p: PatientFromSlotParams, fhir: Fhir) -> Gold:
@@ -171,35 +194,37 @@ class _PatientFromSlot(Task[PatientFromSlotParams]):
         query = {
             "schedule.actor:Practitioner.family:exact": doctor.family,
             "schedule.actor:Practitioner.given:exact": doctor.given,
-            "start": p.target.opening.start,
+            "start": p.visit.opening.start,
         }
         taken = next(entries((yield Get("/Slot", query))))
-        found = yield Get("/Appointment", {"slot": f"Slot/{taken['id']}", "status": "booked"})
+        found = yield Get("/Appointment", {"slot": f"Slot/{taken['id']}", "status": _BOOKED})
         yield Finish([_patient_of(next(entries(found)))])
 
     def equivalents(self, p: PatientFromSlotParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
         """By the appointments of the doctor at that time."""
-        query = {"practitioner": f"Practitioner/{p.doctor.id}", "date": p.target.opening.start, "status": "booked"}
+        query = {"practitioner": f"Practitioner/{p.doctor.id}", "date": p.visit.opening.start, "status": _BOOKED}
         yield "looks for the appointment at once", [Get("/Appointment", query), gold[-1]]
 
     def rests_on(self, p: PatientFromSlotParams) -> tuple[str, ...]:
         """The appointment."""
-        return (f"Appointment/{p.target.id}",)
+        return (f"Appointment/{p.visit.id}",)
 
     def checks(self, p: PatientFromSlotParams, end: EndState) -> Iterator[Check]:
         """The answer is the patient."""
         (answer,) = end.answer_ids("Patient")
-        yield equal("answer", answer, p.target.patient)
+        yield equal("answer", answer, p.visit.patient)
 
 
 class PatientFromSlot(_PatientFromSlot):
     """Find the patient who has booked a doctor's slot.
 
-    Starting state: the doctor's slot on that day at that hour, and its appointment.
-    Decoys: booked slots at that time of a colleague of the same family name and of two whose double family name starts
-        with the doctor's; the doctor's booked slots at another hour of that morning and at the same hour in the
-        evening, a week later, and a week earlier, which is today where today is such a weekday; appointments in the
-        same slot that were cancelled or do not stand; a namesake of the patient.
+    Starting state: six doctors of three given names and three family names, one of which often starts another one; four
+        of them have booked slots on one day, three of these also a week earlier, which is today where today is such a
+        day, or a week later; six or seven patients, at least five of whom have booked a slot that somebody else would
+        have without any one of given name, family name, day, hour and status. The patient is chosen last, by lot, among
+        these.
+    Decoys: the other booked slots; two to four appointments in the same slot that were cancelled or do not stand; free
+        slots of two doctors at those hours.
     Checks: the answer is the patient's id.
     Light: none.
     Differs from FHIR-AgentEval: "next" is defined, where it counted today; the doctor has other patients that day; ids
@@ -208,20 +233,17 @@ class PatientFromSlot(_PatientFromSlot):
 
     key = "13a"
     title = "Patient from a slot"
-
-    def colleagues(self, rng: random.Random, doctor: Person, ids: Ids) -> tuple[Person, ...]:
-        """One of the same family name, two of a longer one."""
-        return (
-            relative_with(rng, doctor, ids.new(), given=other_given(rng, doctor)),
-            *(relative_with(rng, doctor, ids.new(), family=longer_family(rng, doctor)) for _ in range(2)),
-        )
+    rows = (*SIMILAR, *_COLLEAGUES)
+    swapped = False
 
 
 class PatientFromSlotSwapped(_PatientFromSlot):
     """Find the patient who has booked a doctor's slot, where another doctor's names are the same the other way round.
 
-    Starting state: as 13a.
-    Decoys: those of 13a, but one colleague's names are the doctor's the other way round.
+    Starting state: six doctors of three names, each of which is a given name of two of them and a family name of two;
+        all have a booked slot at the same time, and five of them at another hour of that day and a week earlier, which
+        is today where today is such a day, or later; patients as in 13a.
+    Decoys: as in 13a.
     Checks: the answer is the patient's id.
     Light: none.
     Differs from FHIR-AgentEval: as 13a; the doctor of swapped names is kept.
@@ -229,19 +251,37 @@ class PatientFromSlotSwapped(_PatientFromSlot):
 
     key = "13b"
     title = "Patient from a slot, doctors of swapped names"
+    rows = SWAPPED
+    swapped = True
 
-    def colleagues(self, rng: random.Random, doctor: Person, ids: Ids) -> tuple[Person, ...]:
-        """One of swapped names, one of the same family name, one of a longer one."""
-        return (
-            swapped(rng, doctor, ids.new()),
-            relative_with(rng, doctor, ids.new(), given=other_given(rng, doctor)),
-            relative_with(rng, doctor, ids.new(), family=longer_family(rng, doctor)),
+
+def _opening(ids: Ids, spot: Spot, status: str) -> Opening:
+    """A slot."""
+    start = instant(spot.start)
+    return Opening(id=ids.new("Slot"), schedule=spot.diary.id, start=start, minutes=_MINUTES, status=status)
+
+
+def _visits(rng: random.Random, ids: Ids, spot: Spot, person: Person, others: Sequence[Person]) -> Iterator[Visit]:
+    """The appointment that stands; where the slot could be asked for, also some of others that do not."""
+    opening = _opening(ids, spot, "busy")
+    plan = [(person, _BOOKED)]
+    if spot.kind == CENTRAL:
+        over = rng.randint(_FEWEST_OVER, _MOST_OVER)
+        plan += zip(rng.sample(others, over), rng.choices(_OVER, k=over), strict=True)
+    for who, status in plan:
+        yield Visit(
+            id=ids.new("Appointment"),
+            opening=opening,
+            patient=who.id,
+            practitioner=spot.diary.provider.id,
+            status=status,
+            patient_first=rng.random() < 0.5,
         )
 
 
-def _appointment(visit: Visit, doctor_id: str) -> Resource:
+def _appointment(visit: Visit) -> Resource:
     """The Appointment."""
-    made = appointment(visit.id, visit.opening, visit.patient, doctor_id, status=visit.status)
+    made = appointment(visit.id, visit.opening, visit.patient, visit.practitioner, status=visit.status)
     return made if visit.patient_first else {**made, "participant": made["participant"][::-1]}
 
 

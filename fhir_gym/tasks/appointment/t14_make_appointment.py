@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Action, Finish, Get, Post, Put
@@ -20,60 +19,68 @@ from fhir_gym.tasks.appointment.bookings import (
     participants_check,
     place_checks,
 )
-from fhir_gym.tasks.appointment.clinic import Opening, moved_opening, slot, slot_checks
-from fhir_gym.tasks.appointment.openings import DOCTOR, NEXT_WEEKDAY, Diary, clinic_resources
+from fhir_gym.tasks.appointment.clinic import Opening, slot, slot_checks
+from fhir_gym.tasks.appointment.openings import DOCTOR, NEXT_WEEKDAY
+from fhir_gym.tasks.appointment.practice import Practice
+from fhir_gym.tasks.appointment.rota import CENTRAL, SIMILAR, SWAPPED, Row, draw_rota, matters, weekday_of
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.clock import WEEKDAYS, at, instant, next_weekday
+from fhir_gym.tasks.clock import WEEKDAYS, instant
+from fhir_gym.tasks.crowd import crowd, mistakable
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.outcomes import is_new, new_resource
-from fhir_gym.tasks.params import Params
-from fhir_gym.tasks.people import (
-    Person,
-    namesake,
-    new_person,
-    other_given,
-    patient,
-    relative_with,
-    swapped,
-)
-from fhir_gym.tasks.task import Fhir, Gold, Task, Touch
+from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.people import Person
+from fhir_gym.tasks.scene import SceneTask
+from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
 __all__ = ["TASKS", "MakeAppointment", "MakeAppointmentParams", "MakeSecondAppointment"]
 
 _MINUTES = 60
-_HOURS = range(8, 17)
+_PATIENTS, _MISTAKABLE = 8, 4
+_MOST_TAKEN = 3
+_TAKEN = ("busy", "busy-unavailable", "busy-tentative")
+_MOST_PEOPLE, _MOST_SLOTS = 3, 12
 
 
-class MakeAppointmentParams(Params):
+class MakeAppointmentParams(SceneParams):
     """Values of tasks 14a and 14b.
 
     Attributes:
+        scene: Patients, doctors, slots.
         patient: Who wants the appointment.
-        other: A patient who is easily mistaken for them.
-        diaries: The schedule of the doctor, and that of one who is easily mistaken for them.
-        weekday: Day of the appointment, Monday being 0.
-        target: The slot.
-        decoys: Other slots: of the other practitioner, blocked, another hour, another day, taken.
+        opening: The slot.
     """
 
+    scene: Practice
     patient: Person
-    other: Person
-    diaries: tuple[Diary, Diary]
-    weekday: int
-    target: Opening
-    decoys: tuple[Opening, ...]
+    opening: Opening
 
     @property
     def doctor(self) -> Person:
         """With whom."""
-        return self.diaries[0].provider
+        return next(one.provider for one in self.scene.diaries if one.id == self.opening.schedule)
 
 
-class _BookAppointment(Task[MakeAppointmentParams]):
+class Wanted(Params):
+    """A slot that could be asked for.
+
+    Attributes:
+        opening: The slot.
+    """
+
+    opening: Opening
+
+    @property
+    def target(self) -> str:
+        """The Slot."""
+        return f"Slot/{self.opening.id}"
+
+
+class _BookAppointment(SceneTask[MakeAppointmentParams, Practice, Wanted]):
     """What booking a patient with a doctor at a given time is, whoever else is on file."""
 
     category = "Scheduling & Appointments"
@@ -95,41 +102,53 @@ class _BookAppointment(Task[MakeAppointmentParams]):
         "Appointment": {"description": "Visit", "minutesDuration": _MINUTES, "comment": "By phone"}
     }
 
-    @abstractmethod
-    def mistaken(self, rng: random.Random, person: Person, doctor: Person, ids: Ids) -> tuple[Person, Person]:
-        """A patient and a doctor who are easily mistaken for these."""
+    fewest = 5
+    rows: ClassVar[tuple[Row, ...]]
+    swapped: ClassVar[bool]
 
-    def sample(self, rng: random.Random, world: World) -> MakeAppointmentParams:
-        """Draw people, and the day and hour."""
-        ids = Ids(rng, world, 20)
-        person = new_person(rng, world, ids.new())
-        doctor = new_person(rng, world, ids.new(), resource_type="Practitioner")
-        other, other_doctor = self.mistaken(rng, person, doctor, ids)
-        diaries = (Diary(id=ids.new(), provider=doctor), Diary(id=ids.new(), provider=other_doctor))
-        weekday = rng.randrange(7)
-        hour, other_hour, busy_hour = rng.sample(_HOURS, 3)
-        day = next_weekday(world.now, weekday)
-        start = instant(at(day, hour))
-        target = Opening(id=ids.new(), schedule=diaries[0].id, start=start, minutes=_MINUTES, status="free")
-        decoys = (
-            moved_opening(target, ids.new(), schedule=diaries[1].id),
-            moved_opening(target, ids.new(), status="busy-unavailable"),
-            moved_opening(target, ids.new(), start=at(day, other_hour)),
-            moved_opening(target, ids.new(), start=at(day, busy_hour), status="busy"),
-            *(moved_opening(target, ids.new(), start=at(day + timedelta(days=n), hour)) for n in (-7, -1, 1, 7)),
-        )
-        return MakeAppointmentParams(
-            patient=person, other=other, diaries=diaries, weekday=weekday, target=target, decoys=decoys
-        )
+    def draw_scene(self, rng: random.Random, world: World) -> Practice:
+        """Draw patients, doctors, and the doctors' slots."""
+        ids = Ids(rng, world)
+        people = crowd(rng, world, partial(ids.new, "Patient"), _PATIENTS, fewest=_MISTAKABLE)
+        diaries, spots = draw_rota(rng, world, ids, self.rows, swapped=self.swapped)
+        openings = []
+        for spot in spots:
+            taken = rng.randint(1, _MOST_TAKEN) if spot.kind == CENTRAL else 0
+            openings += [
+                Opening(
+                    id=ids.new("Slot"),
+                    schedule=spot.diary.id,
+                    start=instant(spot.start),
+                    minutes=_MINUTES,
+                    status=status,
+                )
+                for status in ("free", *rng.choices(_TAKEN, k=taken))
+            ]
+        return Practice(now=instant(world.now), people=people, diaries=diaries, openings=tuple(openings))
 
-    def setup(self, p: MakeAppointmentParams, world: World) -> list[Resource]:
+    def candidates(self, scene: Practice) -> dict[str, list[Wanted]]:
+        """The free slots that are not found without all of the doctor's name, day, hour and status."""
+        free = [one for one in scene.openings if one.status == "free"]
+        taken = {(one.schedule, one.start) for one in scene.openings if one.status != "free"}
+        there = {(one.schedule, one.start) for one in free}
+        return {
+            "": [
+                Wanted(opening=one)
+                for one in free
+                if one.start > scene.now
+                and (one.schedule, one.start) in taken
+                and matters(scene.diaries, one.schedule, one.start, there)
+            ]
+        }
+
+    def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Wanted) -> MakeAppointmentParams:
+        """The slot, for any patient who is not found without all of name and date of birth."""
+        person = rng.choice(mistakable(scene.people))
+        return MakeAppointmentParams(scene=scene, patient=person, opening=chosen.opening)
+
+    def furnish(self, scene: Practice, world: World) -> list[Resource]:
         """People, schedules, slots."""
-        return [
-            patient(p.patient),
-            patient(p.other),
-            *clinic_resources((), p.diaries, world),
-            *map(slot, (p.target, *p.decoys)),
-        ]
+        return scene.resources(world)
 
     def words(self, p: MakeAppointmentParams, world: World) -> dict[str, str]:
         """Names, birth date, day and hour."""
@@ -137,15 +156,15 @@ class _BookAppointment(Task[MakeAppointmentParams]):
             **p.patient.model_dump(include={"given", "family", "birth_date"}),
             "patient": p.patient.name,
             "doctor": p.doctor.name,
-            "weekday": WEEKDAYS[p.weekday],
-            "hour": p.target.start[11:13],
+            "weekday": WEEKDAYS[weekday_of(p.opening.start)],
+            "hour": p.opening.start[11:13],
         }
 
     def gold(self, p: MakeAppointmentParams, fhir: Fhir) -> Gold:
         """Find patient, doctor and slot; create; take the slot."""
         patient_id = yield from find_patient(p.patient)
         doctor_id = yield from find_practitioner(p.doctor)
-        query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.target.start, "status": "free"}
+        query = {"schedule.actor": f"Practitioner/{doctor_id}", "start": p.opening.start, "status": "free"}
         free = next(entries((yield Get("/Slot", query))))
         made = yield Post("/Appointment", _taking(free, patient_id, doctor_id))
         yield Put(f"/Slot/{free['id']}", {**free, "status": "busy"})
@@ -154,24 +173,27 @@ class _BookAppointment(Task[MakeAppointmentParams]):
     def near_misses(self, p: MakeAppointmentParams, gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
         """Another slot, patient or practitioner booked consistently."""
         finish = gold[-1]
+        openings = [one for one in p.scene.openings if one.id != p.opening.id]
+        near = [one for one in openings if p.opening.start == one.start or p.opening.schedule == one.schedule]
+        others = [one for one in p.scene.people if one.id != p.patient.id]
         bookings = [
-            *((f"Slot/{opening.id}", opening, p.patient) for opening in p.decoys),
-            ("the other patient", p.target, p.other),
-            ("the other pair", p.decoys[0], p.other),
+            *((f"Slot/{opening.id}", opening, p.patient) for opening in near[:_MOST_SLOTS]),
+            *((f"for Patient/{person.id}", p.opening, person) for person in others[:_MOST_PEOPLE]),
+            ("another slot for another patient", near[0], others[0]),
         ]
+        doctors = {diary.id: diary.provider for diary in p.scene.diaries}
         for name, opening, person in bookings:
-            doctor = next(diary.provider for diary in p.diaries if diary.id == opening.schedule)
             taken = slot(opening)
-            book = Post("/Appointment", _taking(taken, person.id, doctor.id))
+            book = Post("/Appointment", _taking(taken, person.id, doctors[opening.schedule].id))
             yield f"books {name}", [book, Put(f"/Slot/{opening.id}", {**taken, "status": "busy"}), finish]
 
     def touches(self, p: MakeAppointmentParams) -> tuple[Touch, ...]:
         """One new Appointment, the slot."""
-        return (Touch("created", "Appointment"), Touch("updated", "Slot", p.target.id))
+        return (Touch("created", "Appointment"), Touch("updated", "Slot", p.opening.id))
 
     def rests_on(self, p: MakeAppointmentParams) -> tuple[str, ...]:
         """The patient and the slot."""
-        return (f"Patient/{p.patient.id}", f"Slot/{p.target.id}")
+        return (f"Patient/{p.patient.id}", f"Slot/{p.opening.id}")
 
     def checks(self, p: MakeAppointmentParams, end: EndState) -> Iterator[Check]:
         """The new appointment, the slot, the answer."""
@@ -181,18 +203,21 @@ class _BookAppointment(Task[MakeAppointmentParams]):
         yield equal("appointment status", found.get("status"), "booked")
         both = accepted(f"Patient/{p.patient.id}", f"Practitioner/{p.doctor.id}")
         yield participants_check(end, found, both)
-        yield from place_checks(end, found, p.target)
-        yield from slot_checks(end, p.target, "busy")
+        yield from place_checks(end, found, p.opening)
+        yield from slot_checks(end, p.opening, "busy")
         yield answered(end, Appointment=found.get("id", "the id of the new appointment"))
 
 
 class MakeAppointment(_BookAppointment):
     """Book a patient with a doctor at a given time.
 
-    Starting state: the patient, the doctor and the doctor's free slot at that time.
-    Decoys: a practitioner of swapped name with a free slot at that time, a blocked slot of the doctor at that time,
-        slots of the doctor at other hours, the days before and after, a week later and a week earlier, which is today
-        where today is such a day; a namesake of the patient.
+    Starting state: eight patients who share names and dates of birth; six doctors of three names, each of which is a
+        given name of two of them and a family name of two. All have a free slot at the same time, and five of them at
+        another hour of that day and a week earlier, which is today where today is such a day, or later. The slot is
+        chosen last, by lot, among at least five that are not found without all of given name, family name, their
+        order, day, hour and status; so is the patient, among those who are not found without all of name and date of
+        birth.
+    Decoys: the other free slots; one to three slots of the doctor at that time that are taken; the other patients.
     Checks: one new booked appointment of both in that slot at its times, the slot busy and else unchanged, the answer
         is the appointment's id.
     Light: an appointment was created and the slot was updated.
@@ -213,18 +238,17 @@ class MakeAppointment(_BookAppointment):
         "{given}, family name {family} and date of birth {birth_date}.",
     )
 
-    def mistaken(self, rng: random.Random, person: Person, doctor: Person, ids: Ids) -> tuple[Person, Person]:
-        """A namesake, and a doctor of swapped name."""
-        return namesake(rng, person, ids.new()), swapped(rng, doctor, ids.new())
+    rows = SWAPPED
+    swapped = True
 
 
 class MakeSecondAppointment(_BookAppointment):
-    """Book one of two similar patients with one of two similar doctors at a given time.
+    """Book one of several similar patients with one of several similar doctors at a given time.
 
-    Starting state: the patient, the doctor and the doctor's free slot at that time.
-    Decoys: another pair, a patient of the same family name and date of birth and a practitioner of the same family
-        name who is free at that time; a blocked slot of the doctor at that time, slots of the doctor at other hours,
-        the days before and after, a week later and a week earlier, which is today where today is such a day.
+    Starting state: patients as in 14a; four doctors of two given names and two family names, one of which often starts
+        the other one, who have free slots at two hours of a day; three of them also a week earlier, which is today
+        where today is such a day, or later. Slot and patient are chosen last, as in 14a.
+    Decoys: as in 14a.
     Checks: one new booked appointment of both in that slot at its times, the slot busy and else unchanged, the answer
         is the appointment's id.
     Light: an appointment was created and the slot was updated.
@@ -245,10 +269,8 @@ class MakeSecondAppointment(_BookAppointment):
         "given name {given}).",
     )
 
-    def mistaken(self, rng: random.Random, person: Person, doctor: Person, ids: Ids) -> tuple[Person, Person]:
-        """People with the same family names."""
-        others = (relative_with(rng, one, ids.new(), given=other_given(rng, one)) for one in (person, doctor))
-        return next(others), next(others)
+    rows = SIMILAR
+    swapped = False
 
 
 def _taking(taken: Resource, patient_id: str, doctor_id: str) -> Resource:
