@@ -124,7 +124,7 @@ class _BookAppointment(SceneTask[MakeAppointmentParams, Practice, Wanted]):
                 )
                 for status in ("free", *rng.choices(_TAKEN, k=taken))
             ]
-        return Practice(now=instant(world.now), people=people, diaries=diaries, openings=tuple(openings))
+        return Practice(now=instant(world.now), people=people, diaries=diaries, bookings=(), openings=tuple(openings))
 
     def candidates(self, scene: Practice) -> dict[str, list[Wanted]]:
         """The free slots that are not found without all of the doctor's name, day, hour and status."""

@@ -78,26 +78,12 @@ def test_times_are_those_of_the_slot(key: str, hospital: World) -> None:
 # 14
 
 
-def test_both_doctors_are_free_and_have_names_of_their_own(hospital: World) -> None:
-    task = get_task(PACK, "14b")
-    for k in range(10):
-        variation = task.variation(k, hospital)
-        p: Any = variation.params
-        assert p.diaries[0].provider.name != p.diaries[1].provider.name
-        with hospital.session() as session:
-            session.load(variation.setup)
-            assert len(session.search("Practitioner", family=p.doctor.family)) >= 2
-            assert len(session.search("Patient", family=p.patient.family, birthdate=p.patient.birth_date)) >= 2
-            free = session.search("Slot", status="free", start=p.target.start)
-            assert {one["id"] for one in free} >= {p.target.id, p.decoys[0].id}
-
-
 def test_an_appointment_may_be_put_with_an_id_of_ones_own(hospital: World) -> None:
     desk = Desk("14b", hospital)
     *_, made, take, _ = desk.gold
     put = Put("/Appointment/visit-1", {**body(made), "id": "visit-1"})
     assert not desk.failed([put, take, Finish(["Appointment/visit-1"])])
-    assert desk.failed([put, take, Finish([desk.p.target.id])]) == ["answer"]
+    assert desk.failed([put, take, Finish([desk.p.opening.id])]) == ["answer"]
     assert desk.failed([put, replace("/Appointment/visit-1", "/status", "proposed"), take, Finish(["visit-1"])]) == [
         "appointment status"
     ]
@@ -106,7 +92,7 @@ def test_an_appointment_may_be_put_with_an_id_of_ones_own(hospital: World) -> No
 # 15
 
 
-SCENES = ("15a", "15b", "15c", "16a", "16b", "16c", "17a", "17b")
+SCENES = ("13a", "13b", "14a", "14b", "15a", "15b", "15c", "16a", "16b", "16c", "17a", "17b")
 
 
 @pytest.mark.parametrize("key", SCENES)
@@ -143,7 +129,7 @@ def test_whoever_is_asked_about_can_be_found(key: str, hospital: World) -> None:
             run = arena.gold()
         assert run.verdict.success
         answers.add(tuple(run.actions[-1].answer or ()))
-    assert key == "16a" or len(answers) == len(found)
+    assert key in ("14a", "14b", "16a") or len(answers) == len(found)
 
 
 class Dated(NamedTuple):
