@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
     over: frozenset[str]
 
 
-def read(setup: list[Resource]) -> list[Seen]:
+def read(setup: Sequence[Resource]) -> list[Seen]:
     records = {f"{one['resourceType']}/{one['id']}": one for one in setup}
 
     def name(slot: Resource) -> tuple[str, str]:
