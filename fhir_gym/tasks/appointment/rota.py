@@ -13,7 +13,7 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.appointment.openings import Diary
 from fhir_gym.tasks.clock import at, next_weekday, parse_instant
-from fhir_gym.tasks.crowd import mixed_names
+from fhir_gym.tasks.crowd import new_names
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.people import Person, is_new_name, new_person, person_called
 
@@ -135,7 +135,7 @@ def _doctors(rng: random.Random, world: World, ids: Ids, rows: Sequence[Row], sw
         givens, families = names, names
     else:
         shape = max(row.given for row in rows) + 1, max(row.family for row in rows) + 1
-        seed, (givens, families) = mixed_names(rng, world, shape, "Practitioner")
+        seed, (givens, families) = new_names(rng, world, shape, "Practitioner")
         rng.shuffle(families)
     called = partial(person_called, gender=seed.gender, birth_date=seed.birth_date)
     return [called(rng, ids.new("Practitioner"), given=givens[row.given], family=families[row.family]) for row in rows]

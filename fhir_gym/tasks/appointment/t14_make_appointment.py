@@ -26,7 +26,7 @@ from fhir_gym.tasks.appointment.rota import CENTRAL, SIMILAR, SWAPPED, Row, draw
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import WEEKDAYS, instant
-from fhir_gym.tasks.crowd import crowd, mistakable
+from fhir_gym.tasks.crowd import block
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
@@ -40,7 +40,7 @@ from fhir_gym.types import Json, Resource
 __all__ = ["TASKS", "MakeAppointment", "MakeAppointmentParams", "MakeSecondAppointment"]
 
 _MINUTES = 60
-_PATIENTS, _MISTAKABLE = 8, 4
+_PATIENTS = (2, 2, 2)
 _MOST_TAKEN = 3
 _TAKEN = ("busy", "busy-unavailable", "busy-tentative")
 _MOST_PEOPLE, _MOST_SLOTS = 3, 12
@@ -109,7 +109,7 @@ class _BookAppointment(SceneTask[MakeAppointmentParams, Practice, Wanted]):
     def draw_scene(self, rng: random.Random, world: World) -> Practice:
         """Draw patients, doctors, and the doctors' slots."""
         ids = Ids(rng, world)
-        people = crowd(rng, world, partial(ids.new, "Patient"), _PATIENTS, fewest=_MISTAKABLE)
+        people = block(rng, world, partial(ids.new, "Patient"), _PATIENTS)
         diaries, spots = draw_rota(rng, world, ids, self.rows, swapped=self.swapped)
         openings = []
         for spot in spots:
@@ -142,9 +142,8 @@ class _BookAppointment(SceneTask[MakeAppointmentParams, Practice, Wanted]):
         }
 
     def ask(self, rng: random.Random, world: World, scene: Practice, chosen: Wanted) -> MakeAppointmentParams:
-        """The slot, for any patient who is not found without all of name and date of birth."""
-        person = rng.choice(mistakable(scene.people))
-        return MakeAppointmentParams(scene=scene, patient=person, opening=chosen.opening)
+        """The slot, for any patient: none is found without all of name and date of birth."""
+        return MakeAppointmentParams(scene=scene, patient=rng.choice(scene.people), opening=chosen.opening)
 
     def furnish(self, scene: Practice, world: World) -> list[Resource]:
         """People, schedules, slots."""
@@ -211,12 +210,11 @@ class _BookAppointment(SceneTask[MakeAppointmentParams, Practice, Wanted]):
 class MakeAppointment(_BookAppointment):
     """Book a patient with a doctor at a given time.
 
-    Starting state: eight patients who share names and dates of birth; six doctors of three names, each of which is a
-        given name of two of them and a family name of two. All have a free slot at the same time, and five of them at
-        another hour of that day and a week earlier, which is today where today is such a day, or later. The slot is
-        chosen last, by lot, among at least five that are not found without all of given name, family name, their
-        order, day, hour and status; so is the patient, among those who are not found without all of name and date of
-        birth.
+    Starting state: eight patients, each of whom shares any two of given name, family name and date of birth with
+        another one; six doctors of three names, each of which is a given name of two of them and a family name of two.
+        All have a free slot at the same time, and five of them at another hour of that day and a week earlier, which is
+        today where today is such a day, or later. The slot is chosen last, by lot, among five that are not found
+        without all of given name, family name, their order, day, hour and status; so is the patient.
     Decoys: the other free slots; one to three slots of the doctor at that time that are taken; the other patients.
     Checks: one new booked appointment of both in that slot at its times, the slot busy and else unchanged, the answer
         is the appointment's id.
