@@ -390,6 +390,13 @@ class FindOpenings(_FindSlots[OpeningsParams[L], L]):
         """One slot more."""
         return [slot(p.further)]
 
+    def possible(self, p: OpeningsParams[L], seen: Resource, phantoms: Sequence[Resource]) -> bool:
+        """A slot of another schedule, one that is not free, and one at another time are ruled out."""
+        schedule, start = seen.get("schedule", {}).get("reference", ""), str(seen.get("start", ""))
+        elsewhere = schedule.rpartition("/")[2] not in ("", *p.request.own)
+        late = start and not (p.start <= start and (not p.end or start < p.end) and self.counts(p.request, start))
+        return seen.get("status", "free") == "free" and not elsewhere and not late
+
     def counted(self, p: OpeningsParams[L]) -> tuple[str, ...]:
         """The slots."""
         return _references(p) if isinstance(self.answer, Count) else ()
