@@ -61,7 +61,8 @@ def _own_public_names(module: ModuleType) -> set[str]:
     return {
         name
         for name, value in vars(module).items()
-        if not name.startswith("_")
+        if name.isidentifier()
+        and not name.startswith("_")  # pydantic names generic models Params[~T]
         and (inspect.isclass(value) or inspect.isfunction(value))
         and value.__module__ == module.__name__
     }

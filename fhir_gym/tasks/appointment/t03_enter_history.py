@@ -33,7 +33,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "EnterHistory", "EnterHistoryParams"]
+__all__ = ["TASKS", "EnterHistory", "EnterHistoryParams", "Missing"]
 
 _STATUSES = ("active", "active", "inactive", "resolved")
 _BEARERS = ((6,), (3, 3), (2, 4))

@@ -30,7 +30,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "SearchHistoryEmpty", "SearchHistoryParams", "SearchHistoryPresent"]
+__all__ = ["TASKS", "Asked", "SearchHistoryEmpty", "SearchHistoryParams", "SearchHistoryPresent"]
 
 _HISTORY, _NONE = "history", "none"
 _NAMESAKES = (11, 12)

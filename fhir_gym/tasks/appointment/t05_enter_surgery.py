@@ -26,7 +26,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "EnterSurgery", "EnterSurgeryParams"]
+__all__ = ["TASKS", "EnterSurgery", "EnterSurgeryParams", "Unplanned"]
 
 _WHEN = ("occurrenceDateTime", "occurrencePeriod")
 

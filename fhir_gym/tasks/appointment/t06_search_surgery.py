@@ -23,7 +23,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "SearchSurgeryAbsent", "SearchSurgeryParams", "SearchSurgeryPresent"]
+__all__ = ["TASKS", "SearchSurgeryAbsent", "SearchSurgeryParams", "SearchSurgeryPresent", "Window"]
 
 _PLANNED, _NONE = "planned", "none"
 _PLAN, _VOID, _SCAN = "plan", "void", "scan"

@@ -38,7 +38,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "EnterInsurance", "EnterInsuranceParams"]
+__all__ = ["TASKS", "EnterInsurance", "EnterInsuranceParams", "Uninsured"]
 
 _RELATIONS = ("father", "mother", "guardian")
 _LIGHT = ("status", "beneficiary", "class")

@@ -22,7 +22,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "SearchInsuranceAbsent", "SearchInsuranceParams", "SearchInsurancePresent"]
+__all__ = ["TASKS", "InsuredDays", "SearchInsuranceAbsent", "SearchInsuranceParams", "SearchInsurancePresent"]
 
 _INSURED, _UNINSURED = "insured", "uninsured"
 _VOID = ("cancelled", "draft", "entered-in-error")

@@ -33,7 +33,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "CreateRelatedPerson", "CreateRelatedPersonParams"]
+__all__ = ["TASKS", "CreateRelatedPerson", "CreateRelatedPersonParams", "Kinless"]
 
 _BEARERS = ((5,), (6,), (3, 3), (3, 4))
 """How many patients bear each of the names."""

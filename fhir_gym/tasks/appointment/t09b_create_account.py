@@ -23,7 +23,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "CreateAccount", "CreateAccountParams", "CreateExistingAccount"]
+__all__ = ["TASKS", "CreateAccount", "CreateAccountParams", "CreateExistingAccount", "Holder"]
 
 _WITHOUT, _WITH = "without an active account", "with one"
 _NOT_ACTIVE = ("inactive", "inactive", "entered-in-error", "on-hold")

@@ -25,7 +25,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "AddGuarantor", "AddGuarantorParams"]
+__all__ = ["TASKS", "AddGuarantor", "AddGuarantorParams", "OpenAccount"]
 
 _ADULT = 18
 _NOT_ACTIVE = ("inactive", "inactive", "entered-in-error", "on-hold")

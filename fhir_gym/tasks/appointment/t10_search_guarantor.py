@@ -23,7 +23,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "SearchGuarantorAbsent", "SearchGuarantorParams", "SearchGuarantorPresent"]
+__all__ = ["TASKS", "GuaranteedDays", "SearchGuarantorAbsent", "SearchGuarantorParams", "SearchGuarantorPresent"]
 
 _ADULT = 18
 _GUARANTEED, _ALONE = "guaranteed", "alone"

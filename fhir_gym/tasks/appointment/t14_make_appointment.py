@@ -37,7 +37,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "MakeAppointment", "MakeAppointmentParams", "MakeSecondAppointment"]
+__all__ = ["TASKS", "MakeAppointment", "MakeAppointmentParams", "MakeSecondAppointment", "Wanted"]
 
 _MINUTES = 60
 _PATIENTS = (2, 2, 2)

@@ -46,13 +46,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = [
-    "TASKS",
-    "AddToWaitlist",
-    "AddToWaitlistParams",
-    "RemoveFromWaitlist",
-    "RemoveFromWaitlistParams",
-]
+__all__ = ["TASKS", "AddToWaitlist", "AddToWaitlistParams", "RemoveFromWaitlist", "RemoveFromWaitlistParams", "Sooner"]
 
 _MINUTES = 30
 _DAYS = 30

@@ -38,7 +38,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "BookFromWaitlist", "BookFromWaitlistParams"]
+__all__ = ["TASKS", "Awaited", "BookFromWaitlist", "BookFromWaitlistParams"]
 
 _MINUTES = 30
 _SLOT = timedelta(minutes=_MINUTES)

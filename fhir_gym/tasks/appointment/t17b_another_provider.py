@@ -39,7 +39,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "AnotherProvider", "AnotherProviderParams"]
+__all__ = ["TASKS", "AnotherProvider", "AnotherProviderParams", "Declined"]
 
 _MINUTES = 60
 _HOURS = range(8, 17)

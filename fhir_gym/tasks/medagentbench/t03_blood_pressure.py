@@ -27,7 +27,7 @@ from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold, Touch
 from fhir_gym.types import Json, Resource
 
-__all__ = ["TASKS", "BloodPressure", "BloodPressureParams"]
+__all__ = ["TASKS", "BloodPressure", "BloodPressureParams", "Flowsheets", "Pressure"]
 
 _FEWEST = 5
 _EARLIER = (0, 0, 1, 1, 2)
