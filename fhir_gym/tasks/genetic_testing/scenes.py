@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _SHAPE = (2, 2, 2)
+_CONTACT = frozenset({"telecom", "address"})
 _NO_DRAFT = ("revoked", "completed", "active", "on-hold")
 _STATUSES = ("draft", *_NO_DRAFT)
 _PRIORITIES = ("routine", "urgent")
@@ -56,10 +57,10 @@ class Files(Params):
     histories: tuple[FamilyHistory, ...] = ()
 
     def resources(self) -> list[Resource]:
-        """All records."""
+        """All records; of people only what tells them apart, so that there may be many of them."""
+        people = (*map(patient, self.people), *map(practitioner, self.doctors))
         return [
-            *map(patient, self.people),
-            *map(practitioner, self.doctors),
+            *({name: value for name, value in one.items() if name not in _CONTACT} for one in people),
             *map(order_request, self.orders),
             *map(diagnostic_report, self.reports),
             *map(recorded_history, self.histories),
