@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import permutations
@@ -16,12 +16,25 @@ from fhir_gym.tasks.clock import at, next_weekday, parse_instant
 from fhir_gym.tasks.crowd import new_names
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.people import Person, is_new_name, new_person, person_called
+from fhir_gym.types import Resource
 
-__all__ = ["CENTRAL", "FURTHER", "SIMILAR", "SWAPPED", "Row", "Spot", "draw_rota", "matters", "weekday_of"]
+__all__ = [
+    "CENTRAL",
+    "FURTHER",
+    "SIMILAR",
+    "SWAPPED",
+    "Row",
+    "Spot",
+    "draw_rota",
+    "matters",
+    "weekday_of",
+    "without_contact",
+]
 
 CENTRAL, FURTHER = "central", "further"
 """Kinds of spots: those that could be asked for, and those that are there to be mistaken for them."""
 
+_CONTACT = frozenset({"telecom", "address"})
 _HOURS = range(8, 17)
 _WEEK = timedelta(days=7)
 _TRIES = 1_000
@@ -29,12 +42,12 @@ _KINDS = {"c": CENTRAL, "f": FURTHER, "o": "other"}
 
 
 class Row(NamedTuple):
-    """What a doctor does at two hours of a day, and at the same hours a week later or earlier.
+    """What a doctor does at two hours of a day, at the same hours a week later or earlier, and at a third hour.
 
     Attributes:
         given: Number of the given name.
         family: Number of the family name.
-        plan: A letter for each of the four moments: central, further, other; or a blank.
+        plan: A letter for each of the five moments: central, further, other; or a blank.
     """
 
     given: int
@@ -60,12 +73,12 @@ class Spot(NamedTuple):
     kind: str
 
 
-SIMILAR = (Row(0, 0, "ccff"), Row(1, 0, "ccff"), Row(0, 1, "cff "), Row(1, 1, "ff  "))
+SIMILAR = (Row(0, 0, "ccffo"), Row(1, 0, "ccffo"), Row(0, 1, "cff o"), Row(1, 1, "ff   "))
 """Four doctors of two given names and two family names; each central spot has one beside it in every way."""
 
 SWAPPED = tuple(
     Row(given, family, plan)
-    for (given, family), plan in zip(permutations(range(3), 2), ("cffo",) * 5 + ("f   ",), strict=True)
+    for (given, family), plan in zip(permutations(range(3), 2), ("cffoo",) * 5 + ("f    ",), strict=True)
 )
 """Six doctors of three names, each of which is a given name of some and a family name of others."""
 
@@ -73,7 +86,7 @@ SWAPPED = tuple(
 def draw_rota(
     rng: random.Random, world: World, ids: Ids, rows: Sequence[Row], *, swapped: bool
 ) -> tuple[tuple[Diary, ...], list[Spot]]:
-    """Draw doctors, a day of the next week, and two hours.
+    """Draw doctors, a day of the next week, and three hours.
 
     Args:
         rng: Source of chance.
@@ -84,11 +97,11 @@ def draw_rota(
     """
     diaries = tuple(Diary(id=ids.new("Schedule"), provider=one) for one in _doctors(rng, world, ids, rows, swapped))
     day = next_weekday(world.now, rng.randrange(7))
-    hours = rng.sample(_HOURS, 2)
+    *hours, third = rng.sample(_HOURS, 3)
     spots = []
     for number, (row, diary) in enumerate(zip(rows, diaries, strict=True)):
         other_day = day + rng.choice((-_WEEK, _WEEK))
-        moments = [at(one, hour) for one in (day, other_day) for hour in hours]
+        moments = [at(one, hour) for one in (day, other_day) for hour in hours] + [at(day, third)]
         spots += [
             Spot(number, moment, diary, start, _KINDS[letter])
             for moment, (start, letter) in enumerate(zip(moments, row.plan, strict=True))
@@ -126,6 +139,14 @@ def matters(diaries: Sequence[Diary], schedule: str, start: str, others: Collect
 def weekday_of(start: str) -> int:
     """The day of an instant, Monday being 0."""
     return parse_instant(start).weekday()
+
+
+def without_contact(resources: Iterable[Resource]) -> list[Resource]:
+    """The resources; of people only what tells them apart, so that loading many of them costs less."""
+    return [
+        {name: value for name, value in one.items() if name not in _CONTACT} if "telecom" in one else one
+        for one in resources
+    ]
 
 
 def _doctors(rng: random.Random, world: World, ids: Ids, rows: Sequence[Row], swapped: bool) -> list[Person]:

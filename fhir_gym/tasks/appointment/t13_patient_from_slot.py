@@ -22,6 +22,7 @@ from fhir_gym.tasks.appointment.rota import (
     draw_rota,
     matters,
     weekday_of,
+    without_contact,
 )
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check, equal
@@ -41,9 +42,9 @@ __all__ = ["TASKS", "Diaries", "PatientFromSlot", "PatientFromSlotParams", "Pati
 _MINUTES = 30
 _BOOKED = "booked"
 _OVER = ("cancelled", "entered-in-error", "noshow", "waitlist")
-_FEWEST_OVER, _MOST_OVER = 2, 4
+_FEWEST_OVER, _MOST_OVER = 3, 4
 _FEWEST_PATIENTS, _MOST_PATIENTS = 6, 7
-_COLLEAGUES = (Row(2, 0, "oo  "), Row(0, 2, "oo  "))
+_COLLEAGUES = (Row(2, 0, "oo   "), Row(0, 2, "oo   "))
 
 
 class Visit(Params):
@@ -171,8 +172,7 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, Diaries, Visit]):
         """People, schedules, slots, appointments."""
         openings = {one.opening.id: one.opening for one in scene.visits}
         return [
-            *clinic_resources((), scene.diaries, world),
-            *map(patient, scene.patients),
+            *without_contact((*clinic_resources((), scene.diaries, world), *map(patient, scene.patients))),
             *map(slot, (*openings.values(), *scene.free)),
             *map(_appointment, scene.visits),
         ]
@@ -223,8 +223,8 @@ class PatientFromSlot(_PatientFromSlot):
         day, or a week later; six or seven patients, at least five of whom have booked a slot that somebody else would
         have without any one of given name, family name, day, hour and status. The patient is chosen last, by lot, among
         these.
-    Decoys: the other booked slots; two to four appointments in the same slot that were cancelled or do not stand; free
-        slots of two doctors at those hours.
+    Decoys: the other booked slots; three or four appointments in the same slot that were cancelled or do not stand;
+        free slots of the same doctors, and of two more at those hours.
     Checks: the answer is the patient's id.
     Light: none.
     Differs from FHIR-AgentEval: "next" is defined, where it counted today; the doctor has other patients that day; ids

@@ -22,7 +22,16 @@ from fhir_gym.tasks.appointment.bookings import (
 from fhir_gym.tasks.appointment.clinic import Opening, slot, slot_checks
 from fhir_gym.tasks.appointment.openings import DOCTOR, NEXT_WEEKDAY
 from fhir_gym.tasks.appointment.practice import Practice
-from fhir_gym.tasks.appointment.rota import CENTRAL, SIMILAR, SWAPPED, Row, draw_rota, matters, weekday_of
+from fhir_gym.tasks.appointment.rota import (
+    CENTRAL,
+    SIMILAR,
+    SWAPPED,
+    Row,
+    draw_rota,
+    matters,
+    weekday_of,
+    without_contact,
+)
 from fhir_gym.tasks.bundles import entries, reference
 from fhir_gym.tasks.checks import Check, equal
 from fhir_gym.tasks.clock import WEEKDAYS, instant
@@ -147,7 +156,7 @@ class _BookAppointment(SceneTask[MakeAppointmentParams, Practice, Wanted]):
 
     def furnish(self, scene: Practice, world: World) -> list[Resource]:
         """People, schedules, slots."""
-        return scene.resources(world)
+        return without_contact(scene.resources(world))
 
     def words(self, p: MakeAppointmentParams, world: World) -> dict[str, str]:
         """Names, birth date, day and hour."""
