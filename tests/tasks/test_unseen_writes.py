@@ -197,7 +197,7 @@ def test_what_was_created_by_mistake_may_be_deleted(hospital: World) -> None:
 
 def test_a_mistake_in_what_is_asked_for_may_be_corrected(hospital: World) -> None:
     with Episode(APPOINTMENT, task="15a", world=hospital, max_steps=100) as episode:
-        target = episode.variation.params.model_dump()["target"]["id"]
+        _, _, target = episode.variation._target.rpartition("/")
 
         def of_status(status: str) -> Action:
             return Patch(f"/Appointment/{target}", [{"op": "replace", "path": "/status", "value": status}])
