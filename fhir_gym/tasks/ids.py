@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from fhir_gym.fhir.context import instant
-from fhir_gym.fhir.store.stamping import at, before, last_happened, settled
+from fhir_gym.fhir.store.stamping import at, before, last_happened, milliseconds, settled
 from fhir_gym.fhir.store.world import World
 from fhir_gym.types import Resource
 
@@ -28,6 +27,8 @@ _DIGITS = 7
 _LONGEST = 64
 _ATTEMPTS = 4
 _UNTYPED = ""
+_FEW = 20_000
+"""Types with up to so many resources have all their ids at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class _Form:
         if self.model:
             return self._random(rng)
         number = self.low + int(rng.random() * (self.high + 1 - self.low))
-        return f"{self.before}{number:0{self.digits}d}{self.after}"
+        return f"{self.before}{str(number).zfill(self.digits)}{self.after}"
 
     def _random(self, rng: random.Random) -> str:
         digits = iter(f"{rng.getrandbits(4 * len(self.model)):0{len(self.model)}x}")
@@ -73,8 +74,14 @@ class _Type:
 
     def __init__(self, world: World, resource_type: str) -> None:
         self._type = resource_type
+        self.now = milliseconds(world.now)
         self._sample = world.sample(resource_type, _SAMPLE)
         self._other = None if self._sample else _most_common(world)
+        self._all = frozenset(world.ids(resource_type)) if world.manifest.counts.get(resource_type, 0) <= _FEW else None
+
+    def holds(self, world: World, id: str) -> bool:
+        """Whether the world has a resource of this type and id."""
+        return world.holds(self._type, id) if self._all is None else id in self._all
 
     @cached_property
     def forms(self) -> Sequence[_Form]:
@@ -146,6 +153,7 @@ class Ids:
     def __init__(self, rng: random.Random, world: World, count: int | None = None) -> None:
         self._rng = rng
         self._world = world
+        self._types: dict[str, _Type] = {}
         self._given: set[str] = set()
 
     def new(self, resource_type: str = _UNTYPED) -> str:
@@ -154,27 +162,30 @@ class Ids:
         Args:
             resource_type: Type of the resource it is for.
         """
-        forms = _type(self._world, resource_type).forms
+        kind = self._types.get(resource_type)
+        if kind is None:
+            kind = self._types[resource_type] = _type(self._world, resource_type)
+        forms = kind.forms
         form = forms[int(self._rng.random() * len(forms))]
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
-            if not id.isdigit() and self._free(resource_type, id):
+            if not id.isdigit() and self._free(kind, id):
                 break
         else:
-            id = self._with_number(resource_type, id)
+            id = self._with_number(kind, id)
         self._given.add(id)
         return id
 
-    def _with_number(self, resource_type: str, id: str) -> str:
+    def _with_number(self, kind: _Type, id: str) -> str:
         most = 10
         while True:
             found = f"{id[: _LONGEST - 16]}-{self._rng.randrange(1, most)}"
-            if self._free(resource_type, found):
+            if self._free(kind, found):
                 return found
             most *= 2
 
-    def _free(self, resource_type: str, id: str) -> bool:
-        return id not in self._given and not self._world.holds(resource_type, id)
+    def _free(self, kind: _Type, id: str) -> bool:
+        return id not in self._given and not kind.holds(self._world, id)
 
 
 def past_update(rng: random.Random, world: World, resource: Resource | None = None) -> str:
@@ -185,16 +196,17 @@ def past_update(rng: random.Random, world: World, resource: Resource | None = No
         world: The world; the times are spread like those of its resources, those of the same type if there are any.
         resource: What is to have the time: it is then not before anything the resource says has happened.
     """
-    updates = _type(world, resource["resourceType"] if resource else _UNTYPED).updates
+    kind = _type(world, resource["resourceType"] if resource else _UNTYPED)
+    updates, now = kind.updates, kind.now
     if len(updates) > 1:
         place = int(rng.random() * (len(updates) - 1))
-        moment = at(updates[place] + int(rng.random() * (updates[place + 1] - updates[place])))
+        moment = updates[place] + int(rng.random() * (updates[place + 1] - updates[place]))
     else:
-        moment = before(world.now, rng.getrandbits(64))
-    happened = last_happened(resource, world.now) if resource else None
-    if happened and moment < happened:
-        moment = settled(happened, world.now, rng.getrandbits(64))
-    return instant(moment)
+        moment = before(now, rng.getrandbits(64))
+    happened = last_happened(resource, now) if resource else None
+    if happened is not None and moment < happened:
+        moment = settled(happened, now, rng.getrandbits(64))
+    return at(moment).isoformat(timespec="milliseconds")
 
 
 def id_number(id: object) -> int | None:

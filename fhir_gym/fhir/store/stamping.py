@@ -37,6 +37,8 @@ def moment_of(value: Json) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(value)
+        if moment.tzinfo is UTC:
+            return moment
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # a year or a month alone says too little; before year 1 in UTC
         return None
@@ -46,29 +48,28 @@ def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
     """When something happened according to this resource: pairs of element and instant (without a zone: UTC)."""
     found: list[tuple[str, Json]] = [(name, resource[name]) for name in _DATES if name in resource]
     for name, only in _PERIODS.items():
-        period = resource.get(name)
-        if isinstance(period, dict) and only in (None, resource["resourceType"]):
-            found.append((f"{name}.start", period.get("start")))
+        if name in resource and only in (None, resource["resourceType"]) and isinstance(resource[name], dict):
+            found.append((f"{name}.start", resource[name].get("start")))
     return [(name, moment) for name, value in found if (moment := moment_of(value))]
 
 
-def last_happened(resource: Resource, now: datetime) -> datetime | None:
-    """The latest of a resource's clinical dates before `now`; None if it has none."""
-    return max((moment for _, moment in clinical_dates(resource) if moment < now), default=None)
+def last_happened(resource: Resource, now: int) -> int | None:
+    """The latest of a resource's clinical dates before `now`, both in milliseconds; None if it has none."""
+    dates = clinical_dates(resource)
+    return max([ms for _, moment in dates if (ms := milliseconds(moment)) < now], default=None) if dates else None
 
 
-def settled(happened: datetime, now: datetime, bits: int) -> datetime:
+def settled(happened: int, now: int, bits: int) -> int:
     """When a resource was last updated that tells of something: minutes later mostly, days at times, before `now`.
 
     Args:
-        happened: When that was.
-        now: The present.
+        happened: When that was, in milliseconds.
+        now: The present, in milliseconds.
         bits: 44 random bits.
     """
     longest = _LAG << (bits & 15)  # up to three months
     later = _SHORTEST + (longest * (bits >> 4 & 0xFFFFFF) >> 24)
-    left = (now - happened) // _MILLISECOND
-    return happened + _MILLISECOND * min(later, left * (bits >> 28 & 0xFFFF) >> 16)
+    return happened + min(later, (now - happened) * (bits >> 28 & 0xFFFF) >> 16)
 
 
 def last_update(resource: Resource, now: datetime) -> datetime:
@@ -79,13 +80,14 @@ def last_update(resource: Resource, now: datetime) -> datetime:
     """
     digest = blake2b(f"{resource['resourceType']}/{resource['id']}".encode(), digest_size=8).digest()
     bits = int.from_bytes(digest, "big")
-    happened = last_happened(resource, now)
-    return before(now, bits) if happened is None else settled(happened, now, bits)
+    present = milliseconds(now)
+    happened = last_happened(resource, present)
+    return at(before(present, bits) if happened is None else settled(happened, present, bits))
 
 
-def before(now: datetime, bits: int) -> datetime:
-    """Any time of the years before `now`, made of 64 random bits."""
-    return now - _MILLISECOND * (1 + bits % _PAST)
+def before(now: int, bits: int) -> int:
+    """Any time of the years before `now`, both in milliseconds, made of 64 random bits."""
+    return now - 1 - bits % _PAST
 
 
 def milliseconds(moment: datetime) -> int:
@@ -95,4 +97,4 @@ def milliseconds(moment: datetime) -> int:
 
 def at(milliseconds: int) -> datetime:
     """The moment so many milliseconds after the epoch."""
-    return _EPOCH + _MILLISECOND * milliseconds
+    return _EPOCH + timedelta(milliseconds=milliseconds)
