@@ -26,10 +26,18 @@ _COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PROGRESS_STEPS = 10_000
 _CHUNK = 500  # rows fetched by one statement; below SQLite's limit on bound values
 
-_INSERT_RESOURCE = "INSERT OR REPLACE INTO overlay.resource VALUES (?,?,?,?,?,?,?,?)"
-_INSERT_VERSION = f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"
-_INSERT_INDEX = {table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES}
-_DELETE_INDEX = {table: f"DELETE FROM overlay.{table} WHERE rid = ?" for table in index.TABLES}
+_TOGETHER = 16
+"""Rows written by one statement where there are so many."""
+_INSERT = {
+    "resource": "INSERT INTO overlay.resource VALUES (?,?,?,?,?,?,?,?)",
+    "version": f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)",
+    **{table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES},
+}
+_INSERT_TOGETHER = {
+    table: statement + statement[statement.rindex(" (") :].replace(" ", ",") * (_TOGETHER - 1)
+    for table, statement in _INSERT.items()
+}
+_DELETE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
 _CLOSED = sqlite3.connect(":memory:", check_same_thread=False)
 _CLOSED.close()
 
@@ -185,16 +193,13 @@ class Store:
 
         A resource that was there before, even if deleted, keeps its rid; a new one has one from `take_rid`.
         """
-        for row, _ in versions:
-            self._unindex(row.rid, row.type)
         self._log([row for row, _ in versions])
         found: dict[str, list[tuple[Any, ...]]] = {table: [] for table in index.TABLES}
         for row, resource in versions:
             for table, rows in index.index_rows(resource, row.rid).items():
                 found[table] += rows
         for table, rows in found.items():
-            if rows:
-                self._do_many(_INSERT_INDEX[table], rows)
+            self._insert(table, rows)
 
     def amend(self, row: Row, body: bytes, resource: Resource) -> None:
         """Replace the JSON of the current version without making a new one (`$meta-add` and its siblings)."""
@@ -202,7 +207,6 @@ class Store:
 
     def delete(self, row: Row, *, version: int, updated: int) -> None:
         """Put a tombstone over a resource."""
-        self._unindex(row.rid, row.type)
         self._log([row._replace(version=version, updated=updated, deleted=1, method="DELETE", body=b"")])
 
     def take_rid(self) -> int:
@@ -211,18 +215,27 @@ class Store:
         self._next_rid += 1
         return rid
 
-    def _unindex(self, rid: int, resource_type: str) -> None:
-        if (
-            resource_type in self._types
-            and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (rid,)).fetchone()
-        ):
-            for statement in _DELETE_INDEX.values():
-                self._do(statement, (rid,))
-
     def _log(self, rows: Sequence[Row]) -> None:
-        self._do_many(_INSERT_RESOURCE, rows)
-        self._do_many(_INSERT_VERSION, rows)
-        self._types.update(row.type for row in rows)
+        """Write versions of different resources in place of what the overlay holds of them, still without index."""
+        for row in rows:
+            if (
+                row.type in self._types
+                and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (row.rid,)).fetchone()
+            ):
+                for statement in _DELETE:
+                    self._do(statement, (row.rid,))
+        self._insert("resource", rows)
+        self._insert("version", rows)
+        self._types.update([row.type for row in rows])
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows of an overlay's table, most of them several at a time."""
+        single = len(rows) - len(rows) % _TOGETHER
+        several = [tuple(chain.from_iterable(rows[n : n + _TOGETHER])) for n in range(0, single, _TOGETHER)]
+        if several:
+            self._do_many(_INSERT_TOGETHER[table], several)
+        if single < len(rows):
+            self._do_many(_INSERT[table], rows[single:])
 
     def _do(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Run a statement that is never interrupted: SQLite would undo every savepoint, not this one statement."""
