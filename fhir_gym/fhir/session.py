@@ -179,9 +179,9 @@ class Session:
             rid, version = (old.rid, old.version + 1) if old else (self.store.take_rid(), 1)
             given = resource.get("meta", {})
             updated = moment_of(given.get("lastUpdated")) or self.now
-            meta = given | {"versionId": str(version), "lastUpdated": instant(updated)}
-            kept = {"resourceType": kind, "id": id, "meta": dict.fromkeys(("versionId", "lastUpdated")) | meta}
-            kept |= {name: value for name, value in resource.items() if name not in kept}
+            stamps = {"versionId": str(version), "lastUpdated": instant(updated)}
+            kept = {"resourceType": kind, "id": id, "meta": {}} | resource  # a server keeps `meta` in this place
+            kept["meta"] = stamps | given | stamps
             row = Row(rid, kind, id, version, milliseconds(updated), 0, "PUT", parsing.dumps(kept))
             versions.append((row, kept))
         self.store.put_all(versions)

@@ -77,7 +77,8 @@ class _Type:
         self.now = milliseconds(world.now)
         self._sample = world.sample(resource_type, _SAMPLE)
         self._other = None if self._sample else _most_common(world)
-        self._all = frozenset(world.ids(resource_type)) if world.manifest.counts.get(resource_type, 0) <= _FEW else None
+        count = world.manifest.counts.get(resource_type, 0)
+        self._all = None if count > _FEW else frozenset(world.ids(resource_type) if count else ())
 
     def holds(self, world: World, id: str) -> bool:
         """Whether the world has a resource of this type and id."""

@@ -320,10 +320,9 @@ _recent = _Recent(size=32)
 
 def _updated_once(rng: random.Random, world: World, resource: Resource) -> Resource:
     """A resource as if it had been there all along: last updated at some time in the world's past."""
-    meta = {**resource.get("meta", {}), "lastUpdated": past_update(rng, world, resource)}
-    # A server keeps `meta` in this place.
-    placed = {"resourceType": resource["resourceType"], "id": resource["id"], "meta": meta}
-    return placed | {name: value for name, value in resource.items() if name not in placed}
+    placed = {"resourceType": "", "id": "", "meta": {}} | resource  # a server keeps `meta` in this place
+    placed["meta"] = resource.get("meta", {}) | {"lastUpdated": past_update(rng, world, resource)}
+    return placed
 
 
 def _rng(*parts: Any) -> random.Random:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = ["DAY_MS", "FAR_FUTURE", "FAR_PAST", "Interval", "day_number", "interval", "period", "start_of_day"]
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
+_SHORT = 40
+"""Longest text of a date that is worth remembering."""
 
 _DATE = re.compile(
     r"\s*(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d:\d\d)?)?)?)?\s*", re.ASCII
@@ -43,6 +46,7 @@ FAR_FUTURE = 253_402_300_799_999
 """9999-12-31: where a period without an end ends."""
 
 
+@lru_cache(maxsize=4096)
 def start_of_day(year: int, month: int, day: int) -> int:
     """Midnight UTC in milliseconds; `ValueError` if there is no such day."""
     return (date(year, month, day).toordinal() - _EPOCH) * DAY_MS
@@ -56,6 +60,11 @@ def day_number(ms: int) -> int:
 
 def interval(text: str) -> Interval | None:
     """What a FHIR date, dateTime or instant spans; None if it is none."""
+    return _interval(text) if len(text) <= _SHORT else _interval.__wrapped__(text)
+
+
+@lru_cache(maxsize=16384)
+def _interval(text: str) -> Interval | None:
     match = _DATE.fullmatch(text)
     if not match:
         return None

@@ -5,7 +5,7 @@ The paths of a resource type are merged into one tree, so a resource is walked o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,13 +19,16 @@ from fhir_gym.types import Json, Resource
 __all__ = ["index_rows", "references"]
 
 
+_Walk = Callable[[Json, Rows], None]
+"""Writes the rows of the value of one element, which may be a list, and of all below it."""
+
+
 @dataclass(slots=True)
 class _Node:
     """One place in the tree of paths: what to do with a value found there, and where to go on."""
 
     writers: list[tuple[Writer, int]] = field(default_factory=list)
     steps: dict[Step, _Node] = field(default_factory=dict)
-    edges: tuple[tuple[Step, _Node], ...] = ()
 
     def reach(self, steps: tuple[Step, ...]) -> _Node:
         node = self
@@ -33,15 +36,17 @@ class _Node:
             node = node.steps.setdefault(step, _Node())
         return node
 
-    def freeze(self) -> None:
-        self.edges = tuple(self.steps.items())
-        for node in self.steps.values():
-            node.freeze()
+    def walks(self) -> dict[str, tuple[_Walk, ...]]:
+        """What to do with the elements below."""
+        found: dict[str, tuple[_Walk, ...]] = {}
+        for step, node in self.steps.items():
+            found[step.key] = (*found.get(step.key, ()), _walk(step, node))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Extractor:
-    root: dict[str, list[tuple[Step, _Node]]]
+    root: dict[str, tuple[_Walk, ...]]
     owner: Path | None
     when: int
     absent: tuple[tuple[Path, int], ...]
@@ -57,11 +62,53 @@ def _extractor(resource_type: str) -> _Extractor:
         top.reach(path.steps).writers.append((writer, pid))
         if path.truth:
             absent.append((path, pid))
-    top.freeze()
-    root: dict[str, list[tuple[Step, _Node]]] = {}
-    for step, node in top.edges:
-        root.setdefault(step.key, []).append((step, node))
-    return _Extractor(root, found.owner, found.when.pids[0] if found.when else 0, tuple(absent))
+    return _Extractor(top.walks(), found.owner, found.when.pids[0] if found.when else 0, tuple(absent))
+
+
+def _walk(step: Step, node: _Node) -> _Walk:
+    """The function for a place in the tree, made once: resources are indexed far more often than types are planned."""
+    single = _single(node)
+    if step.where:
+        single = _conditional(step.where, single)
+    first = step.first
+
+    def walk(value: Json, rows: Rows) -> None:
+        if isinstance(value, list):
+            for item in value[:1] if first else value:
+                walk(item, rows)
+        elif value is not None:
+            single(value, rows)
+
+    return walk
+
+
+def _conditional(where: tuple[str, str], walk: _Walk) -> _Walk:
+    key, text = where
+
+    def conditional(value: Json, rows: Rows) -> None:
+        if isinstance(value, dict) and value.get(key) == text:
+            walk(value, rows)
+
+    return conditional
+
+
+def _single(node: _Node) -> _Walk:
+    """The function for a value that is no list."""
+    if len(node.writers) == 1 and not node.steps:
+        write, pid = node.writers[0]
+        return lambda value, rows: write(value, pid, rows)
+    writers = tuple(node.writers)
+    below = tuple((key, walk) for key, walks in node.walks().items() for walk in walks)
+
+    def single(value: Json, rows: Rows) -> None:
+        for write, pid in writers:
+            write(value, pid, rows)
+        if isinstance(value, dict):
+            for key, walk in below:
+                if key in value:
+                    walk(value[key], rows)
+
+    return single
 
 
 def _writer(kind: str, path: Path) -> Writer:
@@ -90,8 +137,8 @@ def index_rows(resource: Resource, rid: int) -> dict[str, list[tuple[Any, ...]]]
         rows.owner = _owner(resource, extractor.owner)
     root = extractor.root
     for key, value in resource.items():
-        for step, node in root.get(key, ()):
-            _visit(value, step, node, rows)
+        for walk in root.get(key, ()):
+            walk(value, rows)
     if extractor.absent:
         _absent(extractor.absent, rows)
     return {
@@ -102,22 +149,6 @@ def index_rows(resource: Resource, rid: int) -> dict[str, list[tuple[Any, ...]]]
         "reference": list(rows.reference),
         "uri": list(rows.uri),
     }
-
-
-def _visit(value: Json, step: Step, node: _Node, rows: Rows) -> None:
-    if isinstance(value, list):
-        for item in value[:1] if step.first else value:
-            _visit(item, step, node, rows)
-        return
-    if value is None or (step.where and not (isinstance(value, dict) and value.get(step.where[0]) == step.where[1])):
-        return
-    for writer, pid in node.writers:
-        writer(value, pid, rows)
-    if node.edges and isinstance(value, dict):
-        for inner, below in node.edges:
-            found = value.get(inner.key)
-            if found is not None:
-                _visit(found, inner, below, rows)
 
 
 def _absent(truths: tuple[tuple[Path, int], ...], rows: Rows) -> None:
@@ -139,7 +170,11 @@ def _owner(resource: Resource, path: Path) -> int:
 
 def _token_rows(rows: Rows, when: int) -> list[tuple[Any, ...]]:
     """Token rows with a running number where one value stands under several systems, and with the resource's date."""
-    at = next((low for pid, _, low, _, high, *_ in rows.date if pid == when and high - low < DAY_MS), None)
+    at = None
+    for pid, _, low, _, high, *_ in rows.date:
+        if pid == when and high - low < DAY_MS:
+            at = low
+            break
     seen: dict[tuple[int, str], int] = {}
     found = []
     rid, owner = rows.rid, rows.owner

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
@@ -21,23 +20,27 @@ __all__ = ["WRITERS", "Rows", "Writer", "normalise", "owner_key", "relative_refe
 
 _MAX_STRING = 768
 _MAX_NUMBER = 1e300
+_SHORT = 128
+"""Longest text of a reference that is worth remembering."""
 
 
-@dataclass(slots=True)
 class Rows:
     """Rows of one resource under way to the tables, without repeats and in the order found.
 
     The dictionaries serve as ordered sets.
     """
 
-    rid: int
-    owner: int = 0
-    token: dict[tuple[int, str, str], None] = field(default_factory=dict)
-    string: dict[tuple[int, str, int, str], None] = field(default_factory=dict)
-    date: dict[tuple[int, int, int, int, int, int, int], None] = field(default_factory=dict)
-    quantity: dict[tuple[int, float, int, str, str], None] = field(default_factory=dict)
-    reference: dict[tuple[int, str, str, int], None] = field(default_factory=dict)
-    uri: dict[tuple[int, str, int], None] = field(default_factory=dict)
+    __slots__ = ("date", "owner", "quantity", "reference", "rid", "string", "token", "uri")
+
+    def __init__(self, rid: int, owner: int = 0) -> None:
+        self.rid = rid
+        self.owner = owner
+        self.token: dict[tuple[int, str, str], None] = {}
+        self.string: dict[tuple[int, str, int, str], None] = {}
+        self.date: dict[tuple[int, int, int, int, int, int, int], None] = {}
+        self.quantity: dict[tuple[int, float, int, str, str], None] = {}
+        self.reference: dict[tuple[int, str, str, int], None] = {}
+        self.uri: dict[tuple[int, str, int], None] = {}
 
 
 Writer = Callable[[Json, int, Rows], None]
@@ -64,6 +67,11 @@ def owner_key(resource_type: str, id: str) -> int:
 
 def relative_reference(text: str) -> tuple[str, str] | None:
     """Type and id of a relative reference (``Patient/1``, ``Patient/1/_history/2``); None for every other kind."""
+    return _parts(text) if len(text) <= _SHORT else _parts.__wrapped__(text)
+
+
+@lru_cache(maxsize=8192)
+def _parts(text: str) -> tuple[str, str] | None:
     parts = text.split("/")
     if len(parts) == 2 or (len(parts) == 4 and parts[2] == "_history"):
         kind, ident = parts[0], parts[1]
@@ -89,14 +97,16 @@ def _coding(value: Json, pid: int, rows: Rows) -> None:
         code, system = _text(value.get("code")), _text(value.get("system"))
         if code or system:
             rows.token[pid, code, system] = None
-        _display(value.get("display"), pid, rows)
+        if "display" in value:
+            _display(value["display"], pid, rows)
 
 
 def _concept(value: Json, pid: int, rows: Rows) -> None:
     if isinstance(value, dict):
         for coding in value.get("coding") or ():
             _coding(coding, pid, rows)
-        _display(value.get("text"), pid, rows)
+        if "text" in value:
+            _display(value["text"], pid, rows)
 
 
 def _identifier(value: Json, pid: int, rows: Rows) -> None:
@@ -128,8 +138,7 @@ def _plain_token(value: Json, pid: int, rows: Rows) -> None:
 
 
 def _string(value: Json, pid: int, rows: Rows) -> None:
-    if isinstance(value, str) and value.strip():
-        text = value.strip()[:_MAX_STRING]
+    if isinstance(value, str) and (text := value.strip()[:_MAX_STRING]):
         rows.string[pid, normalise(text), rows.rid, text] = None
 
 
@@ -137,9 +146,10 @@ def _parts_of(*names: str) -> Writer:
     def write(value: Json, pid: int, rows: Rows) -> None:
         if isinstance(value, dict):
             for name in names:
-                part = value.get(name)
-                for text in part if isinstance(part, list) else (part,):
-                    _string(text, pid, rows)
+                if name in value:
+                    part = value[name]
+                    for text in part if isinstance(part, list) else (part,):
+                        _string(text, pid, rows)
 
     return write
 
@@ -149,7 +159,8 @@ def _parts_of(*names: str) -> Writer:
 
 def _span(found: Interval | None, pid: int, rows: Rows) -> None:
     if found:
-        rows.date[pid, rows.owner, found.low, rows.rid, found.high, found.low_day, found.high_day] = None
+        low, high, low_day, high_day = found
+        rows.date[pid, rows.owner, low, rows.rid, high, low_day, high_day] = None
 
 
 def _date(value: Json, pid: int, rows: Rows) -> None:
