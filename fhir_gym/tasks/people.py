@@ -29,7 +29,6 @@ __all__ = [
     "person_called",
     "practitioner",
     "relative_with",
-    "swapped",
 ]
 
 
@@ -154,11 +153,6 @@ def person_called(rng: random.Random, id: str, given: str, family: str, gender: 
 def relative_with(rng: random.Random, person: Person, id: str, **same_but: str) -> Person:
     """Another person who shares all but `same_but` (``given="Ana"``) and the means of contact."""
     return person.model_copy(update={**_other_contact(rng, person), "id": id, **same_but})
-
-
-def swapped(rng: random.Random, person: Person, id: str) -> Person:
-    """Someone whose family name is the other's given name and the other way round."""
-    return relative_with(rng, person, id, given=person.family, family=person.given)
 
 
 def other_given(rng: random.Random, person: Person) -> str:

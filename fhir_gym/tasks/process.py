@@ -18,7 +18,7 @@ from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.tasks.endstate import LoggedRequest
 from fhir_gym.tasks.overlap import Overlap, has_all, in_order, overlap
 
-__all__ = ["Calls", "Process", "Tool", "measure", "prohibited_uses", "tools_of"]
+__all__ = ["Calls", "Process", "Tool", "measure", "prohibited_uses"]
 
 Tool = Literal["create", "search", "read", "update", "patch", "delete", "history", "other"]
 
@@ -130,11 +130,6 @@ def prohibited_uses(logged: Iterable[LoggedRequest], prohibited: Iterable[str]) 
         if one.kind != "delete" or name not in created:
             used.add(_tool(one))
     return tuple(sorted({*prohibited} & used))
-
-
-def tools_of(logged: Iterable[LoggedRequest]) -> list[Tool]:
-    """The tools of an episode in order."""
-    return [_tool(one) for one in _interactions(logged)]
 
 
 def _touched(logged: Iterable[LoggedRequest]) -> set[str]:

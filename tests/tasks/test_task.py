@@ -140,7 +140,8 @@ pack = "FHIRAgent/Appointment-v0"
 for key in task_keys(pack):
     for k in (0, 7, 1000):
         v = get_task(pack, key).variation(k, fake_world())
-        print(json.dumps([v.task_key, v.number, v.split, v.phrasing, v.params.model_dump(mode="json"), v.prompt, v.setup]))
+        values = v.params.model_dump(mode="json")
+        print(json.dumps([v.task_key, v.number, v.split, v.phrasing, values, v.prompt, v.setup]))
 """
 
 

@@ -36,7 +36,6 @@ __all__ = [
     "hours_on",
     "in_words",
     "joint_clinic",
-    "new_clinic",
     "new_places",
     "opening",
     "quarter_of",
@@ -168,21 +167,6 @@ def new_places(rng: random.Random, ids: Ids, city: str, state: str, type: str = 
     name = f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}"
     here = Place(id=ids.new(type), name=name, city=city, state=state, type=type)
     return here, here.model_copy(update={"id": ids.new(type), "name": f"{name} Annex"})
-
-
-def new_clinic(
-    rng: random.Random, world: World, ids: Ids, providers: int
-) -> tuple[tuple[Place, Place], tuple[Diary, ...]]:
-    """A clinic and its annex, and the diaries of providers at the clinic; the last one is at the annex."""
-    people = [
-        new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(providers + 1)
-    ]
-    here, there = new_places(rng, ids, people[0].city, people[0].state)
-    places = [here] * providers + [there]
-    return (here, there), tuple(
-        Diary(id=ids.new("Schedule"), provider=person, place=place.reference)
-        for person, place in zip(people, places, strict=True)
-    )
 
 
 def joint_clinic(rng: random.Random, world: World, ids: Ids, providers: int) -> Clinic:

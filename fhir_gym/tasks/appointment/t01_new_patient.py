@@ -78,10 +78,10 @@ class NewPatient(Task[NewPatientParams]):
 
     def sample(self, rng: random.Random, world: World) -> NewPatientParams:
         """Draw a person new to the world, and two who are like them."""
-        ids = Ids(rng, world, 3)
-        person = new_person(rng, world, ids.new())
-        twin = relative_with(rng, person, ids.new(), given=other_given(rng, person))
-        return NewPatientParams(person=person, decoys=(namesake(rng, person, ids.new()), twin))
+        ids = Ids(rng, world)
+        person = new_person(rng, world, ids.new("Patient"))
+        twin = relative_with(rng, person, ids.new("Patient"), given=other_given(rng, person))
+        return NewPatientParams(person=person, decoys=(namesake(rng, person, ids.new("Patient")), twin))
 
     def setup(self, p: NewPatientParams, world: World) -> list[Resource]:
         """The decoys."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from fhir_gym.actions import Finish, Get
@@ -85,8 +86,8 @@ class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Seeker])
 
     def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
         """Draw people who share names and dates of birth."""
-        ids = Ids(rng, world, 16)
-        return crowd(rng, world, ids.new, rng.randrange(9, 14), fewest=_FEWEST)
+        ids = Ids(rng, world)
+        return crowd(rng, world, partial(ids.new, "Patient"), rng.randrange(9, 14), fewest=_FEWEST)
 
     def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Seeker]]:
         """Whoever cannot be found by two of the three, on file or not."""
@@ -103,8 +104,8 @@ class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Seeker])
         known = {one.id: one for one in scene}
         if chosen.id:
             return SearchPatientParams(scene=scene, person=known[chosen.id])
-        ids = Ids(rng, world, 16)
-        free = next(id for id in iter(ids.new, "") if id not in known)
+        ids = Ids(rng, world)
+        free = next(id for id in iter(partial(ids.new, "Patient"), "") if id not in known)
         person = person_called(rng, free, chosen.given, chosen.family, scene[0].gender, chosen.birth_date)
         return SearchPatientParams(scene=scene, person=person)
 
