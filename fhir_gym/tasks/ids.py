@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from fhir_gym.fhir.store.stamping import at, before, last_happened, milliseconds, settled
+from fhir_gym.fhir.store.stamping import before, instant_at, last_happened, milliseconds, settled
 from fhir_gym.fhir.store.world import World
 from fhir_gym.types import Resource
 
@@ -207,7 +207,7 @@ def past_update(rng: random.Random, world: World, resource: Resource | None = No
     happened = last_happened(resource, now) if resource else None
     if happened is not None and moment < happened:
         moment = settled(happened, now, rng.getrandbits(64))
-    return at(moment).isoformat(timespec="milliseconds")
+    return instant_at(moment)
 
 
 def id_number(id: object) -> int | None:

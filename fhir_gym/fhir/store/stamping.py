@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 
 from fhir_gym.types import Json, Resource
 
-__all__ = ["at", "before", "clinical_dates", "last_happened", "last_update", "milliseconds", "moment_of", "settled"]
+__all__ = [
+    "before",
+    "clinical_dates",
+    "instant_at",
+    "last_happened",
+    "last_update",
+    "milliseconds",
+    "moment_of",
+    "settled",
+]
 
 # Elements that say when something happened or was written down; plans and bookings (start, occurrence…) are left out.
 _DATES = (
@@ -23,8 +33,10 @@ _DATES = (
     "date",
 )
 _PERIODS = {"effectivePeriod": None, "performedPeriod": None, "period": "Encounter"}
+_TELLING = frozenset((*_DATES, *_PERIODS))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_DAY = timedelta(days=1) // _MILLISECOND
 _PAST = timedelta(days=5 * 365) // _MILLISECOND
 """How far back the updates of resources reach that tell no date."""
 _SHORTEST = 2 * 60_000
@@ -46,6 +58,8 @@ def moment_of(value: Json) -> datetime | None:
 
 def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
     """When something happened according to this resource: pairs of element and instant (without a zone: UTC)."""
+    if _TELLING.isdisjoint(resource):
+        return []
     found: list[tuple[str, Json]] = [(name, resource[name]) for name in _DATES if name in resource]
     for name, only in _PERIODS.items():
         if name in resource and only in (None, resource["resourceType"]) and isinstance(resource[name], dict):
@@ -82,7 +96,8 @@ def last_update(resource: Resource, now: datetime) -> datetime:
     bits = int.from_bytes(digest, "big")
     present = milliseconds(now)
     happened = last_happened(resource, present)
-    return at(before(present, bits) if happened is None else settled(happened, present, bits))
+    moment = before(present, bits) if happened is None else settled(happened, present, bits)
+    return _EPOCH + _MILLISECOND * moment
 
 
 def before(now: int, bits: int) -> int:
@@ -95,6 +110,13 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def at(milliseconds: int) -> datetime:
-    """The moment so many milliseconds after the epoch."""
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+def instant_at(milliseconds: int) -> str:
+    """The moment so many milliseconds after the epoch, as a server writes it: ``2023-11-13T10:15:00.000+00:00``."""
+    day, rest = divmod(milliseconds, _DAY)
+    minute, rest = divmod(rest, 60_000)
+    return f"{_date(day)}T{minute // 60:02d}:{minute % 60:02d}:{rest // 1000:02d}.{rest % 1000:03d}+00:00"
+
+
+@lru_cache(maxsize=4096)
+def _date(days: int) -> str:
+    return (_EPOCH + timedelta(days)).date().isoformat()

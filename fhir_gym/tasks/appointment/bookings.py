@@ -117,15 +117,16 @@ def _meeting(records: Iterable[R], conditions: tuple[Callable[[R], bool], ...]) 
     """The records that meet all conditions, and, for each condition, those that miss it alone."""
     found: list[R] = []
     without: list[list[R]] = [[] for _ in conditions]
+    places = tuple(zip(conditions, without, strict=True))
     for one in records:
-        missed = -1
-        for number, condition in enumerate(conditions):
+        place = found
+        for condition, missing in places:
             if not condition(one):
-                if missed >= 0:
+                if place is not found:
                     break
-                missed = number
+                place = missing
         else:
-            (found if missed < 0 else without[missed]).append(one)
+            place.append(one)
     return found, without
 
 

@@ -59,5 +59,8 @@ def stretches(own: Times, others: Sequence[Times], sizes: Iterable[int]) -> Iter
             after, before = own[first - 1], own[first + size]
             if size and not (after < own[first] and own[first + size - 1] < before):
                 continue
-            if all(bisect_right(times, after) < bisect_left(times, before) for times in others):
+            for times in others:
+                if bisect_right(times, after) >= bisect_left(times, before):
+                    break
+            else:
                 yield Stretch(own, others, first, size)

@@ -112,8 +112,10 @@ class WeekdayMornings(FindOpenings[MorningRequest]):
         others: list[list[int]] = [[], [], [], []]
         own, weekday, end = request.own, request.weekday - _THURSDAY, request.hour * 4
         for day, (quarter, schedule, status), id in slots.timed:
-            taken, elsewhere = status != "free", schedule not in own
-            other_day, late = (day - weekday) % 7 != 0, quarter % DAY >= end
+            elsewhere, other_day = schedule not in own, (day - weekday) % 7 != 0
+            if elsewhere and other_day:
+                continue
+            taken, late = status != "free", quarter % DAY >= end
             lacking = taken + elsewhere + other_day + late
             if not lacking:
                 times.append(day)

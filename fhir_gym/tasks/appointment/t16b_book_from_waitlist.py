@@ -283,6 +283,8 @@ def _awaited(scene: Practice, entry: Waiting) -> Awaited | None:
         lambda one: one.practitioner == entry.practitioner,
         lambda one: one.status == "waitlist",
     )
+    if only != entry:
+        return None
     opening = only_one(
         scene.openings,
         lambda one: one.schedule in schedules,
@@ -290,7 +292,7 @@ def _awaited(scene: Practice, entry: Waiting) -> Awaited | None:
         lambda one: one.start >= entry.start,
         lambda one: one.end <= entry.end,
     )
-    return Awaited(entry=entry, opening=opening) if only == entry and opening else None
+    return Awaited(entry=entry, opening=opening) if opening else None
 
 
 def _apart(one: Opening, other: Opening) -> timedelta:

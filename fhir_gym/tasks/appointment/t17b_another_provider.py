@@ -366,6 +366,8 @@ def _declined(scene: Practice, booking: Booking) -> Declined | None:
         lambda one: one.start == booking.start,
         lambda one: one.status == "proposed",
     )
+    if only != booking:
+        return None
     opening = only_one(
         scene.openings,
         lambda one: one.start == booking.start,
@@ -373,7 +375,7 @@ def _declined(scene: Practice, booking: Booking) -> Declined | None:
         lambda one: one.schedule != declined.id,
         lambda one: one.status == "free",
     )
-    return Declined(booking=booking, opening=opening) if only == booking and opening else None
+    return Declined(booking=booking, opening=opening) if opening else None
 
 
 def _provider(schedule: Resource) -> str:
