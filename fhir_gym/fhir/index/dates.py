@@ -15,6 +15,8 @@ __all__ = ["DAY_MS", "FAR_FUTURE", "FAR_PAST", "Interval", "day_number", "interv
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
+_SECONDS = len("2023-11-14T09:00:00Z")
+"""The form of most instants, which Python reads faster than a regular expression."""
 _SHORT = 40
 """Longest text of a date that is worth remembering."""
 
@@ -65,6 +67,19 @@ def interval(text: str) -> Interval | None:
 
 @lru_cache(maxsize=16384)
 def _interval(text: str) -> Interval | None:
+    if len(text) == _SECONDS and text[4::3] == "--T::Z":
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return _parsed(text)
+        seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
+        low = (moment.toordinal() - _EPOCH) * DAY_MS + seconds * 1000
+        day = moment.year * 10000 + moment.month * 100 + moment.day
+        return Interval(low, low, day, day)
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Interval | None:
     match = _DATE.fullmatch(text)
     if not match:
         return None
