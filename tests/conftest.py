@@ -48,6 +48,14 @@ settings.register_profile("fhir_gym", deadline=None, derandomize=True, suppress_
 settings.load_profile("fhir_gym")
 
 
+@pytest.fixture(autouse=True)
+def _variations_are_drawn_anew() -> None:
+    """A test that changes how a task draws leaves nothing to the next one."""
+    from fhir_gym.tasks.task import forget_variations
+
+    forget_variations()
+
+
 def _source_digest() -> str:
     """Digest of what decides a built world's bytes, so that a change of the generator rebuilds the test worlds."""
     digest = hashlib.blake2b(digest_size=8)

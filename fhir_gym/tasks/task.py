@@ -30,7 +30,7 @@ from fhir_gym.tasks.splits import Half, split_of
 from fhir_gym.tasks.verdict import Verdict
 from fhir_gym.types import Json, Resource
 
-__all__ = ["Fhir", "Gold", "Task", "Touch", "Variation"]
+__all__ = ["Fhir", "Gold", "Task", "Touch", "Variation", "forget_variations"]
 
 _FARTHEST_CREATED = 900_000
 """How far above what is there the ids of new resources may start; no agent guesses them."""
@@ -308,6 +308,10 @@ class _Recent:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
     def put(self, key: tuple[Any, ...], drawn: _Drawn) -> None:
         with self._lock:
             self._kept[key] = drawn
@@ -316,6 +320,11 @@ class _Recent:
 
 
 _recent = _Recent(size=32)
+
+
+def forget_variations() -> None:
+    """Draw the next variations anew, for those who change how a task draws."""
+    _recent.clear()
 
 
 def _updated_once(rng: random.Random, world: World, resource: Resource) -> Resource:

@@ -59,6 +59,10 @@ class _OfFile(ReasoningTask):
             raise TaskError(f"a task of a task file has one variation, 0, not {k}")
         return replace(super().variation(k, world, phrasing), split="test")
 
+    def lot(self, k: int, world: World) -> tuple[str, tuple[str, ...]]:
+        """Nothing was chosen by lot."""
+        return "", ()
+
     def phrased(self, p: ReasoningParams, phrasing: int, world: World) -> ReasoningParams:
         """The case as it is written."""
         return p

@@ -88,12 +88,13 @@ class ReasoningTask(Task[ReasoningParams]):
         made = super().variation(k, world, phrasing)
         if not isinstance(made.params, ReasoningParams):
             raise TypeError(f"not the values of such a task: {type(made.params).__name__}")
-        return replace(
-            made,
-            params=self.phrased(made.params, made.phrasing, world),
-            _target=numbered(world, self.scenario, k).record,
-            _qualifying=as_likely(world, self.scenario, k),
-        )
+        target, qualifying = self.lot(k, world)
+        params = self.phrased(made.params, made.phrasing, world)
+        return replace(made, params=params, _target=target, _qualifying=qualifying)
+
+    def lot(self, k: int, world: World) -> tuple[str, tuple[str, ...]]:
+        """For judges: the latest result that decides a variation, and those that were as likely."""
+        return numbered(world, self.scenario, k).record, as_likely(world, self.scenario, k)
 
     def phrased(self, p: ReasoningParams, phrasing: int, world: World) -> ReasoningParams:
         """The same values, with the case in another phrasing."""

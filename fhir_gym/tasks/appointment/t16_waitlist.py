@@ -200,8 +200,12 @@ class AddToWaitlist(SceneTask[AddToWaitlistParams, Practice, Sooner]):
         """The appointment, and a window that ends before its day."""
         today, visit = world.now.date(), parse_instant(chosen.booking.start).date()
         ahead = rng.randrange((visit - today).days)
-        days = rng.randrange(1, (visit - today).days - ahead + 1)
         first = today + timedelta(days=ahead)
+        # The last day of the window is said as its end or by it; no entry on file ends on either.
+        taken = {one.end for one in scene.waiting}
+        lengths = range(1, (visit - today).days - ahead + 1)
+        free = [days for days in lengths if (first + timedelta(days=days - 1)).isoformat() not in taken]
+        days = rng.choice(free or lengths)
         return AddToWaitlistParams(
             scene=scene,
             booking=chosen.booking,

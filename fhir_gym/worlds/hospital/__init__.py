@@ -28,10 +28,14 @@ from fhir_gym.worlds.hospital.times import DAY, NOW, minutes
 
 __all__ = ["NOW", "PATIENTS", "VERSION", "generate"]
 
-VERSION = 2
+VERSION = 3
 """Counts up whenever other resources come out of the same seed: cached worlds of older versions are built anew."""
 
 PATIENTS = 80
+
+
+_STEP = 4_000
+"""The largest step from one id to the next: ids stand so far apart that variations of a task hardly ever share one."""
 
 
 def generate(seed: int = 0, count: int = PATIENTS) -> Iterator[Resource]:
@@ -41,7 +45,7 @@ def generate(seed: int = 0, count: int = PATIENTS) -> Iterator[Resource]:
         seed: Any integer.
         count: Number of patients.
     """
-    ids = Ids()
+    ids = Ids(_STEP)
     staff = clinic.clinicians(seed)
     cohort = people.cohort(seed, count)
     doctors = [doctor for doctor in staff if doctor.specialty is clinic.GENERAL]

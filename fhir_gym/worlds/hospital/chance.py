@@ -79,15 +79,20 @@ def numbered(prefix: str, step: int = 15) -> Iterator[str]:
 
 
 class Ids:
-    """Gives out ids, those of each prefix in the order of `numbered`."""
+    """Gives out ids, those of each prefix in the order of `numbered`.
 
-    def __init__(self) -> None:
+    Args:
+        step: The largest step from one number to the next.
+    """
+
+    def __init__(self, step: int = 15) -> None:
+        self._step = step
         self._runs: dict[str, Iterator[str]] = {}
 
     def new(self, prefix: str) -> str:
         """The next id of that prefix."""
         if prefix not in self._runs:
-            self._runs[prefix] = numbered(prefix)
+            self._runs[prefix] = numbered(prefix, self._step)
         return next(self._runs[prefix])
 
 

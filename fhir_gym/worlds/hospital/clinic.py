@@ -29,7 +29,7 @@ __all__ = [
     "staff_resources",
 ]
 
-_STEP = 150
+_STEP = 50_000
 """Largest step between the numbers of what there is little of, so that something may be added between."""
 
 
