@@ -61,3 +61,20 @@ def test_open_periods() -> None:
     assert found is not None
     assert (found.low, found.low_day, found.high_day) == (FAR_PAST, 10101, 20230101)
     assert period("", "") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("2023-11-14T09:07:05Z", "2023-11-14T09:07:05.000+00:00"),
+        ("2023-11-14T24:00:00Z", "2023-11-14T24:00:00.000+00:00"),
+        ("2023-11-14T23:60:61Z", "2023-11-14T23:60:61.000+00:00"),
+        ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59.000+00:00"),
+        ("2023-02-30T09:00:00Z", "no date"),
+        ("2023-11-1 T09:00:00Z", "no date"),
+        ("+023-11-14T09:07:05Z", "no date"),
+        ("2023-11-14 09:07:05Z", "no date"),
+    ],
+)
+def test_the_usual_form_of_an_instant_is_read_like_the_others(text: str, same: str) -> None:
+    assert interval(text) == interval(same)
