@@ -269,11 +269,26 @@ def probed(world: World, env_id: str, key: str, effort: Effort) -> None:
 
 @pytest.mark.parametrize(("env_id", "key"), [(PACK, "02a"), (PACK, "10a"), ("FHIRAgent/MedAgentBench-v0", "04")])
 def test_tasks_cannot_be_won_without_the_prompt(env_id: str, key: str, hospital: World) -> None:
-    """The quick set; all tasks are in the slow one."""
+    """The quick set; one task of each family is in the slow one, all are in the exhaustive one."""
     probed(hospital, env_id, key, QUICK)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env_id", "key"),
+    [
+        *((PACK, key) for key in ("04a", "07", "09b", "11a", "13a", "15a", "17b")),
+        ("FHIRAgent/GeneticTesting-v0", "21a"),
+        ("FHIRAgent/MedAgentBench-v0", "07"),
+    ],
+)
+def test_a_task_of_each_family_cannot_be_won_without_the_prompt(
+    env_id: str, key: str, own_world: Callable[[str], World]
+) -> None:
+    probed(own_world(env_id), env_id, key, QUICK)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("env_id", "key"), TASKS)
 def test_no_task_can_be_won_without_the_prompt(env_id: str, key: str, own_world: Callable[[str], World]) -> None:
     probed(own_world(env_id), env_id, key, QUICK)

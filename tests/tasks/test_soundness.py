@@ -94,8 +94,9 @@ def test_tasks_are_sound_on_real_patients(shared_dir: Any, tmp_path: Any) -> Non
     from fhir_gym import worlds
 
     with worlds.import_ndjson(shared_dir / "medagentbench", out=tmp_path / "real.world") as world:
-        report = check(world, PACKS, variations=20, workers=2)
-    assert report.sound, "\n".join([*report.problems, *(problems(one) for one in report.tasks if not one.sound)])
+        report = check(world, PACKS, variations=[0, 1, 2, 1_000, 1_001], workers=2)
+    failed = [problems(one) for one in report.tasks if one.failures]
+    assert not failed, "\n".join(failed)
 
 
 @pytest.mark.parametrize(("env", "key"), TASKS)
