@@ -275,7 +275,7 @@ def test_next_weekday_is_never_today_and_the_one_after_next_is_a_week_later(hosp
     task = get_task(PACK, "12b")
     today = hospital.now.date()
     mondays = 0
-    for k in range(60):
+    for k in range(150):
         variation = task.variation(k, hospital)
         p: Any = variation.params
         day = moment(p.start).date()

@@ -125,7 +125,7 @@ def test_every_branch_of_every_rule_is_reached(key: str, hospital: World) -> Non
         if key in keys:
             counts = Counter(map(rule, drawn))
             assert len(counts) > 1, rule
-            rare = 6 if rule is more_than_a_page else 30
+            rare = 2 if rule is more_than_a_page else 30
             assert min(counts.values()) >= rare, (rule, counts)
 
 
