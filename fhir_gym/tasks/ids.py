@@ -135,7 +135,7 @@ def _forms(ids: Sequence[str]) -> list[_Form]:
         numbers = [int(text) for text in texts]
         digits = widths.pop() if len(widths) == 1 else 0
         low, high = min(numbers), max(numbers)
-        if len(ids) == 1:  # one id says nothing about the range, and variations must not share ids
+        if len(ids) < 3:  # one or two ids say nothing about the range, and variations must not share ids
             digits, high = 0, high + 10**_DIGITS
         forms += [_Form(front, digits, low, high, back)] * len(texts)
     return forms
