@@ -55,7 +55,7 @@ class LatestWeight(Task[LatestWeightParams]):
 
     def sample(self, rng: random.Random, world: World) -> LatestWeightParams:
         """Draw days, and ids that are new to the world."""
-        ids = NewIds(rng, world, 8)
+        ids = NewIds(rng, world)
         latest = rng.randrange(5, 50)
         return LatestWeightParams(
             patient=ids.new(),

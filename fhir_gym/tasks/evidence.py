@@ -149,7 +149,7 @@ def would_have_seen(
     """
     look = _Counterfactual(phantoms, scratch, known, possible or (lambda one: any(resembles(one, p) for p in phantoms)))
     seen = shown(logged)
-    return any([look.shows(one, seen) for one in logged])
+    return any(look.shows(one, seen) for one in logged)
 
 
 class _Counterfactual:

@@ -151,10 +151,9 @@ class Ids:
     Args:
         rng: Source of chance.
         world: The world they must be new to.
-        count: Not used.
     """
 
-    def __init__(self, rng: random.Random, world: World, count: int | None = None) -> None:
+    def __init__(self, rng: random.Random, world: World) -> None:
         self._rng = rng
         self._world = world
         self._types: dict[str, _Type] = {}

@@ -85,7 +85,7 @@ class Greeting(Task[GreetingParams]):
     pack = "Test/Greeting-v0"
 
     def sample(self, rng: random.Random, world: World) -> GreetingParams:
-        ids = Ids(rng, world, 1)
+        ids = Ids(rng, world)
         return GreetingParams(id=ids.new(), text=rng.choice(("hello", "bonjour", "hola")))
 
     def setup(self, p: GreetingParams, world: World) -> list[Resource]:
