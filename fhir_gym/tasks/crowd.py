@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache
 from itertools import product
@@ -23,7 +24,7 @@ from fhir_gym.tasks.people import (
     person_called,
 )
 
-__all__ = ["NAME", "NAME_AND_BIRTH", "block", "crossings", "crowd", "mistakable", "new_names"]
+__all__ = ["NAME", "NAME_AND_BIRTH", "Whom", "block", "crossings", "crowd", "mistakable", "new_names", "whoever"]
 
 NAME = ("given", "family")
 NAME_AND_BIRTH = ("given", "family", "birth_date")
@@ -152,6 +153,33 @@ def mistakable(people: Sequence[Person], by: Sequence[str] = NAME_AND_BIRTH) -> 
     cells = [tuple(str(getattr(one, name)) for name in by) for one in people]
     near = _near_others(cells)
     return [one for one, cell in zip(people, cells, strict=True) if cell in near]
+
+
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Somebody a prompt could ask about by name and date of birth.
+
+    Attributes:
+        given: Given name.
+        family: Family name.
+        birth_date: Date of birth.
+        id: Id of their record; empty for somebody who is not on file.
+    """
+
+    given: str
+    family: str
+    birth_date: str
+    id: str = ""
+
+    @property
+    def target(self) -> str:
+        """The record; empty if there is none."""
+        return f"Patient/{self.id}" if self.id else ""
+
+
+def whoever(people: Sequence[Person]) -> list[Whom]:
+    """Those of a crowd who cannot be found by two of given name, family name and date of birth."""
+    return [Whom(one.given, one.family, one.birth_date, one.id) for one in mistakable(people)]
 
 
 def crossings(people: Sequence[Person]) -> list[tuple[str, str, str]]:

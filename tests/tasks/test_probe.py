@@ -47,7 +47,7 @@ Choose = Callable[[list[Resource], list[Resource]], Resource]
 
 def people(rng: random.Random) -> list[Resource]:
     """Six people of few names and dates, each with some visits."""
-    ids = Ids(rng, fake_world(), 60)
+    ids = Ids(rng, fake_world())
     records: list[Resource] = []
     for _ in range(6):
         name = {"family": rng.choice(("Lee", "Kim", "Diaz")), "given": [rng.choice(("Ana", "Bo", "Cy"))]}

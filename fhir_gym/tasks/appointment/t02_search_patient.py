@@ -12,16 +12,16 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.crowd import crossings, crowd, mistakable
+from fhir_gym.tasks.crowd import Whom, crossings, crowd, whoever
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
-from fhir_gym.tasks.params import Params, SceneParams
+from fhir_gym.tasks.params import SceneParams
 from fhir_gym.tasks.people import Person, patient, person_called
 from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.tasks.task import Fhir, Gold
 from fhir_gym.types import Resource
 
-__all__ = ["TASKS", "SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams", "Seeker"]
+__all__ = ["TASKS", "SearchExistingPatient", "SearchNonexistentPatient", "SearchPatientParams"]
 _FEWEST = 5
 _ON_FILE, _ABSENT = "on file", "absent"
 
@@ -38,28 +38,7 @@ class SearchPatientParams(SceneParams):
     person: Person
 
 
-class Seeker(Params):
-    """Somebody who could be looked for.
-
-    Attributes:
-        given: Given name.
-        family: Family name.
-        birth_date: Date of birth.
-        id: Id of their record; empty for somebody who is not on file.
-    """
-
-    given: str
-    family: str
-    birth_date: str
-    id: str = ""
-
-    @property
-    def target(self) -> str:
-        """The record."""
-        return f"Patient/{self.id}" if self.id else ""
-
-
-class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Seeker]):
+class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Whom]):
     """What both tasks share."""
 
     category = "Patient Records"
@@ -89,17 +68,14 @@ class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Seeker])
         ids = Ids(rng, world)
         return crowd(rng, world, partial(ids.new, "Patient"), rng.randrange(9, 14), fewest=_FEWEST)
 
-    def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Seeker]]:
+    def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Whom]]:
         """Whoever cannot be found by two of the three, on file or not."""
-        there = [
-            Seeker(given=one.given, family=one.family, birth_date=one.birth_date, id=one.id)
-            for one in mistakable(scene)
-        ]
-        absent = [Seeker(given=given, family=family, birth_date=birth) for given, family, birth in crossings(scene)]
+        there = whoever(scene)
+        absent = [Whom(*cell) for cell in crossings(scene)]
         # Both tasks accept the same scenes: nothing on file tells whether the person who is asked for is.
         return {_ON_FILE: there, _ABSENT: absent} if len(there) >= _FEWEST and absent else {}
 
-    def ask(self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: Seeker) -> SearchPatientParams:
+    def ask(self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: Whom) -> SearchPatientParams:
         """The person, who gets a record of their own for the phantom if they are not on file."""
         known = {one.id: one for one in scene}
         if chosen.id:

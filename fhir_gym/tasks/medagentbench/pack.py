@@ -13,7 +13,6 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import answer_flag, answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import parse_instant
-from fhir_gym.tasks.crowd import mistakable
 from fhir_gym.tasks.people import Person, confusable_dates, new_person, patient, person_called
 from fhir_gym.types import Json, Resource
 
@@ -23,13 +22,11 @@ __all__ = [
     "READ_ONLY",
     "Items",
     "Mrns",
-    "Whom",
     "blind",
     "chart_patient",
     "namesakes",
     "number_check",
     "same_minute",
-    "whoever",
 ]
 
 PACK = "FHIRAgent/MedAgentBench-v0"
@@ -84,33 +81,6 @@ def namesakes(rng: random.Random, world: World, size: int) -> list[Person]:
         name = person.given, person.family, person.gender
         people += [person, *(person_called(rng, ids.new(), *name, birth) for birth in births)]
     return people
-
-
-@dataclass(frozen=True, slots=True)
-class Whom:
-    """Somebody a prompt could ask about by name and date of birth.
-
-    Attributes:
-        given: Given name.
-        family: Family name.
-        birth_date: Date of birth.
-        mrn: Record number; empty for somebody who is not on file.
-    """
-
-    given: str
-    family: str
-    birth_date: str
-    mrn: str = ""
-
-    @property
-    def target(self) -> str:
-        """The record; empty if there is none."""
-        return f"Patient/{self.mrn}" if self.mrn else ""
-
-
-def whoever(people: Sequence[Person]) -> list[Whom]:
-    """Those of a crowd who cannot be found by two of given name, family name and date of birth."""
-    return [Whom(one.given, one.family, one.birth_date, one.id) for one in mistakable(people)]
 
 
 def chart_patient(person: Person) -> Resource:

@@ -9,9 +9,9 @@ from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.crowd import crossings, crowd
+from fhir_gym.tasks.crowd import Whom, crossings, crowd, whoever
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, Mrns, Whom, chart_patient, whoever
+from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, Mrns, chart_patient
 from fhir_gym.tasks.params import SceneParams
 from fhir_gym.tasks.people import Person, person_called
 from fhir_gym.tasks.scene import SceneTask
@@ -88,8 +88,8 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], Whom]):
     def ask(self, rng: random.Random, world: World, scene: tuple[Person, ...], chosen: Whom) -> FindPatientParams:
         """The person, who gets a number of their own for the phantom if they are not on file."""
         known = {one.id: one for one in scene}
-        if chosen.mrn:
-            return FindPatientParams(scene=scene, person=known[chosen.mrn], mrn=chosen.mrn)
+        if chosen.id:
+            return FindPatientParams(scene=scene, person=known[chosen.id], mrn=chosen.id)
         free = next(mrn for mrn in iter(Mrns(rng, world).new, "") if mrn not in known)
         person = person_called(rng, free, chosen.given, chosen.family, scene[0].gender, chosen.birth_date)
         return FindPatientParams(scene=scene, person=person, mrn=None)

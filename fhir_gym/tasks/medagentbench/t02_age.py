@@ -11,8 +11,9 @@ from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries
 from fhir_gym.tasks.checks import Check
+from fhir_gym.tasks.crowd import Whom
 from fhir_gym.tasks.endstate import EndState
-from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, Whom, blind, chart_patient, namesakes, number_check
+from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, blind, chart_patient, namesakes, number_check
 from fhir_gym.tasks.params import SceneParams
 from fhir_gym.tasks.people import Person
 from fhir_gym.tasks.scene import SceneTask
@@ -102,7 +103,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], Whom]):
         today = world.now.date()
         age = age_on(today, date.fromisoformat(chosen.birth_date))
         name = f"{chosen.given} {chosen.family}"
-        return AgeParams(scene=scene, today=today.isoformat(), mrn=chosen.mrn, name=name, age=age)
+        return AgeParams(scene=scene, today=today.isoformat(), mrn=chosen.id, name=name, age=age)
 
     def furnish(self, scene: tuple[Person, ...], world: World) -> list[Resource]:
         """Their records."""

@@ -14,12 +14,12 @@ from fhir_gym.tasks.answers import Nothing
 from fhir_gym.tasks.bundles import find_person, reference
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant
-from fhir_gym.tasks.crowd import crowd
+from fhir_gym.tasks.crowd import Whom, crowd, whoever
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.meaning import ADD_NOTHING
 from fhir_gym.tasks.medagentbench.orders import LOINC, blood_pressure_checks
-from fhir_gym.tasks.medagentbench.pack import Mrns, Whom, chart_patient, whoever
+from fhir_gym.tasks.medagentbench.pack import Mrns, chart_patient
 from fhir_gym.tasks.outcomes import is_new, new_resource
 from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.people import Person
@@ -149,8 +149,8 @@ class BloodPressure(SceneTask[BloodPressureParams, Flowsheets, Whom]):
         return BloodPressureParams(
             scene=scene,
             now=instant(world.now),
-            mrn=chosen.mrn,
-            person=next(one for one in scene.people if one.id == chosen.mrn),
+            mrn=chosen.id,
+            person=next(one for one in scene.people if one.id == chosen.id),
             systolic=systolic,
             diastolic=diastolic,
         )
