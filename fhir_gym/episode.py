@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fhir_gym import tasks, worlds
 from fhir_gym.actions import GRAMMAR, Action, Invalid, to_request
-from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError
+from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import Response, Session, World
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.tasks import (
@@ -223,8 +223,11 @@ class Episode:
 
         Raises:
             FhirGymError: The episode has not started, or is over.
+            WrongTypeError: The action is no text.
             InfraError: The server itself failed; the episode is over and has no reward.
         """
+        if not isinstance(action, str | Action | Invalid):
+            raise WrongTypeError(f"an action must be a text such as 'GET /Patient?_count=1', not {_named(action)}")
         if self._state != "running":
             raise FhirGymError(f"no step is possible: the episode is {self._state}" + _ADVICE.get(self._state, ""))
         self._steps += 1
@@ -355,6 +358,11 @@ class Episode:
         return grade(self.task, self.variation, end, self.rules.grading)
 
 
+def _named(value: object) -> str:
+    """A value of a wrong type in an error: what it is, without all it holds."""
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
 _ADVICE = {"new": "; call start() first", "over": "; start() begins anew", "broken": "; start() begins anew"}
 
 
@@ -394,4 +402,6 @@ def open_world(world: World | str | Path | None, env_id: str) -> tuple[World, bo
     """A world, the pack's own if None, and whether it was opened here and is thus the caller's to close."""
     if isinstance(world, World):
         return world, False
+    if not (world is None or isinstance(world, str | Path)):
+        raise FhirGymError(f"world must be a World, or the name or path of one, not {world!r}")
     return worlds.load(tasks.default_world(env_id) if world is None else world), True

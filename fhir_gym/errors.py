@@ -18,6 +18,7 @@ __all__ = [
     "TaskError",
     "UnknownNameError",
     "WorldError",
+    "WrongTypeError",
 ]
 
 
@@ -49,6 +50,10 @@ class UnknownNameError(FhirGymError, ValueError):
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, tuple[str, ...]]]:
         """Pickle by the constructor's arguments, so that the error crosses process borders."""
         return type(self), (self.kind, self.name, self.known)
+
+
+class WrongTypeError(FhirGymError, TypeError):
+    """A value of another type than is asked for (None as an action, a class in place of an agent)."""
 
 
 class WorldError(FhirGymError):

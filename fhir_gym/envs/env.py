@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,23 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from fhir_gym.actions import MAX_ACTION_LENGTH
+from fhir_gym.envs.limits import step_limit_around
 from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode, Rules, open_world
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import Grading, RewardRule, choose_tasks, find_task, require_grading, task_set
+from fhir_gym.tasks import (
+    DEFAULT_SPLIT,
+    Grading,
+    RewardRule,
+    choose_tasks,
+    default_world,
+    find_task,
+    offered_tasks,
+    require_grading,
+    require_phrasing,
+    task_set,
+)
 
 __all__ = ["FHIREnv", "check_arguments"]
 
@@ -25,6 +38,16 @@ _MAX_OBSERVATION_LENGTH = 100_000_000
 """Above what a session answers at most (64 MiB)."""
 _KEPT = 16
 """Prepared start states kept: training repeats few pairs of task and variation, and each holds a small database."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which episode: start states are kept by it."""
+
+    task: str
+    variation: int
+    phrasing: int | None
+    max_steps: int
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
@@ -59,16 +82,17 @@ class FHIREnv(gymnasium.Env[str, str]):
     checks passed beyond those that an idle agent passes, 1 for success only.
 
     ## Episode end
-    Terminated by `FINISH`; truncated after `max_steps` actions, and graded all the same.
+    Terminated by `FINISH`; truncated after `max_steps` actions, and graded all the same. Gymnasium's `TimeLimit`, and
+    `make(max_episode_steps=…)`, which wraps one around, do what a smaller `max_steps` does.
 
     ## Info
     `task`, `variation`, `step`, `status` (HTTP status of the answer; 0 where no request was made), `invalid`
     (whether the text was no action); at the end also `success` and `verdict`, the whole judgement as plain data.
 
     ## Arguments
-    - `tasks`: keys of the tasks to draw from, or one key; None for all of the pack
-    - `split`: `"train"` (variations 0 to 999), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of the tasks
-      held out in FHIR-AgentEval's fourth experiment), or None for all
+    - `tasks`: keys of the tasks to draw from, or one key; None for all of the pack that the world offers
+    - `split`: `"train"` (variations 0 to 999; the default), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of
+      the tasks held out in FHIR-AgentEval's fourth experiment), or None for all
     - `phrasing`: which of each task's prompts is used; None for each variation's own
     - `world`: name or path of a world, or a `World`; None for the pack's own
     - `fhir_server`: base url of a running FHIR server that holds the world; None for the embedded one
@@ -82,6 +106,17 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     ## Version history
     - v0: first version
+
+    Attributes:
+        tasks: Keys of the tasks that are drawn from, in the order of the pack.
+        variations: Numbers of the variations that are drawn from.
+        world: The world.
+        rules: How episodes end and what they earn.
+
+    Raises:
+        UnknownNameError: No such argument, pack, task, split, world, grading or reward rule; the nearest is named.
+        TaskError: The world does not offer the tasks, or they lack the phrasing.
+        FhirGymError: Another argument makes no sense.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium declares and reads it this way
@@ -91,7 +126,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         env_id: str,
         *,
         tasks: str | Sequence[str] | None = None,
-        split: str | None = None,
+        split: str | None = DEFAULT_SPLIT,
         phrasing: int | None = None,
         world: World | str | Path | None = None,
         fhir_server: str | None = None,
@@ -110,23 +145,26 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self._task_file, self._funcs_file = task_file, funcs_file
         self._task_set = task_set(env_id, task_file, funcs_file)
-        if tasks is not None and not tasks:
+        if isinstance(tasks, Sequence) and not tasks:
             raise FhirGymError("an env needs at least one task: tasks is empty")
-        self.tasks, self.variations = choose_tasks(
-            env_id, self._task_set, tasks, split, from_file=task_file is not None
-        )
+        keys, self.variations = choose_tasks(env_id, self._task_set, tasks, split, from_file=task_file is not None)
+        require_phrasing(self._task_set, keys, phrasing)
         self.phrasing = phrasing
         self.rules = Rules.of(env_id, grading, reward, max_steps)
-        for key in self.tasks:
+        for key in keys:
             require_grading(self._task_set[key], grading)
+        if not (fhir_server is None or isinstance(fhir_server, str)):
+            raise FhirGymError(f"fhir_server must be the base url of a server, not {fhir_server!r}")
+        self._fhir_server = fhir_server
         self.world, self._owns_world = open_world(world, env_id)
+        self.tasks = self._offered(keys, named=tasks is not None or task_file is not None)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
-        self._fhir_server = fhir_server
         # On a server elsewhere the start states of two episodes would meet, so only one is prepared at a time.
         self._kept = _KEPT if fhir_server is None else 1
-        self._episodes: OrderedDict[tuple[str, int, int | None], Episode] = OrderedDict()
+        self._episodes: OrderedDict[_Choice, Episode] = OrderedDict()
         self._episode: Episode | None = None
+        self._over = False
         self._shown = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -141,7 +179,7 @@ class FHIREnv(gymnasium.Env[str, str]):
             TaskError: No such variation or phrasing.
         """
         super().reset(seed=seed)
-        self._episode = self._prepared(*self._choose(options or {}))
+        self._episode = self._prepared(self._choose({} if options is None else options, step_limit_around(self)))
         observation = self._episode.start()
         self._shown = observation
         return observation, self._episode.info()
@@ -151,13 +189,14 @@ class FHIREnv(gymnasium.Env[str, str]):
 
         Raises:
             ResetNeeded: The episode is over, or none was started.
+            WrongTypeError: The action is no text.
         """
         if self._episode is None:
-            raise ResetNeeded("call reset() before step()")
+            raise ResetNeeded(f"{'the episode is over' if self._over else 'no episode has begun'}: call reset()")
         step = self._episode.step(action)
         self._shown = f"> {action}\n{step.observation}"
         if step.done:
-            self._episode = None
+            self._episode, self._over = None, True
         return step.observation, step.reward, step.terminated, step.truncated, step.info
 
     def render(self) -> str | None:
@@ -173,7 +212,21 @@ class FHIREnv(gymnasium.Env[str, str]):
             self.world.close()
         super().close()
 
-    def _choose(self, options: Mapping[str, Any]) -> tuple[str, int, int | None]:
+    def _offered(self, keys: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
+        """The tasks that the world offers, in the order of the pack; a pack's own world offers all."""
+        ordered = tuple(key for key in self._task_set if key in keys)
+        if self.world.name == default_world(self.env_id) and self._task_file is None:
+            return ordered
+        try:
+            return offered_tasks(self.env_id, self._task_set, ordered, self.world, self.variations[0], named=named)
+        except BaseException:
+            if self._owns_world:
+                self.world.close()
+            raise
+
+    def _choose(self, options: Mapping[str, Any], limit: int | None) -> _Choice:
+        if not isinstance(options, Mapping):
+            raise FhirGymError(f"reset options must be a dict with {', '.join(_OPTIONS)}, not {options!r}")
         for name in options:
             if name not in _OPTIONS:
                 raise UnknownNameError("reset option", name, _OPTIONS)
@@ -188,28 +241,29 @@ class FHIREnv(gymnasium.Env[str, str]):
         for name, value in (("variation", variation), ("phrasing", phrasing)):
             if isinstance(value, bool) or not (value is None or hasattr(value, "__index__")):
                 raise FhirGymError(f"option {name} must be a whole number, not {value!r}")
-        return task, int(variation), None if phrasing is None else int(phrasing)
+        most = self.rules.max_steps
+        steps = most if limit is None else min(most, limit)
+        return _Choice(task, int(variation), None if phrasing is None else int(phrasing), steps)
 
-    def _prepared(self, task: str, variation: int, phrasing: int | None) -> Episode:
-        key = task, variation, phrasing
-        if key in self._episodes:
-            self._episodes.move_to_end(key)
-            return self._episodes[key]
+    def _prepared(self, choice: _Choice) -> Episode:
+        if choice in self._episodes:
+            self._episodes.move_to_end(choice)
+            return self._episodes[choice]
         if len(self._episodes) >= self._kept:
             self._episodes.popitem(last=False)[1].close()
         rules = self.rules
         episode = Episode(
             self.env_id,
-            task=task,
-            variation=variation,
-            phrasing=phrasing,
+            task=choice.task,
+            variation=choice.variation,
+            phrasing=choice.phrasing,
             world=self.world,
             fhir_server=self._fhir_server,
             grading=rules.grading,
-            max_steps=rules.max_steps,
+            max_steps=choice.max_steps,
             reward=rules.reward,
             task_file=self._task_file,
             funcs_file=self._funcs_file,
         )
-        self._episodes[key] = episode
+        self._episodes[choice] = episode
         return episode

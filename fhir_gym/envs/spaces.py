@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.spaces import Space
+from gymnasium.spaces.utils import flatdim, flatten, flatten_space
+from gymnasium.vector.utils import create_shared_memory
+from gymnasium.wrappers.utils import create_zero_array
+
+from fhir_gym.errors import WrongTypeError
 
 __all__ = ["TextSpace"]
 
@@ -63,3 +68,23 @@ class TextSpace(Space[str]):
     def __repr__(self) -> str:
         """As it is built."""
         return f"TextSpace({self.max_length})"
+
+
+def _refuse(function: Any, advice: str) -> None:
+    """Let one of Gymnasium's functions over spaces refuse texts in a sentence that says what to do."""
+
+    def refused(space: TextSpace, *_: object, **__: object) -> NoReturn:
+        raise WrongTypeError(f"observations are texts of any length up to {space.max_length:,} characters: {advice}")
+
+    function.register(TextSpace, refused)
+
+
+_NO_ARRAYS = "they have no array form. Keep the texts (a list of chat messages, say), or make numbers of them with "
+_TRANSFORM = "gymnasium.wrappers.TransformObservation first"
+for _function in (flatdim, flatten, flatten_space, create_zero_array):
+    _refuse(_function, _NO_ARRAYS + _TRANSFORM)
+_refuse(
+    create_shared_memory,
+    "shared memory cannot hold them. Pass shared_memory=False to AsyncVectorEnv, or to make_vec "
+    'vector_kwargs={"shared_memory": False}',
+)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from fhir_gym.envs.env import FHIREnv, check_arguments
 from fhir_gym.episode import open_world
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, WrongTypeError
 from fhir_gym.fhir import World
 
 __all__ = ["FHIRVectorEnv"]
@@ -25,7 +27,7 @@ class FHIRVectorEnv(SyncVectorEnv):
     Args:
         env_id: The pack.
         num_envs: Number of environments.
-        max_episode_steps: Gymnasium's own step limit on top of `max_steps`; None for none.
+        max_episode_steps: Gymnasium's own step limit: the same as `max_steps`, and the smaller of both holds.
         autoreset_mode: When an environment whose episode is over starts the next one: ``"NextStep"`` (the step after
             the last one resets and ignores its action), ``"SameStep"``, or ``"Disabled"``.
         world: A world, or the name or path of one; None for the pack's own.
@@ -54,9 +56,22 @@ class FHIRVectorEnv(SyncVectorEnv):
 
         def create() -> FHIREnv | TimeLimit[str, str]:
             env = FHIREnv(env_id, world=self._world, fhir_server=fhir_server, **arguments)
-            return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+            return env if max_episode_steps in (None, -1) else TimeLimit(env, max_episode_steps)
 
         super().__init__([create] * num_envs, autoreset_mode=autoreset_mode)
+
+    def step(self, actions: Sequence[str]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Do one action in each environment.
+
+        Args:
+            actions: A text for each environment.
+
+        Raises:
+            WrongTypeError: They are no list of texts, or not as many as environments.
+        """
+        if isinstance(actions, str) or not isinstance(actions, Sequence | np.ndarray) or len(actions) != self.num_envs:
+            raise WrongTypeError(f"step() takes a list of {self.num_envs} actions, one text for each environment")
+        return super().step(actions)
 
     def close_extras(self, **kwargs: object) -> None:
         """Close the environments, then their world if it was opened here."""

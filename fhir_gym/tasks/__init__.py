@@ -5,7 +5,7 @@ Importing this package registers the packs that ship with it. How to add a task:
 
 from fhir_gym.tasks import action_reasoning, appointment, genetic_testing, medagentbench
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.choosing import choose_tasks
+from fhir_gym.tasks.choosing import choose_tasks, offered_tasks, require_phrasing
 from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue, Heard
 from fhir_gym.tasks.endstate import BeforeView, EndState, LoggedRequest, View
@@ -24,11 +24,12 @@ from fhir_gym.tasks.registry import (
     task_keys,
     task_set,
 )
-from fhir_gym.tasks.splits import HELD_OUT, SPLITS, Split, split_keys, split_numbers, split_of
+from fhir_gym.tasks.splits import DEFAULT_SPLIT, HELD_OUT, SPLITS, Split, split_keys, split_numbers, split_of
 from fhir_gym.tasks.task import Fhir, Gold, Task, Touch, Variation
 from fhir_gym.tasks.verdict import REWARD_RULES, RewardRule, Verdict
 
 __all__ = [
+    "DEFAULT_SPLIT",
     "EXPERIMENTS",
     "GRADINGS",
     "HELD_OUT",
@@ -65,10 +66,12 @@ __all__ = [
     "get_task",
     "grade",
     "medagentbench",
+    "offered_tasks",
     "packs",
     "register",
     "register_reader",
     "require_grading",
+    "require_phrasing",
     "split_keys",
     "split_numbers",
     "split_of",

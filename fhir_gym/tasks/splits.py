@@ -7,10 +7,23 @@ from typing import Literal
 
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
-__all__ = ["HELD_OUT", "SPLITS", "TEST_START", "Half", "Split", "in_split", "split_keys", "split_numbers", "split_of"]
+__all__ = [
+    "DEFAULT_SPLIT",
+    "HELD_OUT",
+    "SPLITS",
+    "TEST_START",
+    "Half",
+    "Split",
+    "in_split",
+    "split_keys",
+    "split_numbers",
+    "split_of",
+]
 
 Half = Literal["train", "test"]
 Split = Literal["train", "test", "heldout_tasks"]
+DEFAULT_SPLIT: Split = "train"
+"""What is drawn from where nobody says: nobody trains on test variations by oversight."""
 TEST_START = 1_000
 """Variations below this number are for training, this one and those above for testing."""
 SPLITS: Mapping[str, range] = {

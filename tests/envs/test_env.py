@@ -16,7 +16,7 @@ from fhir_gym.agents import make_agent
 from fhir_gym.agents.protocol import Context
 from fhir_gym.envs import FHIREnv
 from fhir_gym.envs.registration import SHIPPED
-from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
+from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -110,7 +110,8 @@ def test_each_reward_rule_is_used(hospital: World) -> None:
         assert made.step("GET /Patient?_count=1")[1] == 0.0
         made.step(wrong)
         _, reward, terminated, _, info = made.step("FINISH([])")
-        verdict = made._episodes["01", 0, None].verdict()
+        (episode,) = made._episodes.values()
+        verdict = episode.verdict()
         assert terminated
         assert reward == verdict.reward(rule)
         assert not info["success"]
@@ -254,3 +255,124 @@ def test_held_out_tasks_only(hospital: World) -> None:
     made.close()
     with pytest.raises(FhirGymError, match="has none of 01"):
         FHIREnv(ENV_ID, tasks="01", split="heldout_tasks", world=hospital)
+
+
+def test_test_variations_are_drawn_only_if_asked_for(hospital: World) -> None:
+    made = gym.make(ENV_ID, world=hospital)
+    assert isinstance(made.unwrapped, FHIREnv)
+    assert made.unwrapped.variations == range(1_000)
+    made.close()
+    everything = FHIREnv(ENV_ID, split=None, world=hospital)
+    assert everything.variations == range(2_000)
+    everything.close()
+
+
+@pytest.mark.parametrize("limited", ["make", "wrapper", "wrapped wrapper"])
+def test_gymnasiums_step_limits_are_graded_like_our_own(hospital: World, limited: str) -> None:
+    plain: Env = gym.make(ENV_ID, tasks="01", world=hospital, max_steps=2)
+    if limited == "make":
+        other: Env = gym.make(ENV_ID, tasks="01", world=hospital, max_episode_steps=2)
+    elif limited == "wrapper":
+        other = gym.wrappers.TimeLimit(gym.make(ENV_ID, tasks="01", world=hospital), 2)
+    else:
+        inner: Env = gym.wrappers.RecordEpisodeStatistics(gym.make(ENV_ID, tasks="01", world=hospital))
+        other = gym.wrappers.TimeLimit(gym.wrappers.TimeLimit(inner, 2), 7)
+    first, second = plain.reset(seed=4), other.reset(seed=4)
+    assert first == second
+    assert "at most 2 actions" in first[0]
+    for _ in range(2):
+        step, twin = plain.step("GET /Patient?_count=1"), other.step("GET /Patient?_count=1")
+        twin[4].pop("episode", None)
+        assert step == twin
+    assert twin[3] and not twin[4]["verdict"]["success"]
+    assert other.unwrapped.reset(seed=4)[0] != second[0], "without the wrapper its limit does not hold"
+    plain.close()
+    other.close()
+
+
+def test_a_limit_of_another_env_does_not_hold(hospital: World) -> None:
+    """An env may be reset within the reset of another one, as by an agent that looks around first."""
+    inner = FHIREnv(ENV_ID, tasks="01", world=hospital)
+
+    class Nested(gym.Wrapper[str, str, str, str]):
+        def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+            self.seen = inner.reset(seed=1)[0]
+            return super().reset(**arguments)
+
+    nested = Nested(FHIREnv(ENV_ID, tasks="01", world=hospital))
+    outer: Env = gym.wrappers.TimeLimit(nested, 3)
+    assert "at most 3 actions" in outer.reset(seed=1)[0]
+    assert "at most 15 actions" in nested.seen
+    outer.close()
+    inner.close()
+
+
+@pytest.mark.parametrize("action", [None, 3, b"GET /Patient", ["GET /Patient"], {"kind": "GET"}])
+def test_what_is_no_text_is_no_action(env: Env, action: Any) -> None:
+    env.reset(seed=0)
+    with pytest.raises(
+        WrongTypeError, match=r"an action must be a text such as 'GET /Patient\?_count=1', not "
+    ) as told:
+        env.step(action)
+    assert "\n" not in str(told.value)
+    assert env.step("FINISH([])")[2], "it costs no step"
+
+
+def test_stepping_after_the_end_says_so(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, world=hospital)
+    with pytest.raises(ResetNeeded, match="no episode has begun"):
+        made.step("FINISH([])")
+    made.reset(seed=0)
+    made.step("FINISH([])")
+    with pytest.raises(ResetNeeded, match="the episode is over"):
+        made.step("FINISH([])")
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: gym.wrappers.FrameStackObservation(env, 4),
+        lambda env: gym.wrappers.FlattenObservation(env),
+        lambda env: gym.wrappers.DelayObservation(env, 1),
+    ],
+)
+def test_wrappers_that_need_arrays_say_what_to_do(env: Env, wrap: Callable[[Env], Env]) -> None:
+    with pytest.raises(WrongTypeError, match=r"observations are texts .*TransformObservation"):
+        wrap(env).reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tasks": 5}, "tasks must be keys of tasks"),
+        ({"world": 5}, "world must be a World"),
+        ({"fhir_server": 5}, "fhir_server must be the base url"),
+        ({"phrasing": "x"}, "phrasing must be a whole number"),
+        ({"phrasing": 99}, "task 01 has phrasings 0 to"),
+        ({"max_steps": "8"}, "max_steps must be a whole number"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(FhirGymError, match=message):
+        gym.make(ENV_ID, **arguments)
+
+
+def test_tasks_come_in_the_order_of_the_pack_and_once(hospital: World) -> None:
+    made = FHIREnv(ENV_ID, tasks=["02b", "01", "02b"], world=hospital)
+    assert made.tasks == ("01", "02b")
+    made.close()
+
+
+def test_a_world_offers_what_it_has_people_for(hospital: World) -> None:
+    pack = "FHIRAgent/ActionReasoning-v0"
+    made = gym.make(pack, world=hospital)
+    assert made.unwrapped.tasks == ("01", "03", "04", "05", "06")  # type: ignore[attr-defined]
+    for seed in range(20):
+        assert made.reset(seed=seed)[1]["task"] != "02"
+    made.close()
+    for make in (gym.make, gym.make_vec):
+        with pytest.raises(TaskError, match=r"does not offer 02 of FHIRAgent/ActionReasoning-v0: .* no cluster"):
+            make(pack, world=hospital, tasks=["01", "02"])
+    with pytest.raises(TaskError, match="world empty does not offer 01, 02, 03, 04, 05, 06 of "):
+        gym.make(pack, world="empty")

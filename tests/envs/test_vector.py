@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from fhir_gym.envs import FHIREnv, FHIRVectorEnv
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, WrongTypeError
 from fhir_gym.fhir import World
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -120,3 +120,33 @@ def test_envs_do_not_see_each_others_writes(hospital: World) -> None:
 def test_one_server_elsewhere_serves_one_env() -> None:
     with pytest.raises(FhirGymError, match="one environment at a time"):
         FHIRVectorEnv(ENV_ID, num_envs=2, fhir_server="http://localhost:1/fhir")
+
+
+def test_shared_memory_is_refused_in_a_sentence() -> None:
+    with pytest.raises(WrongTypeError, match=r'vector_kwargs=\{"shared_memory": False\}'):
+        gym.make_vec(ENV_ID, num_envs=2, vectorization_mode="async")
+
+
+@pytest.mark.parametrize("mode", ["sync", "vector_entry_point"])
+def test_a_step_limit_is_graded_in_every_mode(mode: str, hospital: World) -> None:
+    envs = gym.make_vec(ENV_ID, num_envs=2, vectorization_mode=mode, world=hospital, max_episode_steps=1)
+    envs.reset(seed=0)
+    _, _, _, truncated, infos = envs.step(("GET /Patient?_count=1", "hello"))
+    assert truncated.all()
+    assert infos["_verdict"].all()
+    envs.close()
+
+
+@pytest.mark.parametrize("actions", ["FINISH([])", ["FINISH([])"], None, ["a", "b", "c"]])
+def test_each_env_needs_a_text(actions: Any, hospital: World) -> None:
+    envs = gym.make_vec(ENV_ID, num_envs=2, world=hospital)
+    envs.reset(seed=0)
+    with pytest.raises(WrongTypeError, match="a list of 2 actions"):
+        envs.step(actions)
+    envs.close()
+
+
+def test_envs_train_unless_told_otherwise(hospital: World) -> None:
+    envs = FHIRVectorEnv(ENV_ID, num_envs=2, world=hospital)
+    assert envs.get_attr("variations") == (range(1_000), range(1_000))
+    envs.close()
