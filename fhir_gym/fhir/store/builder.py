@@ -15,8 +15,16 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir import index, parsing
 from fhir_gym.fhir.context import instant
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.store.manifest import ContentHash, Manifest
-from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT, MAIN, index_statements, table_statements
+from fhir_gym.fhir.store.manifest import YEARS, ContentHash, Manifest
+from fhir_gym.fhir.store.schema import (
+    APPLICATION_ID,
+    FORMAT,
+    MAIN,
+    MANIFEST,
+    PAGE_BYTES,
+    index_statements,
+    table_statements,
+)
 from fhir_gym.fhir.store.stamping import last_update, milliseconds, moment_of
 from fhir_gym.types import Resource
 
@@ -24,7 +32,6 @@ __all__ = ["WorldBuilder"]
 
 _FIRST_ID = 1000  # HAPI's id sequence starts here
 _BATCH = 2000
-_PAGE_BYTES = 16_384  # resources are about 1 KB: larger pages waste less at their ends
 
 
 class WorldBuilder:
@@ -44,6 +51,8 @@ class WorldBuilder:
     def __init__(self, path: Path, *, name: str, seed: int | None, now: datetime) -> None:
         if now.tzinfo is None:
             raise WorldError(f"a world's `now` needs a time zone, not {now.isoformat()}")
+        if now.year not in YEARS or not name.isprintable():
+            raise WorldError(f"a world cannot be called {name!r} or have {now.isoformat()} as its present")
         self.path = path
         self._name, self._seed, self._now = name, seed, now.astimezone(UTC)
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -68,7 +77,7 @@ class WorldBuilder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._remove()
             self._db = sqlite3.connect(self._temporary, isolation_level=None)
-            self._db.execute(f"PRAGMA main.page_size={_PAGE_BYTES}")
+            self._db.execute(f"PRAGMA main.page_size={PAGE_BYTES}")
             self._db.execute("ATTACH ? AS scratch", (str(self._scratch),))
             for db in (MAIN, "scratch"):
                 self._db.execute(f"PRAGMA {db}.journal_mode=OFF")
@@ -189,7 +198,7 @@ class WorldBuilder:
             next_id=max(_FIRST_ID + self._rid, self._highest_id + 1),
             format=FORMAT,
         )
-        self._db.execute("CREATE TABLE main.manifest(body TEXT NOT NULL)")
+        self._db.execute(MANIFEST)
         self._db.execute("INSERT INTO main.manifest VALUES (?)", (manifest.model_dump_json(),))
         self._db.execute("COMMIT")
         self._db.execute(f"PRAGMA main.application_id={APPLICATION_ID}")

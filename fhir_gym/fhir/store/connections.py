@@ -13,6 +13,7 @@ from fhir_gym.fhir.store.schema import overlay_script
 __all__ = ["Connections", "connect"]
 
 _MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
+_MOST_BYTES = 64 * 1024 * 1024  # of a row: a file that says it holds a larger one is not believed
 _OVERLAY_SCRIPT = overlay_script()
 _IDLE = 8
 """Idle connections kept: a trainer closes one episode where it opens the next, in a few threads at most."""
@@ -27,7 +28,10 @@ def connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
     try:
+        db.execute("PRAGMA trusted_schema=OFF")  # the file may be anybody's
+        db.execute("PRAGMA cell_size_check=ON")
         db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
         db.execute("PRAGMA cache_size=-256")
         db.execute("PRAGMA temp_store=MEMORY")

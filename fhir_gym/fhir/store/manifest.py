@@ -5,10 +5,37 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-__all__ = ["ContentHash", "Manifest"]
+from fhir_gym.fhir.definitions import RESOURCE_TYPES
+
+__all__ = ["YEARS", "ContentHash", "Manifest"]
+
+YEARS = range(1900, 2900)
+"""Years a world's present may lie in, so that dates around it are dates."""
+
+_MOST = 10**15 + 10**12  # a server counts on from the highest id of up to 15 digits
+_TYPES = frozenset(RESOURCE_TYPES)
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable() or len(name) > 1000:
+        raise ValueError("a world's name is one line of text")
+    return name
+
+
+def _in_range(now: datetime) -> datetime:
+    if now.year not in YEARS:
+        raise ValueError(f"a world's present lies in the years {YEARS[0]} to {YEARS[-1]}")
+    return now
+
+
+def _resource_type(name: str) -> str:
+    if name not in _TYPES:
+        raise ValueError(f"{name!r} is no resource type of FHIR R4")
+    return name
 
 
 class ContentHash:
@@ -48,12 +75,12 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
+    name: Annotated[str, AfterValidator(_printable)]
     seed: int | None
-    now: AwareDatetime
-    counts: dict[str, int]
-    content_hash: str
-    next_id: int
+    now: Annotated[AwareDatetime, AfterValidator(_in_range)]
+    counts: dict[Annotated[str, AfterValidator(_resource_type)], Annotated[int, Field(ge=0, le=_MOST)]]
+    content_hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    next_id: Annotated[int, Field(ge=1, le=_MOST)]
     format: int
 
     @property

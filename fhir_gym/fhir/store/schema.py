@@ -17,7 +17,9 @@ __all__ = [
     "APPLICATION_ID",
     "FORMAT",
     "MAIN",
+    "MANIFEST",
     "OVERLAY",
+    "PAGE_BYTES",
     "Row",
     "index_statements",
     "overlay_script",
@@ -30,6 +32,12 @@ APPLICATION_ID = 0x46475931
 
 FORMAT = 2
 """Version of the file layout; a world of another format is refused."""
+
+PAGE_BYTES = 16_384
+"""Size of a world file's pages: resources are about 1 KB, and larger pages waste less at their ends."""
+
+MANIFEST = "CREATE TABLE main.manifest(body TEXT NOT NULL)"
+"""The table that says what the file is; only a world has it."""
 
 MAIN = "main"
 OVERLAY = "overlay"

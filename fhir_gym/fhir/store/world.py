@@ -12,20 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import ValidationError
-
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir.store.connections import Connections, connect
 from fhir_gym.fhir.store.manifest import ContentHash, Manifest
-from fhir_gym.fhir.store.schema import APPLICATION_ID, FORMAT
+from fhir_gym.fhir.store.opening import read_manifest
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
 
 __all__ = ["World"]
-
-_MAGIC = b"SQLite format 3\0"
 
 
 class World:
@@ -57,7 +53,7 @@ class World:
             WorldError: The file is absent, unreadable, damaged, not a world, or of another format.
         """
         path = Path(path).resolve()
-        return cls(path, _read_manifest(path))
+        return cls(path, read_manifest(path))
 
     @property
     def name(self) -> str:
@@ -180,32 +176,3 @@ class World:
     def __repr__(self) -> str:
         """Name, size, path."""
         return f"World({self.name!r}, {self.manifest.total} resources, {str(self.path)!r})"
-
-
-def _read_manifest(path: Path) -> Manifest:
-    try:
-        with path.open("rb") as file:
-            header = file.read(100)
-        size = path.stat().st_size
-    except OSError as error:
-        raise WorldError(f"cannot open the world {path}: {error.strerror or error}") from error
-    if not header.startswith(_MAGIC):
-        raise WorldError(
-            f"{path} is not a world file (not an SQLite file); worlds are made by `fhir-gym worlds build` or `import`"
-        )
-    page = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    if size != pages * (65536 if page == 1 else page):
-        raise WorldError(f"the world {path} is damaged: {size} bytes where its header promises {pages * page}")
-    try:
-        with closing(connect(path)) as db:
-            if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-                raise WorldError(
-                    f"{path} is an SQLite file but not a world; worlds are made by `fhir-gym worlds build` or `import`"
-                )
-            layout = db.execute("PRAGMA user_version").fetchone()[0]
-            if layout != FORMAT:
-                raise WorldError(f"{path} is a world of format {layout}, this version reads {FORMAT}: build it again")
-            return Manifest.model_validate_json(db.execute("SELECT body FROM manifest").fetchone()[0])
-    except (sqlite3.DatabaseError, ValidationError, TypeError) as error:
-        raise WorldError(f"the world {path} is damaged: {error}") from error

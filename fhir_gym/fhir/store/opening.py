@@ -1,0 +1,157 @@
+"""Opening a world file that anybody may have made: header, tables and manifest are as we write them, or it is refused.
+
+Only tables and indexes of exactly our own definition are let in, so no view, trigger, virtual table or computed column
+of a foreign file ever runs. What this costs does not depend on the size of the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cache
+from itertools import chain, repeat
+from pathlib import Path
+from struct import unpack_from
+
+from pydantic import ValidationError
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir.store.connections import connect
+from fhir_gym.fhir.store.manifest import Manifest
+from fhir_gym.fhir.store.schema import (
+    APPLICATION_ID,
+    FORMAT,
+    MAIN,
+    MANIFEST,
+    PAGE_BYTES,
+    index_statements,
+    table_statements,
+)
+
+__all__ = ["read_manifest"]
+
+_MAGIC = b"SQLite format 3\0"
+_ONLY_OURS = "worlds are made by `fhir-gym worlds build` or `import`"
+_UTF8 = 1
+_MOST_BYTES = 1 << 20  # of the manifest, or of one definition
+_MOST_STEPS = 100  # of a thousand virtual-machine steps: ours take two
+_STATISTICS = {
+    "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
+    "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+}
+"""Tables of ANALYZE; which there are depends on the SQLite that built the file."""
+_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA})
+
+Definition = tuple[str, str, str]
+"""Kind, table, and SQL with single spaces."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What a world file says of itself.
+
+    Raises:
+        WorldError: The file is absent, unreadable, damaged, not a world, or of another format.
+    """
+    _check_header(path)
+    try:
+        with closing(_guarded(path)) as db:
+            _check_schema(path, db)
+            bodies = [body for (body,) in db.execute("SELECT body FROM manifest LIMIT 2")]
+            if len(bodies) != 1 or not isinstance(bodies[0], str):
+                raise WorldError(f"the world {path} is damaged: its manifest is not one text")
+            manifest = Manifest.model_validate_json(bodies[0])
+            rids = (
+                db.execute("SELECT min(rid) FROM resource").fetchone()
+                + db.execute("SELECT max(rid) FROM resource").fetchone()
+            )
+    except sqlite3.Error as error:
+        raise WorldError(f"the world {path} is damaged: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise WorldError(f"the world {path} is damaged: its manifest is wrong: {place}: {first['msg']}") from error
+    if rids != ((1, manifest.total) if manifest.total else (None, None)):
+        raise WorldError(
+            f"the world {path} is damaged: it does not hold the {manifest.total} resources its manifest counts"
+        )
+    return manifest
+
+
+def _check_header(path: Path) -> None:
+    """Check what can be told without SQLite."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+        size = path.stat().st_size
+    except OSError as error:
+        raise WorldError(f"cannot open the world {path}: {error.strerror or error}") from error
+    if not header.startswith(_MAGIC) or len(header) < 100:
+        raise WorldError(f"{path} is not a world file (not an SQLite file); {_ONLY_OURS}")
+    page, journals, pages = unpack_from(">HH", header, 16) + unpack_from(">I", header, 28)
+    encoding, layout, application = unpack_from(">II", header, 56) + unpack_from(">I", header, 68)
+    if application != APPLICATION_ID:
+        raise WorldError(f"{path} is an SQLite file but not a world; {_ONLY_OURS}")
+    if layout != FORMAT:
+        raise WorldError(f"{path} is a world of format {layout}, this version reads {FORMAT}: build it again")
+    page = 65536 if page == 1 else page
+    if size != pages * page:
+        raise WorldError(f"the world {path} is damaged: {size} bytes where its header promises {pages * page}")
+    if (page, encoding, journals) != (PAGE_BYTES, _UTF8, 0x0101):
+        raise WorldError(
+            f"the world {path} was changed by another program: its pages, text or journal are of another kind"
+        )
+
+
+def _guarded(path: Path) -> sqlite3.Connection:
+    """A connection on which a foreign file can neither run anything nor take long."""
+    db = connect(path)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+    db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MOST_BYTES)
+    db.set_progress_handler(chain(repeat(0, _MOST_STEPS), repeat(1)).__next__, 1000)
+    db.set_authorizer(_authorize)
+    return db
+
+
+def _authorize(action: int, first: str | None, second: str | None, schema: str | None, inner: str | None) -> int:
+    return sqlite3.SQLITE_OK if action in _ALLOWED and inner is None else sqlite3.SQLITE_DENY
+
+
+def _check_schema(path: Path, db: sqlite3.Connection) -> None:
+    expected, seen, roots = dict(_expected()), set(), set()
+    for kind, name, table, root, sql in db.execute("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema"):
+        problem = None
+        if name not in expected:
+            problem = f"it has a {kind} {name!r}, which is no part of a world"
+        elif (kind, table, _spaced(sql)) != expected[name]:
+            problem = f"its {kind} {name!r} is not defined as in a world"
+        elif name in seen or root in roots:
+            problem = f"its {kind} {name!r} lies where another one does"
+        if problem:
+            raise WorldError(f"the world {path} was not made by this program: {problem}")
+        seen.add(name)
+        roots.add(root)
+    if missing := sorted(expected.keys() - seen - _STATISTICS.keys()):
+        kind = expected[missing[0]][0]
+        raise WorldError(f"the world {path} was not made by this program: its {kind} {missing[0]!r} is missing")
+
+
+@cache
+def _expected() -> dict[str, Definition]:
+    """What a world file defines, by name."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in (*table_statements(MAIN), *index_statements(MAIN), MANIFEST):
+            db.execute(statement)
+        return dict(_statistics()) | {
+            name: (kind, table, _spaced(sql))
+            for kind, name, table, sql in db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema")
+        }
+
+
+def _statistics() -> Iterator[tuple[str, Definition]]:
+    for name, sql in _STATISTICS.items():
+        yield name, ("table", name, sql)
+
+
+def _spaced(sql: object) -> str:
+    return " ".join(sql.split()) if isinstance(sql, str) else ""
