@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 __all__ = [
+    "AgentError",
     "EndpointError",
     "FhirGymError",
     "InfraError",
@@ -54,6 +55,10 @@ class UnknownNameError(FhirGymError, ValueError):
 
 class WrongTypeError(FhirGymError, TypeError):
     """A value of another type than is asked for (None as an action, a class in place of an agent)."""
+
+
+class AgentError(FhirGymError):
+    """An agent's own code failed in an episode that the message names; `__cause__` is what it raised."""
 
 
 class WorldError(FhirGymError):

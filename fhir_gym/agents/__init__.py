@@ -6,7 +6,15 @@ from fhir_gym.agents.factory import AGENTS, make_agent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
 from fhir_gym.agents.local import LocalAgent
-from fhir_gym.agents.protocol import Agent, ConcurrentAgent, Context, Converser, OutOfContext, Reply
+from fhir_gym.agents.protocol import (
+    Agent,
+    ConcurrentAgent,
+    Context,
+    Converser,
+    OutOfContext,
+    Reply,
+    require_agent,
+)
 from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.replies import Completion, Message, ModelReply, Opening, Usage
 from fhir_gym.agents.room import Room
@@ -35,4 +43,5 @@ __all__ = [
     "Usage",
     "make_agent",
     "opening",
+    "require_agent",
 ]

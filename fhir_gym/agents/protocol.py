@@ -8,11 +8,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.agents.replies import ModelReply, Opening
+from fhir_gym.errors import WrongTypeError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Task
 from fhir_gym.types import Json
 
-__all__ = ["Agent", "ConcurrentAgent", "Context", "Converser", "OutOfContext", "Reply"]
+__all__ = ["Agent", "ConcurrentAgent", "Context", "Converser", "OutOfContext", "Reply", "require_agent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +147,23 @@ class ConcurrentAgent(Protocol):
     async def aclose(self) -> None:
         """Free what belongs to the event loop; the agent may be used again on another one."""
         ...
+
+
+def require_agent(value: object) -> Agent | ConcurrentAgent:
+    """The value, if it is an agent.
+
+    Raises:
+        WrongTypeError: It is a class, or lacks what an agent has; the message says what.
+    """
+    if isinstance(value, type):
+        raise WrongTypeError(
+            f"an agent is an object, not a class: pass {value.__name__}(...) in place of {value.__name__}"
+        )
+    if isinstance(value, Agent | ConcurrentAgent):
+        return value
+    needed = ("name", "settings", "converse", "aclose") if hasattr(value, "converse") else _OF_AGENTS
+    lacking = ", ".join(name for name in needed if not hasattr(value, name))
+    raise WrongTypeError(f"a value of type {type(value).__name__} is no agent: it lacks {lacking}")
+
+
+_OF_AGENTS = ("name", "settings", "reset", "act")

@@ -23,7 +23,6 @@ from fhir_gym.tasks import (
     Grading,
     RewardRule,
     choose_tasks,
-    default_world,
     find_task,
     offered_tasks,
     require_grading,
@@ -213,10 +212,8 @@ class FHIREnv(gymnasium.Env[str, str]):
         super().close()
 
     def _offered(self, keys: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
-        """The tasks that the world offers, in the order of the pack; a pack's own world offers all."""
+        """The tasks that the world offers, in the order of the pack."""
         ordered = tuple(key for key in self._task_set if key in keys)
-        if self.world.name == default_world(self.env_id) and self._task_file is None:
-            return ordered
         try:
             return offered_tasks(self.env_id, self._task_set, ordered, self.world, self.variations[0], named=named)
         except BaseException:

@@ -14,7 +14,7 @@ from typing import Any
 from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents import Agent, ConcurrentAgent, Context, Opening, OutOfContext, Reply, Usage
 from fhir_gym.episode import Episode, Step
-from fhir_gym.errors import InfraError
+from fhir_gym.errors import AgentError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import Meter
 from fhir_gym.rollouts.plan import Job, Plan
@@ -87,29 +87,29 @@ class _Attempt:
         """Do the episode, one action after the other."""
         with self._episode() as episode:
             observation = self._start(episode)
-            with self.acting:
+            with self.acting, self._blamed():
                 agent.reset(observation, self._context(episode))
             with self._cut_when_full(episode):
                 step: Step | None = None
                 while step is None or not step.done:
-                    with self.acting:
-                        given = agent.act(observation)
-                    step = self._do(episode, given)
+                    with self.acting, self._blamed():
+                        reply = _reply(agent.act(observation))
+                    step = self._do(episode, reply)
                     observation = step.observation
 
     async def converse(self, agent: ConcurrentAgent) -> None:
         """Do the episode, leaving the event loop to others while the agent waits."""
         with self._episode() as episode:
             observation = self._start(episode)
-            with self.acting:
+            with self.acting, self._blamed():
                 converser = agent.converse(observation, self._context(episode))
-            self.opening = converser.opening
+                self.opening = converser.opening
             with self._cut_when_full(episode):
                 step: Step | None = None
                 while step is None or not step.done:
-                    with self.acting:
-                        given = await converser.act(observation)
-                    step = self._do(episode, given)
+                    with self.acting, self._blamed():
+                        reply = _reply(await converser.act(observation))
+                    step = self._do(episode, reply)
                     observation = step.observation
 
     def fail(self, failure: InfraError) -> None:
@@ -180,9 +180,8 @@ class _Attempt:
             self.todo.env_id, job.task, job.variation, self.world, self.seed, limit, episode.prompt, episode.task
         )
 
-    def _do(self, episode: Episode, given: str | Reply) -> Step:
+    def _do(self, episode: Episode, reply: Reply) -> Step:
         """Take a reply down, and do what it says."""
-        reply = given if isinstance(given, Reply) else Reply(given)
         self.retries += reply.retries
         if reply.shown is not None and self.turns:
             self.turns[-1] = self.turns[-1].model_copy(update={"shown": reply.shown})
@@ -197,6 +196,19 @@ class _Attempt:
         return step
 
     @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Say of an agent's own exception in which episode it came, and at which step."""
+        try:
+            yield
+        except (FhirGymError, OutOfContext):
+            raise
+        except Exception as error:
+            job = self.job
+            where = f"task {job.task}, variation {job.variation}, step {len(self.turns) + 1}"
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise AgentError(f"agent {self.agent.name} failed in {where}: {what}") from error
+
+    @contextmanager
     def _cut_when_full(self, episode: Episode) -> Iterator[None]:
         try:
             yield
@@ -208,6 +220,15 @@ class _Attempt:
 
     def _end(self, episode: Episode, step: Step, stop: StopReason) -> None:
         self.verdict, self.reward, self.stop = episode.verdict(), step.reward, stop
+
+
+def _reply(given: object) -> Reply:
+    """What an agent gave, if it holds an action."""
+    reply = given if isinstance(given, Reply) else Reply(given) if isinstance(given, str) else None
+    if reply is None or not isinstance(reply.action, str | Action | Invalid):
+        found = "None" if given is None else f"a value of type {type(given).__name__}"
+        raise TypeError(f"act() must give a text or a fhir_gym.agents.Reply with one, not {found}")
+    return reply
 
 
 def _turn(reply: Reply, step: Step) -> Turn:

@@ -14,7 +14,15 @@ from fhir_gym.episode import Rules
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.record import Rollout
-from fhir_gym.tasks import Grading, RewardRule, choose_tasks, require_grading, task_set
+from fhir_gym.tasks import (
+    Grading,
+    RewardRule,
+    choose_tasks,
+    offered_tasks,
+    require_grading,
+    require_phrasing,
+    task_set,
+)
 from fhir_gym.types import Json
 
 __all__ = ["Job", "Plan", "numbers", "plan"]
@@ -44,6 +52,7 @@ class Plan:
         phrasing: Which of each task's prompts is used; None for each variation's own.
         task_file: A benchmark's own task file; None for the tasks of the pack.
         funcs_file: The function list that belongs to it.
+        named: Whether a user asked for these very tasks.
     """
 
     env_id: str
@@ -54,6 +63,20 @@ class Plan:
     phrasing: int | None = None
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
+    named: bool = False
+
+    def offered(self, world: World) -> Plan:
+        """The same without the tasks that a world does not offer.
+
+        Raises:
+            TaskError: It offers none, or not all that a user asked for.
+        """
+        if not self.jobs:
+            return self
+        known = task_set(self.env_id, self.task_file, self.funcs_file)
+        keys = tuple(dict.fromkeys(job.task for job in self.jobs))
+        offered = offered_tasks(self.env_id, known, keys, world, self.jobs[0].variation, named=self.named)
+        return replace(self, jobs=tuple(job for job in self.jobs if job.task in offered))
 
     def includes(self, rollout: Rollout, agent: Agent | ConcurrentAgent, world: World) -> bool:
         """Whether a rollout is what this plan would make with an agent in a world: for `completed`."""
@@ -126,6 +149,7 @@ def plan(
     keys, allowed = choose_tasks(env_id, known, tasks, split, from_file=task_file is not None)
     for key in keys:
         require_grading(known[key], grading)
+    require_phrasing(known, keys, phrasing)
     if variations is None:
         wanted: tuple[int, ...] = tuple(allowed)[:10]
     elif isinstance(variations, str):
@@ -141,4 +165,5 @@ def plan(
         raise FhirGymError(f"repeats must be at least 1, not {repeats}")
     jobs = tuple(Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
     rules = Rules.of(env_id, grading, reward, max_steps)
-    return Plan(env_id, jobs, rules, seed, fhir_server, phrasing, task_file, funcs_file).without(skip)
+    named = tasks is not None or task_file is not None
+    return Plan(env_id, jobs, rules, seed, fhir_server, phrasing, task_file, funcs_file, named).without(skip)

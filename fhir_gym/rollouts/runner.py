@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
+import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from fhir_gym.agents import Agent, ConcurrentAgent, make_agent
+from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
@@ -58,10 +60,11 @@ def run(
         env_id: The pack.
         agent: The agent, or its name. For workers it must be picklable; each has its own copy. A pack of your own has
             to be registered by the module that defines the agent, for workers to know it.
-        tasks: Keys of tasks, or one; None for all of the pack.
-        variations: Numbers: one, several, or a text such as ``"0-9"``; None for the first ten of the split.
+        tasks: Keys of tasks, or one; None for all of the pack that the world offers.
+        variations: Numbers: one, several, or a text such as ``"0-9"``, of any split; None for the first ten of the
+            split.
         split: ``"train"`` or ``"test"``, to refuse variations of the other one; ``"heldout_tasks"`` also leaves out
-            the tasks that are not held out.
+            the tasks that are not held out. None for ``"train"``, where no variations are named.
         phrasing: Which of each task's prompts is used; None for each variation's own.
         workers: Worker processes; 0 to run in this one. Agents that can only converse need none.
         concurrency: Episodes an agent that converses does at once, without workers; with `fhir_server` it is one.
@@ -80,7 +83,10 @@ def run(
 
     Raises:
         UnknownNameError: No such pack, agent, task, split, world, grading or reward rule.
+        WrongTypeError: The agent is none (a class, for one).
+        TaskError: The world offers none of the tasks, or not all that are named.
         FhirGymError: Another argument makes no sense.
+        AgentError: The agent's own code failed (while rollouts are taken).
         EndpointError: A model cannot be asked as told (while rollouts are taken).
         InfraError: A worker process died (while rollouts are taken).
 
@@ -111,8 +117,16 @@ def run(
         raise FhirGymError(f"concurrency must be at least 1, not {concurrency}")
     if workers and fhir_server is not None:
         raise FhirGymError("a running FHIR server serves one episode at a time: use workers=0 with fhir_server")
-    actor = make_agent(agent) if isinstance(agent, str) else agent
+    actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
+    if workers and isinstance(actor, Agent):
+        _require_portable(actor)
     opened, owned = open_world(world, env_id)
+    try:
+        todo = todo.offered(opened)
+    except BaseException:
+        if owned:
+            opened.close()
+        raise
     if resume is not None:
         todo = todo.without(completed(resume, like=lambda one: todo.includes(one, actor, opened)))
     meter = Meter(budget)
@@ -162,6 +176,19 @@ def _parallel(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter,
         pool.shutdown(cancel_futures=True)
         if owned:
             world.close()
+
+
+def _require_portable(agent: Agent) -> None:
+    """Refuse an agent that worker processes cannot be given: they import its class by name."""
+    kind = type(agent)
+    advice = "define it at the top of a file, or use workers=0"
+    if kind.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        raise FhirGymError(f"worker processes cannot import {kind.__qualname__}, an agent of this session: {advice}")
+    try:
+        pickle.dumps(agent)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise FhirGymError(f"agent {agent.name} cannot be sent to worker processes ({reason}): {advice}") from error
 
 
 _worker: tuple[Plan, Agent, World] | None = None

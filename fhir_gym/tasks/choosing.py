@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.tasks.registry import find_task
+from fhir_gym.tasks.registry import default_world, find_task, task_set
 from fhir_gym.tasks.splits import DEFAULT_SPLIT, split_keys, split_numbers
 from fhir_gym.tasks.task import Task
 
@@ -57,7 +57,7 @@ def offered_tasks(
     """Those tasks that can be done in a world, in the same order.
 
     A world may lack what a task is about: patients with enough results, say. One variation of each task is drawn to
-    find out.
+    find out, but for the tasks of a pack in the pack's own world.
 
     Args:
         env_id: The pack.
@@ -70,6 +70,8 @@ def offered_tasks(
     Raises:
         TaskError: The world offers none of them, or not all that were asked for.
     """
+    if known is task_set(env_id) and world.name == default_world(env_id):
+        return tuple(keys)
     lacking: dict[str, str] = {}
     for key in keys:
         reason = _lacking(known[key], world, variation)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.agents import Completion, Context, Conversation, Message, Opening, Room, Usage, opening
-from fhir_gym.errors import EndpointError, FhirGymError, InfraError
+from fhir_gym.errors import AgentError, EndpointError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Budget, Rollout, completed, plan, read_rollouts, run, write_rollouts
 from fhir_gym.rollouts.budget import Meter
@@ -134,10 +134,16 @@ def test_a_provider_that_fails_costs_its_episodes_and_no_others(hospital: World)
     assert all(rollout.graded for rollout in rollouts if rollout not in lost)
 
 
-@pytest.mark.parametrize("failure", [EndpointError("no such model"), ZeroDivisionError("a bug")])
-def test_what_every_episode_would_meet_ends_the_run(hospital: World, failure: Exception) -> None:
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (EndpointError("no such model"), EndpointError),
+        (ZeroDivisionError("a bug"), AgentError),
+    ],
+)
+def test_what_every_episode_would_meet_ends_the_run(hospital: World, failure: Exception, told: type[Exception]) -> None:
     agent = Failing(failure, 0)
-    with pytest.raises(type(failure), match=str(failure)):
+    with pytest.raises(told, match=str(failure)):
         list(run(ENV_ID, agent, tasks="01", variations="0-7", concurrency=4, world=hospital))
     assert agent.closed == 1
 

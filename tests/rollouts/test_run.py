@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from fhir_gym.actions import GRAMMAR, Get
 from fhir_gym.agents import Context, GoldAgent, IdleAgent, Reply, ScriptedAgent
-from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError
+from fhir_gym.errors import AgentError, FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, completed, numbers, plan, read_rollouts, run
 from fhir_gym.tasks import task_keys
@@ -134,8 +135,67 @@ def test_an_interrupt_gives_the_record_so_far_and_then_stops(hospital: World) ->
 
 
 def test_an_agents_own_bug_is_not_hidden(hospital: World) -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(run(ENV_ID, FailingAgent(ZeroDivisionError()), tasks="01", variations=0, world=hospital))
+    bug = ZeroDivisionError("one\nby nothing")
+    expected = "agent failing failed in task 01, variation 7, step 2: ZeroDivisionError: one by nothing"
+    with pytest.raises(AgentError, match=f"^{re.escape(expected)}$") as told:
+        list(run(ENV_ID, FailingAgent(bug), tasks="01", variations=7, world=hospital))
+    assert told.value.__cause__ is bug
+
+
+def test_an_agents_own_bug_is_told_by_a_worker_too(hospital: World) -> None:
+    with pytest.raises(AgentError, match="in task 01, variation 7, step 2: ZeroDivisionError: again") as told:
+        list(run(ENV_ID, FailingAgent(ZeroDivisionError("again")), tasks="01", variations=7, world=hospital, workers=1))
+    assert "ZeroDivisionError" in str(told.value.__cause__)
+
+
+class Forgetful(IdleAgent):
+    """Forgets to give its action back."""
+
+    def act(self, observation: str) -> str:
+        return None  # type: ignore[return-value]
+
+
+def test_an_agent_that_gives_no_action_is_told_so(hospital: World) -> None:
+    with pytest.raises(AgentError, match=r"step 1: TypeError: act\(\) must give a text .*, not None"):
+        list(run(ENV_ID, Forgetful(), tasks="01", variations=0, world=hospital))
+
+
+def test_what_is_no_agent_is_refused_at_once() -> None:
+    refused: list[tuple[Any, str]] = [
+        (IdleAgent, r"pass IdleAgent\(\.\.\.\) in place of IdleAgent"),
+        (None, "NoneType is no agent: it lacks name, settings, reset, act"),
+        (object(), "object is no agent"),
+    ]
+    for value, message in refused:
+        with pytest.raises(WrongTypeError, match=message):
+            run(ENV_ID, value)
+
+
+def test_an_agent_that_workers_cannot_import_is_refused_at_once() -> None:
+    class Local(IdleAgent):
+        pass
+
+    with pytest.raises(FhirGymError, match="at the top of a file, or use workers=0"):
+        run(ENV_ID, Local(), workers=1)
+
+
+def test_an_agent_of_an_interactive_session_cannot_be_sent_to_workers() -> None:
+    script = (
+        "import fhir_gym\nfrom fhir_gym.agents import IdleAgent\nclass Mine(IdleAgent): pass\n"
+        f"try: fhir_gym.run({ENV_ID!r}, Mine(), workers=1)\nexcept fhir_gym.errors.FhirGymError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("worker processes cannot import Mine")
+
+
+def test_a_world_without_what_a_task_needs_is_known_before_the_first_episode(hospital: World) -> None:
+    pack = "FHIRAgent/ActionReasoning-v0"
+    kept = {job.task for job in plan(pack).offered(hospital).jobs}
+    assert kept == {"01", "03", "04", "05", "06"}
+    with pytest.raises(TaskError, match="does not offer 02 of"):
+        run(pack, "idle", tasks=["01", "02"], world=hospital)
+    with pytest.raises(TaskError, match="does not offer 01, 02, 03, 04, 05, 06 of"):
+        run(pack, "idle", world="empty")
 
 
 def test_workers_give_the_same_records_in_the_same_order(hospital: World) -> None:
