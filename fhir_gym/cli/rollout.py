@@ -110,6 +110,7 @@ def rollout(
     todo = 0
     try:
         with opened, progress(f"Agent {agent}") as update:
+            plan = plan.offered(opened)
             done = (
                 rollouts.completed(out, like=lambda one: plan.includes(one, actor, opened)) if resume else frozenset()
             )
