@@ -5,18 +5,25 @@ Exit codes: 0 done, 1 it failed (or a task is unsound), 2 wrong usage, 130 inter
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
+from typer.main import get_command
 
 from fhir_gym.cli import art, dataset, demo, report, rollout, serve, tasks, version, worlds
 from fhir_gym.cli._console import note
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
 __all__ = ["app", "main"]
+
+_INTERRUPTED = 130
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
+"""Typer's class of all that is wrong with a command line; its module depends on Typer's version."""
+
 
 app = typer.Typer(
     name="fhir-gym",
@@ -44,18 +51,50 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     Args:
         argv: Arguments without the program's name; those of the process if not given.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
+    command = get_command(app)
     try:
-        app(args=None if argv is None else list(argv), prog_name="fhir-gym")
+        # Not `app()`: it prints a usage error in six lines, and nothing at all for Ctrl-C.
+        with command.make_context("fhir-gym", list(sys.argv[1:] if argv is None else argv)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as left:
+        sys.exit(left.exit_code)
+    except KeyboardInterrupt:
+        note("interrupted")
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        _leave_quietly()
     except UnknownNameError as error:
         _leave(str(error), 2)
-    except (FhirGymError, OSError) as error:
-        # An OSError here is a file the user named or a full disk: a line says it better than a traceback.
-        _leave(str(error), 1, show=error)
-    raise AssertionError("typer leaves by SystemExit")
+    except Exception as error:
+        _leave(_line(error), 2 if isinstance(error, _UsageError) else 1, show=error)
+    sys.exit(0)
+
+
+def _line(error: Exception) -> str:
+    """What is wrong, in a line."""
+    if isinstance(error, _UsageError):
+        message = error.format_message().replace("Value error, ", "")  # none where help was asked for, and shown
+        return message and f"{message} (see {error.ctx.command_path if error.ctx else 'fhir-gym'} --help)"
+    if isinstance(error, FhirGymError):
+        return str(error)
+    if isinstance(error, OSError):  # a file the user named, or a full disk
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    return f"{type(error).__name__}: {error} (a bug of fhir_gym; with FHIR_GYM_DEBUG=1 it is a traceback)"
 
 
 def _leave(message: str, code: int, *, show: BaseException | None = None) -> NoReturn:
     if show is not None and os.environ.get("FHIR_GYM_DEBUG"):
         raise show
-    note(f"error: {message.rstrip()}", style="red")
+    if message:
+        note(f"error: {' '.join(message.split())}", style="red")
     sys.exit(code)
+
+
+def _leave_quietly() -> NoReturn:
+    """Whoever read the output has gone (`| head`): nothing more is to be said, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fhir_gym.cli._console import out, print_text, table
+from fhir_gym.errors import FhirGymError
 
 if TYPE_CHECKING:
     from fhir_gym.rollouts import Rollout
@@ -37,6 +39,13 @@ class Summary:
         self._groups: dict[tuple[str, str, str], list[Mapping[str, bool]]] = defaultdict(list)
         self.seen = 0
         self.not_graded = 0
+        self.first_failure = ""
+        """Why the first episode without a verdict has none."""
+
+    @property
+    def graded(self) -> int:
+        """How many came to a verdict."""
+        return self.seen - self.not_graded
 
     def watch(self, rollouts: Iterable[Rollout], progress: Callable[[int], None] | None = None) -> Iterator[Rollout]:
         """Hand rollouts through, counting them and telling how many there were."""
@@ -48,6 +57,7 @@ class Summary:
                 self._written += rollout.usage.completion
             if rollout.reward is None:
                 self.not_graded += 1
+                self.first_failure = self.first_failure or rollout.error or f"the episode was {rollout.stop_reason}"
             else:
                 task = rollout.task
                 key = (rollout.agent.name, rollout.env_id, task.key, task.title)
@@ -59,8 +69,7 @@ class Summary:
 
     def standing(self) -> str:
         """Success so far, tokens and what they cost, in a line."""
-        graded = self.seen - self.not_graded
-        parts = [f"success {self._successes / graded:.0%}"] if graded else []
+        parts = [f"success {self._successes / self.graded:.0%}"] if self.graded else []
         return ", ".join([*parts, *self._spent()])
 
     def _spent(self) -> list[str]:
@@ -71,6 +80,22 @@ class Summary:
             cost = (self._read * self._prices[0] + self._written * self._prices[1]) / 1_000_000
             parts.append(f"cost {cost:.4f}")
         return parts
+
+    def interrupted(self, todo: int, out: Path, overwrite: bool) -> str:
+        """What a run that Ctrl-C ended has left."""
+        if overwrite and not self.graded:
+            return f"interrupted before an episode was judged; {out} is as it was"
+        return f"interrupted: {self.graded} of {todo} episodes are in {out}; --resume goes on"
+
+    def require_verdict(self, out: Path, written: int) -> None:
+        """Refuse to call a run done in which no episode was judged.
+
+        Raises:
+            FhirGymError: None was, though some were begun.
+        """
+        if self.seen and not self.graded:
+            kept = f"; {written} records without a verdict are in {out}" if written else ""
+            raise FhirGymError(f"no episode came to a verdict: {self.first_failure}{kept}")
 
     def rows(self) -> list[tuple[str, str, str, int, str, str, str]]:
         """Agent, task, title, episodes, success, mean steps, mean reward."""
@@ -111,15 +136,15 @@ class Summary:
     def print(self) -> None:
         """Print the table."""
         rows = self.rows()
-        if len(rows) <= _MOST_ROWS:
-            table(("agent", "task", "title", "episodes", "success", "steps", "reward"), rows)
-        else:
+        if len(rows) > _MOST_ROWS:
             print_text(f"{len(rows)} tasks: `fhir-gym report --by task` has a row for each")
+        elif rows:
+            table(("agent", "task", "title", "episodes", "success", "steps", "reward"), rows)
         if self._groups:
             table(*self.groups())
         if self._spent():
             print_text(", ".join(self._spent()))
-        if self.not_graded:
+        if self.not_graded and rows:
             print_text(f"{self.not_graded} without a verdict (interrupted, or the server failed): in no figure")
 
 

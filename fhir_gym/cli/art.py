@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fhir_gym.cli._console import fields, note, out, print_json, print_text, progress, table
 from fhir_gym.cli._options import AGENT_SETTINGS, JsonOption, WorldOption, agent_settings
+from fhir_gym.cli._summary import Summary
+from fhir_gym.files import problem, write_all, write_whole
 
 if TYPE_CHECKING:
     from fhir_gym.curation.audit import AuditReport
     from fhir_gym.curation.sweep import Point, Sweep
     from fhir_gym.fhir import World
+    from fhir_gym.rollouts import Rollout
     from fhir_gym.tasks.action_reasoning.cases import Case
 
 __all__ = ["app", "audit", "generate", "mine", "review", "sweep"]
@@ -147,10 +150,10 @@ def review(
     """
     _require_free(overwrite, ("--out", out), read=[verdicts])
     from fhir_gym.curation.review import apply_verdicts, read_verdicts
-    from fhir_gym.tasks.action_reasoning.taskfile import read_cases
+    from fhir_gym.tasks.action_reasoning.taskfile import read_cases, write_cases
 
     reviewed = apply_verdicts(read_cases(tasks), read_verdicts(verdicts), keep_unreviewed=keep_unreviewed)
-    _write_cases(out, reviewed.cases)
+    write_cases(out, reviewed.cases)
     if as_json:
         rejected = [{"id": one.id, "comment": one.comment} for one in reviewed.rejected]
         print_json({"kept": len(reviewed.cases), "rejected": rejected, "withheld": list(reviewed.withheld)})
@@ -192,7 +195,7 @@ def sweep(
         raise typer.BadParameter("--resume and --overwrite exclude each other")
     if not windows and not shifts:
         raise typer.BadParameter("at least one of --windows and --shifts is needed")
-    beside = out.with_suffix(".tasks.json")
+    beside = _tasks_of(out)
     files = (("--out", out), ("--out", beside), ("--csv", csv))
     read, hint = [*_given(tasks_file), *_file_of(world)], "--resume goes on with it, --overwrite replaces it"
     _require_free(overwrite or resume, *files, read=read, hint=hint)
@@ -203,11 +206,10 @@ def sweep(
     actor = make_agent(agent, **agent_settings(setting))
     with _opened(world) as opened:
         found = sweeps.prepare(opened, _base(opened, tasks_file, tasks, seed), settings)
-        _keep_tasks(beside, found.cases, resume)
-        if overwrite:
-            out.unlink(missing_ok=True)
+        if resume:
+            _require_same_tasks(beside, found.cases)
         how = {"seed": seed, "workers": workers, "concurrency": concurrency}
-        done = _do_sweep(found, opened, actor, out, beside, how)
+        done = _do_sweep(found, opened, actor, out, overwrite, how)
     _print_curve(done, csv, as_json)
 
 
@@ -235,22 +237,16 @@ def _require_free(
     for option, path in wanted:
         if path is None:
             continue
-        problem = _problem(path) or (f"{path} exists; {hint}" if path.exists() and not overwrite else None)
+        wrong = problem(path)
+        if path.exists() and not path.is_file():
+            wrong = wrong or f"{path} is no file"
+        elif path.exists() and not overwrite:
+            wrong = wrong or f"{path} exists; {hint}"
         if path.resolve() in named:
-            problem = f"{path} is read or written already"
-        if problem is not None:
-            raise typer.BadParameter(problem, param_hint=option)
+            wrong = f"{path} is read or written already"
+        if wrong is not None:
+            raise typer.BadParameter(wrong, param_hint=option)
         named.add(path.resolve())
-
-
-def _problem(path: Path) -> str | None:
-    """Why a file cannot be written, as far as that can be seen before there is anything to write."""
-    if path.exists():
-        return None if path.is_file() else f"{path} is {'a folder' if path.is_dir() else 'no file'}"
-    folder = next(one for one in path.resolve().parents if one.exists())
-    if not folder.is_dir():
-        return f"{folder} is no folder"
-    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"
 
 
 def _rephrased(cases: tuple[Case, ...], world: World, model: str, base_url: str | None) -> tuple[Case, ...]:
@@ -265,16 +261,9 @@ def _rephrased(cases: tuple[Case, ...], world: World, model: str, base_url: str 
             cases, names=names, phrases={key: order.name for key, order in ORDERS.items()}, progress=update
         )
     note(f"{found.reworded} of {len(cases)} instructions reworded ({found.asked} answers asked for, others were known)")
-    for problem, count in found.problems()[:_SHOWN]:
-        note(f"  {count} answers not used: {problem}")
+    for reason, count in found.problems()[:_SHOWN]:
+        note(f"  {count} answers not used: {reason}")
     return found.cases
-
-
-def _write_cases(path: Path, cases: Sequence[Case]) -> None:
-    from fhir_gym.curation.files import write_all
-    from fhir_gym.tasks.action_reasoning.taskfile import dumped
-
-    write_all({path: dumped(cases)})
 
 
 def _write(
@@ -282,7 +271,6 @@ def _write(
 ) -> None:
     """Write the tasks that are kept, their sheet and their page: what is wanted of them, all or nothing."""
     from fhir_gym.curation.audit import for_review
-    from fhir_gym.curation.files import write_all
     from fhir_gym.curation.page import review_page
     from fhir_gym.curation.review import entries, review_sheet
     from fhir_gym.tasks.action_reasoning.taskfile import dumped
@@ -344,56 +332,67 @@ def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[Case,
     return tuple(turns[:count])
 
 
-def _keep_tasks(path: Path, cases: Sequence[Case], resume: bool) -> None:
-    """Write the tasks of a sweep; one that is gone on with must be of the same."""
+def _tasks_of(records: Path) -> Path:
+    """Where the tasks of a sweep lie: beside its records."""
+    return records.with_suffix(".tasks.json")
+
+
+def _require_same_tasks(path: Path, cases: Sequence[Case]) -> None:
+    """A sweep that is gone on with must be of the same tasks."""
     from fhir_gym.errors import TaskError
     from fhir_gym.tasks.action_reasoning.taskfile import read_cases
 
-    if resume and path.exists():
-        if read_cases(path) != tuple(cases):
-            raise TaskError(f"{path} holds the tasks of another sweep; --overwrite begins anew")
-        return
-    _write_cases(path, cases)
+    if path.exists() and read_cases(path) != tuple(cases):
+        raise TaskError(f"{path} holds the tasks of another sweep; --overwrite begins anew")
 
 
 def _do_sweep(
-    found: Sweep, world: World, actor: Any, records: Path, tasks: Path, how: dict[str, Any]
+    found: Sweep, world: World, actor: Any, records: Path, overwrite: bool, how: dict[str, Any]
 ) -> tuple[Point, ...]:
     """Do what the records lack, and say what all of them come to."""
     from fhir_gym import rollouts
     from fhir_gym.curation.sweep import curve
     from fhir_gym.tasks.action_reasoning.cases import PACK
-
-    plan = rollouts.plan(PACK, task_file=tasks, seed=how["seed"])
+    from fhir_gym.tasks.action_reasoning.taskfile import write_cases
 
     def mine(one: rollouts.Rollout) -> bool:
         return plan.includes(one, actor, world)
 
-    done = rollouts.completed(records, like=mine)
-    todo = len(plan.without(done).jobs)
-    written = 0
-
-    def watched(running: Iterable[rollouts.Rollout], update: Any) -> Iterable[rollouts.Rollout]:
-        nonlocal written
-        for one in running:
-            written += 1
-            update(written, todo)
-            yield one
-
-    try:
-        with progress(f"Agent {actor.name}") as update:
-            running = rollouts.run(PACK, actor, world=world, task_file=tasks, skip=done, **how)
-            rollouts.write_rollouts(records, watched(running, update))
-    except KeyboardInterrupt:
-        note(f"interrupted: {written} of {todo} episodes done and kept in {records}; --resume goes on")
-        raise typer.Exit(130) from None
-    note(f"{written} episodes written to {records}, their tasks are in {tasks}")
+    summary = Summary()
+    with TemporaryDirectory() as folder:
+        tasks = Path(folder, "tasks.json")
+        write_cases(tasks, found.cases)
+        plan = rollouts.plan(PACK, task_file=tasks, seed=how["seed"])
+        done = frozenset() if overwrite else rollouts.completed(records, like=mine)
+        todo = len(plan.without(done).jobs)
+        try:
+            with progress(f"Agent {actor.name}") as update:
+                running = rollouts.run(PACK, actor, world=world, task_file=tasks, skip=done, **how)
+                watched = summary.watch(running, lambda done: update(done, todo))
+                kept = _with_tasks(watched, _tasks_of(records), found.cases)
+                written = rollouts.write_rollouts(records, kept, overwrite=overwrite)
+        except KeyboardInterrupt:
+            note(summary.interrupted(todo, records, overwrite))
+            raise typer.Exit(130) from None
+    summary.require_verdict(records, written)
+    note(f"{written} episodes written to {records}, their tasks are in {_tasks_of(records)}")
     return curve(found, (one for one in rollouts.read_rollouts(records) if mine(one)))
+
+
+def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[Case]) -> Iterator[Rollout]:
+    """The same; the tasks are written when the first judged one comes, as the records are."""
+    from fhir_gym.tasks.action_reasoning.taskfile import write_cases
+
+    missing = True
+    for one in rollouts:
+        if missing and one.graded:
+            write_cases(path, cases)
+            missing = False
+        yield one
 
 
 def _print_curve(points: Sequence[Point], csv: Path | None, as_json: bool) -> None:
     if csv is not None:
-        from fhir_gym.curation.files import write_whole
         from fhir_gym.curation.sweep import to_csv
 
         write_whole(csv, to_csv(points))

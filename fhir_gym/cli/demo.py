@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +41,6 @@ def demo(
     note("Agents: gold plays the reference solutions, random tries things, idle does nothing.")
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
-    records.unlink(missing_ok=True)
     with opened:
         summary = _run(opened, records, variations)
     report = rollouts.write_dataset(rollouts.read_rollouts(records), examples, "messages")
@@ -58,8 +58,12 @@ def _run(world: World, records: Path, variations: int) -> Summary:
 
     summary = Summary()
     total = len(_AGENTS) * len(_TASKS) * variations
-    with progress("Running agents") as update:
+
+    def running() -> Iterator[rollouts.Rollout]:
         for agent in _AGENTS:
-            running = rollouts.run(_ENV_ID, agent, tasks=_TASKS, variations=range(variations), world=world)
-            rollouts.write_rollouts(records, summary.watch(running, lambda done: update(done, total)))
+            yield from rollouts.run(_ENV_ID, agent, tasks=_TASKS, variations=range(variations), world=world)
+
+    with progress("Running agents") as update:
+        watched = summary.watch(running(), lambda done: update(done, total))
+        rollouts.write_rollouts(records, watched, overwrite=True)
     return summary

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, OwnWorldOption, agent_settings, names
 from fhir_gym.cli._summary import Summary
-
-if TYPE_CHECKING:
-    from fhir_gym.rollouts import Rollout
+from fhir_gym.errors import FhirGymError
+from fhir_gym.files import problem
 
 __all__ = ["rollout"]
 
@@ -127,32 +124,28 @@ def rollout(
             )
             update(0, todo)
             watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
-            rollouts.write_rollouts(out, _replacing(out, watched) if overwrite else watched)
+            written = rollouts.write_rollouts(out, watched, overwrite=overwrite)
     except KeyboardInterrupt:
-        note(f"interrupted: {summary.seen} of {todo} episodes are in {out}; --resume goes on")
+        note(summary.interrupted(todo, out, overwrite))
         raise typer.Exit(130) from None
     summary.print()
-    _tell_how_it_ended(summary, todo, out)
-
-
-def _replacing(out: Path, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
-    """The same; what an earlier run wrote goes when the first is there, not while it may still fail to come."""
-    for number, one in enumerate(rollouts):
-        if number == 0:
-            os.truncate(out, 0)
-        yield one
+    summary.require_verdict(out, written)
+    _tell_how_it_ended(summary, todo, out, written)
 
 
 def _check_file(out: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other")
-    if out.exists() and out.stat().st_size and not (resume or overwrite):
+    wrong = problem(out)
+    if wrong is not None:
+        raise FhirGymError(wrong)
+    if out.is_file() and out.stat().st_size and not (resume or overwrite):
         raise typer.BadParameter(f"{out} exists; --resume goes on with it, --overwrite replaces it", param_hint="--out")
 
 
-def _tell_how_it_ended(summary: Summary, todo: int, out: Path) -> None:
-    note(f"{summary.seen} episodes written to {out}")
+def _tell_how_it_ended(summary: Summary, todo: int, out: Path, written: int) -> None:
+    note(f"{written} episodes written to {out}")
     if summary.seen < todo:
         note(f"the budget is used up: {todo - summary.seen} episodes are left; --resume goes on")
     elif summary.not_graded:
-        note(f"{summary.not_graded} episodes came to no verdict; --resume does them again")
+        note(f"{summary.not_graded} episodes came to no verdict; --resume does them again ({summary.first_failure})")

@@ -13,9 +13,9 @@ from pathlib import Path
 from fhir_gym.agents.protocol import OutOfContext
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.replies import Completion, Message, Opening
-from fhir_gym.curation.files import write_whole
 from fhir_gym.curation.wording import changes
 from fhir_gym.errors import FhirGymError, InfraError
+from fhir_gym.files import write_whole
 from fhir_gym.tasks.action_reasoning.cases import Case
 from fhir_gym.types import Json
 from fhir_gym.worlds import cache_dir

@@ -56,6 +56,8 @@ class RemoteSession:
     """
 
     def __init__(self, url: str, world: World, *, client: httpx.Client | None = None, timeout: float = 60.0) -> None:
+        if not _is_address(url):
+            raise InfraError(f"{url!r} is no address of a FHIR server like http://localhost:8080/fhir")
         self.base_url = url.rstrip("/")
         self.world = world
         self._client = client or httpx.Client(timeout=timeout)
@@ -268,6 +270,8 @@ class RemoteSession:
         ids = self.world.ids("Patient")
         for id in ids[:1] + ids[-1:]:
             if self.read("Patient", id) is None:
+                if b"CapabilityStatement" not in self._send(Request("GET", "/metadata")).body:
+                    raise InfraError(f"{self.base_url} is no base of a FHIR server: it has no /metadata")
                 raise InfraError(
                     f"{self.base_url} does not hold the world {self.world.name!r}: it knows no Patient/{id}; "
                     "load the world's resources there, or name the world it holds"
@@ -323,6 +327,14 @@ class RemoteSession:
         if not isinstance(found, dict):
             raise InfraError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
         return found
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _compact(answer: httpx.Response) -> bytes:

@@ -23,6 +23,7 @@ from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents import Message
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
 from fhir_gym.errors import MissingExtraError, RecordError, UnknownNameError
+from fhir_gym.files import replacing
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.types import Json
 
@@ -132,7 +133,7 @@ def write_dataset(
     *,
     selection: Selection | None = None,
 ) -> Export:
-    """Write a dataset as JSON lines, replacing the file.
+    """Write a dataset as JSON lines; a file that is there is replaced once the new one is complete.
 
     Args:
         rollouts: The rollouts.
@@ -149,14 +150,9 @@ def write_dataset(
     """
     report = Export()
     rows = export(rollouts, format, selection=selection, report=report)
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise RecordError(f"{target}: cannot be written: {error.strerror}") from error
+    with replacing(path, RecordError) as file:
+        for row in rows:
+            file.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
     return report
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
@@ -13,47 +15,67 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from fhir_gym.errors import RecordError
+from fhir_gym.files import problem, write_whole
 from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout
+from fhir_gym.types import Json
 
 __all__ = ["completed", "read_rollouts", "write_rollouts"]
 
+_BEGINNING = b'{"schema_version":'
 _CHUNK = 65_536
 _READABLE = (1, SCHEMA_VERSION)
 """Version 1 has none of what version 2 adds for models, and lacks nothing."""
 
 
-def write_rollouts(path: str | PathLike[str], rollouts: Iterable[Rollout], *, timings: bool = True) -> int:
+def write_rollouts(
+    path: str | PathLike[str], rollouts: Iterable[Rollout], *, timings: bool = True, overwrite: bool = False
+) -> int:
     """Append rollouts to a file, each on disk as soon as its episode is done.
 
-    A last line that an earlier writer did not complete is cut off first. When the iterable stops with an exception
-    (Ctrl-C is one), what was written stays.
+    A record that the file already holds is not written again, so a script may run twice. A last line that an earlier
+    writer did not complete is cut off first. When the iterable stops with an exception (Ctrl-C is one), what was
+    written stays.
 
     Args:
-        path: The file; made, with its folder, if it is not there.
+        path: The file; made, with its folder, when the first rollout comes.
         rollouts: The rollouts, usually what `fhir_gym.run` gives.
         timings: Whether to record how long episodes took.
+        overwrite: Whether to replace the file in place of appending. It is replaced when the first judged rollout
+            comes; if none comes it stays as it was.
 
     Returns:
         Number of rollouts written.
 
     Raises:
-        RecordError: The file cannot be written.
+        RecordError: The file cannot be written, holds something else than rollouts, or holds an episode already that
+            now ended otherwise.
     """
     target = Path(path)
+    wrong = problem(target)
+    if wrong is not None:
+        raise RecordError(wrong)
+    replace = overwrite and target.is_file() and target.stat().st_size > 0
+    judged = {} if replace else _judged(target)
+    held: list[bytes] = []
     written = 0
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("ab+")
-    except OSError as error:
-        raise RecordError(f"{target}: cannot be written: {error.strerror}") from error
-    with file:
-        _cut_partial_line(file)
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
         for rollout in rollouts:
-            try:
-                file.write(rollout.line(timings=timings).encode("utf-8", "backslashreplace") + b"\n")
-                file.flush()
-            except OSError as error:
-                raise RecordError(f"{target}: cannot be written: {error.strerror}") from error
+            line = rollout.line(timings=timings).encode("utf-8", "backslashreplace") + b"\n"
+            if rollout.graded and _is_known(line, judged, target):
+                continue
+            if file is not None:
+                _write(file, line, target)
+            elif replace:
+                held.append(line)
+                if not rollout.graded:
+                    continue
+                write_whole(target, b"".join(held), RecordError)
+                file = stack.enter_context(_open_to_append(target))
+                written = len(held) - 1
+            else:
+                file = stack.enter_context(_open_to_append(target))
+                _write(file, line, target)
             written += 1
     return written
 
@@ -101,20 +123,98 @@ def completed(
 
 def _rollout(line: bytes, where: str) -> Rollout:
     try:
+        return Rollout.model_validate(_plain(line, where))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{where}: no rollout: {place}: {first['msg']}") from error
+
+
+def _plain(line: bytes, where: str) -> dict[str, Json]:
+    """A line as plain data, of a version that can be read."""
+    try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{where}: not JSON: {error}") from error
     if not isinstance(data, dict) or "schema_version" not in data:
         raise RecordError(f"{where}: no rollout: it has no schema_version")
     version = data["schema_version"]
     if version not in _READABLE:
         raise RecordError(f"{where}: a rollout of schema version {version!r}, this fhir_gym reads {SCHEMA_VERSION}")
+    return data
+
+
+def _judged(path: Path) -> dict[bytes, bytes]:
+    """The judged episodes of a file, each with the digest of its record.
+
+    Raises:
+        RecordError: The file holds something else: nothing is appended to it, and nothing of it cut off.
+    """
+    if not path.is_file():
+        return {}
+    found: dict[bytes, bytes] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n") or _is_json(line):
+                data = _plain(line, f"{path}:{number}") if line.strip() else {}
+                if data.get("verdict") is not None:
+                    try:
+                        episode, record = _digests(data)
+                    except (KeyError, TypeError) as error:
+                        raise RecordError(f"{path}:{number}: no rollout: it lacks {error}") from error
+                    found.setdefault(episode, record)
+            elif number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
+                raise RecordError(f"{path} holds something else than rollouts; name another file")
+    return found
+
+
+def _is_known(line: bytes, judged: Mapping[bytes, bytes], path: Path) -> bool:
+    """Whether a file already has this record."""
+    data = json.loads(line)
+    episode, record = _digests(data)
+    known = judged.get(episode, record)
+    if known != record:
+        task = data["task"]
+        raise RecordError(
+            f"{path} already holds task {task['key']}, variation {task['variation']}, repeat {data['repeat']} by "
+            f"{data['agent']['name']}, with other actions or another result: run(..., resume=path) leaves out what is "
+            "there, write_rollouts(..., overwrite=True) replaces the file, or name another one"
+        )
+    return episode in judged
+
+
+def _digests(data: Mapping[str, Json]) -> tuple[bytes, bytes]:
+    """What was to be done and by whom, and all that was recorded of it but how long it took."""
+    task, world, agent = (data[name] for name in ("task", "world", "agent"))
+    episode = (
+        *(data["env_id"], task["key"], task["variation"], task["hash"], world["hash"], data["seed"]),
+        *(data.get("repeat", 0), agent, data["grading"], data["reward_rule"], data["max_steps"]),
+    )
+    return _digest(episode), _digest({name: value for name, value in data.items() if name != "timings"})
+
+
+def _digest(value: Json) -> bytes:
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _open_to_append(path: Path) -> BinaryIO:
     try:
-        return Rollout.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{where}: no rollout: {place}: {first['msg']}") from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            return path.open("wb")  # a pipe, which cannot be read back
+        file = path.open("ab+")
+        _cut_partial_line(file)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+    return file
+
+
+def _write(file: BinaryIO, line: bytes, path: Path) -> None:
+    try:
+        file.write(line)
+        file.flush()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _is_json(line: bytes) -> bool:

@@ -16,6 +16,7 @@ from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.remote import RemoteSession
 from fhir_gym.rollouts.attempt import run_job
 from fhir_gym.rollouts.budget import Budget, Meter
 from fhir_gym.rollouts.concurrent import run_concurrently
@@ -25,6 +26,9 @@ from fhir_gym.rollouts.record import Rollout
 from fhir_gym.tasks import Grading, RewardRule
 
 __all__ = ["run"]
+
+_PATIENCE = 20.0
+"""Seconds a FHIR server gets for its first answer."""
 
 
 def run(
@@ -88,7 +92,8 @@ def run(
         FhirGymError: Another argument makes no sense.
         AgentError: The agent's own code failed (while rollouts are taken).
         EndpointError: A model cannot be asked as told (while rollouts are taken).
-        InfraError: A worker process died (while rollouts are taken).
+        InfraError: The FHIR server does not answer or does not hold the world (at once); a worker process died (while
+            rollouts are taken).
 
     Example:
         >>> import fhir_gym
@@ -122,13 +127,11 @@ def run(
         _require_portable(actor)
     opened, owned = open_world(world, env_id)
     try:
-        todo = todo.offered(opened)
+        todo = _ready(todo, actor, opened, resume)
     except BaseException:
         if owned:
             opened.close()
         raise
-    if resume is not None:
-        todo = todo.without(completed(resume, like=lambda one: todo.includes(one, actor, opened)))
     meter = Meter(budget)
     if isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
         at_once = concurrency if fhir_server is None else 1  # a running server serves one episode at a time
@@ -136,6 +139,16 @@ def run(
     if workers:
         return _parallel(todo, actor, opened, owned, meter, workers)
     return _serial(todo, actor, opened, owned, meter)
+
+
+def _ready(todo: Plan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> Plan:
+    """What is left to do, after a look at what every episode would fail on."""
+    left = todo.offered(world)
+    if resume is not None:
+        left = left.without(completed(resume, like=lambda one: left.includes(one, agent, world)))
+    if left.fhir_server is not None and left.jobs:
+        RemoteSession(left.fhir_server, world, timeout=_PATIENCE).close()
+    return left
 
 
 def _serial(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter) -> Iterator[Rollout]:

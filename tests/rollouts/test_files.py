@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fhir_gym.errors import RecordError
+from fhir_gym.errors import RecordError, TaskError
 from fhir_gym.rollouts import Rollout, completed, read_rollouts, write_rollouts
 
 
@@ -15,6 +15,59 @@ def test_what_is_written_is_read_and_appended_to(tmp_path: Path, gold: list[Roll
     assert write_rollouts(path, gold[:2]) == 2
     assert write_rollouts(path, gold[2:]) == len(gold) - 2
     assert list(read_rollouts(path)) == gold
+
+
+def test_what_a_file_holds_is_not_written_again(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    write_rollouts(path, gold)
+    before = path.read_bytes()
+    later = [one.model_copy(update={"timings": None}) for one in gold]
+    assert write_rollouts(path, later) == 0
+    assert path.read_bytes() == before
+    other = gold[0].model_copy(update={"reward": 0.5})
+    with pytest.raises(RecordError, match=r"already holds task 01, variation 0, .* resume=path.*overwrite=True"):
+        write_rollouts(path, [other])
+    assert path.read_bytes() == before
+    new = gold[0].model_copy(update={"repeat": 1})
+    assert write_rollouts(path, [gold[0], new]) == 1
+
+
+def test_a_file_is_replaced_by_the_first_judged_rollout(tmp_path: Path, gold: list[Rollout]) -> None:
+    path = tmp_path / "r.jsonl"
+    lost = gold[0].model_copy(update={"stop_reason": "infra_error", "verdict": None, "reward": None, "success": None})
+    assert write_rollouts(path, gold[:1], overwrite=True) == 1
+    before = path.read_bytes()
+
+    def failing() -> Iterator[Rollout]:
+        yield lost
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rollouts(path, failing(), overwrite=True)
+    assert write_rollouts(path, [lost], overwrite=True) == 0
+    assert path.read_bytes() == before
+    assert write_rollouts(path, [lost, *gold[1:4]], overwrite=True) == 4
+    assert list(read_rollouts(path)) == [lost, *gold[1:4]]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_without_a_rollout_leaves_no_file(tmp_path: Path) -> None:
+    def failing(_: int) -> Rollout:
+        raise TaskError("a bad task file")
+
+    with pytest.raises(TaskError):
+        write_rollouts(tmp_path / "new" / "r.jsonl", map(failing, [0]))
+    assert write_rollouts(tmp_path / "r.jsonl", []) == 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"precious", b"precious\n", b'{"a": 1}', b"\x00\xff" * 99, b'{"a": [\n'])
+def test_nothing_is_appended_to_a_file_of_another_kind(tmp_path: Path, gold: list[Rollout], content: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="notes"):
+        write_rollouts(path, gold[:1])
+    assert path.read_bytes() == content
 
 
 def test_timings_can_be_left_out(tmp_path: Path, gold: list[Rollout]) -> None:
@@ -38,6 +91,14 @@ def test_an_interrupted_run_keeps_what_was_done(tmp_path: Path, gold: list[Rollo
         write_rollouts(path, interrupted())
     assert list(read_rollouts(path)) == gold[:1]
     assert completed(path) == {(gold[0].task.key, 0, 0)}
+
+
+@pytest.mark.parametrize("kept", [1, 100, 1000])
+def test_a_file_of_one_partial_line_is_gone_on_with(tmp_path: Path, gold: list[Rollout], kept: int) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(gold[1].line().encode()[:kept])
+    assert write_rollouts(path, gold[:1]) == 1
+    assert list(read_rollouts(path)) == gold[:1]
 
 
 @pytest.mark.parametrize("kept", [1, 100, -3])

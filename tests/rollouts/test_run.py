@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fhir_gym import worlds
 from fhir_gym.actions import GRAMMAR, Get
 from fhir_gym.agents import Context, GoldAgent, IdleAgent, Reply, ScriptedAgent
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.http import create_app
 from fhir_gym.rollouts import Rollout, completed, numbers, plan, read_rollouts, run
 from fhir_gym.tasks import task_keys
+from tests.worlds.serving import served
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 
@@ -119,8 +122,20 @@ def test_an_infrastructure_failure_is_a_record_without_reward(hospital: World) -
         assert not rollout.graded
 
 
-def test_a_server_that_is_down_is_a_record_too(hospital: World) -> None:
-    (rollout,) = run(ENV_ID, "idle", tasks="01", variations=0, world=hospital, fhir_server="http://127.0.0.1:9/fhir")
+def test_a_server_that_fails_every_episode_is_found_out_before_the_first(hospital: World) -> None:
+    choice: dict[str, Any] = {"tasks": "01", "variations": 0, "world": hospital}
+    with pytest.raises(InfraError, match="does not answer"):
+        run(ENV_ID, "idle", fhir_server="http://127.0.0.1:9/fhir", **choice)
+    other = pytest.raises(InfraError, match="does not hold the world 'hospital-small'")
+    with worlds.load("empty") as empty, served(create_app(empty)) as url, other:
+        run(ENV_ID, "idle", fhir_server=url, **choice)
+    assert not list(run(ENV_ID, "idle", fhir_server="http://127.0.0.1:9/fhir", skip={("01", 0, 0)}, **choice))
+
+
+def test_a_server_that_goes_down_is_a_record_too(hospital: World) -> None:
+    with served(create_app(hospital)) as url:
+        running = run(ENV_ID, "idle", tasks="01", variations=0, world=hospital, fhir_server=url)
+    (rollout,) = running
     assert rollout.stop_reason == "infra_error"
     assert rollout.reward is None and rollout.steps == 0
     assert "does not answer" in str(rollout.error)

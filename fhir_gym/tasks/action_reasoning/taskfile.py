@@ -9,6 +9,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from fhir_gym.errors import TaskError
+from fhir_gym.files import write_whole
 from fhir_gym.tasks.action_reasoning.cases import Case
 from fhir_gym.tasks.taskfile import read_list
 
@@ -28,15 +29,12 @@ def read_cases(path: str | Path) -> tuple[Case, ...]:
 
 
 def write_cases(path: str | Path, cases: Iterable[Case]) -> None:
-    """Write cases as `dumped` has them.
+    """Write cases as `dumped` has them, with the file's folder; the file is replaced once all are written.
 
     Raises:
         TaskError: It cannot be written.
     """
-    try:
-        Path(path).expanduser().write_bytes(dumped(cases))
-    except OSError as error:
-        raise TaskError(f"{path} cannot be written: {error.strerror}") from error
+    write_whole(Path(path), dumped(cases), TaskError)
 
 
 def dumped(cases: Iterable[Case]) -> bytes:

@@ -361,7 +361,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="cannot be read"):
         read_cases(tmp_path / "none.json")
     with pytest.raises(TaskError, match="cannot be written"):
-        write_cases(tmp_path / "none" / "tasks.json", [])
+        write_cases(tmp_path, [])
     path = written(tmp_path, FIGURE_2)
     with pytest.raises(TaskError, match="function lists"):
         task_set(PACK, path, path)
