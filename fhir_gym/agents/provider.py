@@ -16,6 +16,7 @@ from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.protocol import OutOfContext
 from fhir_gym.agents.replies import Completion, Message, Opening, Usage
 from fhir_gym.errors import EndpointError, FhirGymError, InfraError, MissingExtraError, UnknownNameError
+from fhir_gym.fhir.redirects import destination
 from fhir_gym.types import Json
 
 __all__ = ["Provider", "Sampling", "read_completion"]
@@ -163,9 +164,14 @@ class Provider:
         if self._client is None:
             import openai
 
-            # Its own retries are switched off: ours are counted, and know more failures.
+            # Its own retries are switched off: ours are counted, and know more failures. So are redirects: prompts and
+            # key are for the endpoint that was named, and for no other.
             self._client = openai.AsyncOpenAI(
-                base_url=self.base_url, api_key=self._key, timeout=self._timeout, max_retries=0
+                base_url=self.base_url,
+                api_key=self._key,
+                timeout=self._timeout,
+                max_retries=0,
+                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
             )
         return self._client
 
@@ -191,6 +197,12 @@ class Provider:
     async def _refused(self, error: Any) -> Exception:
         """What an answer with an error status means."""
         status: int = error.status_code
+        if 300 <= status < 400:
+            target = destination(self._shown, error.response.headers.get("location")) or "elsewhere"
+            return EndpointError(
+                f"{self._shown} wants to send prompts and key to {target} (HTTP {status}), which is not followed: "
+                "if that is right, give it as base_url"
+            )
         message = _said(error.body) or str(error)
         short = f"HTTP {status}: {message[:300]}"
         code = error.body.get("code") if isinstance(error.body, dict) else None

@@ -21,6 +21,7 @@ from fhir_gym.fhir.answered import State, created, interactions
 from fhir_gym.fhir.headers import JSON
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
+from fhir_gym.fhir.redirects import destination
 from fhir_gym.fhir.session import Change
 from fhir_gym.fhir.store import World
 from fhir_gym.fhir.touched import Asked, Target, asked, is_write, targets
@@ -122,7 +123,9 @@ class RemoteSession:
         headers = {"Accept": "application/fhir+json", "Cache-Control": "no-cache", **request.headers}
         headers.pop("host", None)
         try:
-            answer = self._client.request(request.method, url, headers=headers, content=request.body or None)
+            answer = self._client.request(
+                request.method, url, headers=headers, content=request.body or None, follow_redirects=False
+            )
         except httpx.InvalidURL as error:  # what was asked for is wrong, not the server
             outcome = operation_outcome(f"No server can be asked for this: {error}", code="invalid")
             return Response(400, {"Content-Type": JSON}, parsing.dumps(outcome))
@@ -147,6 +150,7 @@ class RemoteSession:
     def _now(self, resource_type: str, id: str) -> Resource | None:
         """What a write names, which may be no sound id; None if it is not there."""
         response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}"))
+        self._check_not_moved(response)
         if response.status >= 500:
             raise InfraError(f"{self.base_url} answered {response.status} for {resource_type}/{id}")
         return self._json(response) if response.status == 200 else None
@@ -312,11 +316,20 @@ class RemoteSession:
 
     def _resource(self, path: str) -> Resource | None:
         response = self.handle(Request("GET", path))
+        self._check_not_moved(response)
         if response.status in (404, 410):
             return None
         if response.status != 200:
             raise InfraError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
         return self._json(response)
+
+    def _check_not_moved(self, response: Response) -> None:
+        if 300 <= response.status < 400:
+            target = destination(self.base_url, response.headers.get("Location")) or "elsewhere"
+            raise InfraError(
+                f"{self.base_url} wants to send us to {target} (HTTP {response.status}), which is not followed: "
+                "if that is right, give the server's address as it is there"
+            )
 
     def _json(self, response: Response) -> Resource:
         """The object an answer holds, its decimals as they were written."""

@@ -12,6 +12,7 @@ import httpx
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
+from fhir_gym.fhir.redirects import destination
 from fhir_gym.types import Json, Resource
 
 __all__ = ["ExpiredError", "Page", "Server"]
@@ -65,7 +66,7 @@ class Server:
         self.name = re.sub(r"[^A-Za-z0-9]+", "-", place + parts.path).strip("-") or "server"
         auth = (parts.username, parts.password or "") if parts.username is not None else None
         sent = {"Accept": "application/fhir+json", "Cache-Control": "no-cache", **(headers or {})}
-        self._client = httpx.Client(timeout=timeout, headers=sent, auth=auth)
+        self._client = httpx.Client(timeout=timeout, headers=sent, auth=auth, follow_redirects=False)
         self._pause = pause
 
     def close(self) -> None:
@@ -171,7 +172,8 @@ class Server:
         if status in (404, 410) and "?" in url:
             raise ExpiredError(f"{url} is not there (status {status}{_told(answer)})")
         if 300 <= status < 400:
-            raise WorldError(f"{url} has moved to {answer.headers.get('location', 'elsewhere')}: give that address")
+            target = destination(url, answer.headers.get("location")) or "elsewhere"
+            raise WorldError(f"{url} has moved to {target}, which is not followed: if that is right, give that address")
         if status != 200:
             raise WorldError(f"{url} is answered with status {status}{_told(answer)}")
         try:

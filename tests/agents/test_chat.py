@@ -167,6 +167,17 @@ def test_an_endpoint_that_has_never_answered_ends_the_run(hospital: World) -> No
     assert len(server.requests) == 3
 
 
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("same_host", [True, False])
+def test_prompts_go_nowhere_but_to_the_endpoint(hospital: World, status: int, same_host: bool) -> None:
+    with ChatServer(["FINISH([])"]) as other, Refusing(status, "", [], ["500"] * 9) as server:
+        address = server.base_url if same_host else other.base_url
+        server.refusal.headers["location"] = address.replace("//", "//user:secret@") + "/other"
+        with pytest.raises(EndpointError, match=rf"wants to send prompts and key to {address}/other \(HTTP {status}\)"):
+            roll(server, hospital)
+    assert len(server.requests) == 1 and other.requests == []
+
+
 def test_a_setting_that_transformers_serve_does_not_know_ends_the_run(hospital: World) -> None:
     body: Json = {"detail": "Unexpected fields in the request: {'top_k'}"}
     unknown = r"HTTP 422: Unexpected fields in the request: \{'top_k'\}"

@@ -424,3 +424,17 @@ def test_verdicts_are_those_of_the_embedded_server(own_world: Callable[[str], Wo
     assert [judged(rollout) for rollout in elsewhere] == [judged(rollout) for rollout in embedded]
     assert {rollout.success for rollout in embedded} == {agent == "gold"}
     assert len(embedded) == len(task_keys(env_id))
+
+
+def test_a_redirect_is_not_followed(world: World) -> None:
+    """Also where the client of the caller would."""
+    asked_for: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked_for.append(request.url.host)
+        return httpx.Response(307, headers={"location": "http://user:secret@elsewhere.test/fhir"})
+
+    client = httpx.Client(transport=httpx.MockTransport(answer), follow_redirects=True)
+    with pytest.raises(InfraError, match=r"wants to send us to http://elsewhere\.test/fhir "):
+        RemoteSession("http://here.test/fhir", world, client=client)
+    assert set(asked_for) == {"here.test"}
