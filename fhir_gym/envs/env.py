@@ -18,6 +18,7 @@ from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode, Rules, open_world
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
+from fhir_gym.processes import end_with_parent
 from fhir_gym.tasks import (
     DEFAULT_SPLIT,
     Grading,
@@ -137,6 +138,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         funcs_file: str | Path | None = None,
         **unknown: object,
     ) -> None:
+        end_with_parent()
         check_arguments(unknown)
         if render_mode not in (None, "ansi"):
             raise UnknownNameError("render mode", render_mode, ["ansi"])

@@ -17,6 +17,7 @@ from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.remote import RemoteSession
+from fhir_gym.processes import end_with_parent
 from fhir_gym.rollouts.attempt import run_job
 from fhir_gym.rollouts.budget import Budget, Meter
 from fhir_gym.rollouts.concurrent import run_concurrently
@@ -212,6 +213,7 @@ def _start_worker(todo: Plan, agent: Agent, world: World) -> None:
     _worker = todo, agent, world
     # Ctrl-C reaches the whole process group: the main process stops the run, workers end the episode they are in.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def _work(job: Job) -> Rollout:

@@ -13,6 +13,7 @@ from typing import Any
 from fhir_gym.actions import Finish
 from fhir_gym.errors import InfraError, UnknownNameError
 from fhir_gym.fhir.store.world import World
+from fhir_gym.processes import end_with_parent
 from fhir_gym.tasks.registry import default_world, get_task, packs, task_keys
 from fhir_gym.tasks.soundness.answers import bears_ids
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
@@ -135,6 +136,7 @@ def _start_worker(world: World) -> None:
     global _worker
     _worker = world
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the main process stops all
+    end_with_parent()
 
 
 def _work(env_id: str, key: str, numbers: Sequence[int]) -> TaskReport:

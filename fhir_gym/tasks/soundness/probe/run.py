@@ -14,6 +14,7 @@ import numpy as np
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir.store.world import World
+from fhir_gym.processes import end_with_parent
 from fhir_gym.tasks.registry import get_task, task_keys
 from fhir_gym.tasks.soundness.harness import Progress
 from fhir_gym.tasks.soundness.probe.blind import counts_of, guesses
@@ -113,7 +114,7 @@ def _elsewhere(
     world: World, pools: Sequence[Sequence[Task[Any]]], effort: Effort, workers: int
 ) -> Iterator[list[TaskProbe]]:
     context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
-    with ProcessPoolExecutor(workers, context) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool:
         parts = [pool.submit(_work, world, [(one.pack, one.key) for one in tasks], effort) for tasks in pools]
         try:
             yield from (part.result() for part in parts)

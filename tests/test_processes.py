@@ -1,0 +1,89 @@
+"""A main process that is killed, and so can tell nobody, leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+
+_PLAIN = """
+import multiprocessing, os, time
+from fhir_gym.processes import end_with_parent
+
+def work():
+    end_with_parent()
+    end_with_parent()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    for _ in range(2):
+        multiprocessing.get_context("CONTEXT").Process(target=work).start()
+    time.sleep(60)
+"""
+_ROLLOUTS = """
+import os
+import fhir_gym
+from fhir_gym.agents import IdleAgent
+
+class Agent(IdleAgent):
+    def act(self, observation):
+        print(os.getpid(), flush=True)
+        return super().act(observation)
+
+if __name__ == "__main__":
+    for rollout in fhir_gym.run("FHIRAgent/Appointment-v0", Agent(), variations="0-199", workers=2):
+        pass
+"""
+_ENVIRONMENT = _PLAIN.replace(
+    "from fhir_gym.processes import end_with_parent", "from fhir_gym.envs import FHIREnv"
+).replace("    end_with_parent()\n    end_with_parent()\n", "    env = FHIREnv('FHIRAgent/Appointment-v0')\n")
+
+
+def outlived_by(script: Path) -> set[int]:
+    """The workers of a script that still run a while after it was killed; each prints its id."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True) as main:
+        assert main.stdout is not None
+        workers: set[int] = set()
+        while len(workers) < 2:
+            workers.add(int(main.stdout.readline()))
+        assert all(map(runs, workers))
+        main.kill()
+        main.wait()
+        deadline = time.monotonic() + 10
+        while any(map(runs, workers)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        left = set(filter(runs, workers))
+        for worker in left:
+            os.kill(worker, signal.SIGKILL)
+        return left
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_a_worker_ends_with_its_parent(tmp_path: Path, context: str) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(_PLAIN.replace("CONTEXT", context))
+    assert outlived_by(script) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [_ROLLOUTS, _ENVIRONMENT], ids=["rollouts", "environments"])
+def test_workers_of_ours_end_with_their_parent(tmp_path: Path, code: str) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(code.replace("CONTEXT", "spawn"))
+    assert outlived_by(script) == set()
