@@ -25,6 +25,8 @@ __all__ = [
 
 _CLOSE = 0.5
 """How alike two names are, from 0 to 1, for one to be a slip of the other."""
+_LONGEST = 100
+"""Characters of a name that are compared and shown."""
 
 
 class FhirGymError(Exception):
@@ -42,11 +44,13 @@ class UnknownNameError(FhirGymError, ValueError):
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
-        near = max(self.known, key=lambda one: SequenceMatcher(None, one, str(name)).ratio(), default="")
-        close = SequenceMatcher(None, near, str(name)).ratio() >= _CLOSE
+        given = str(name)[:_LONGEST]
+        near = max(self.known, key=lambda one: SequenceMatcher(None, one, given).ratio(), default="")
+        close = SequenceMatcher(None, near, given).ratio() >= _CLOSE
         hint = f"; did you mean {near!r}?" if near and close else "."  # of several as near, the first
         listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")
-        super().__init__(f"unknown {kind} {name!r}{hint} Known: {listed or 'none'}")
+        shown = repr(name) if len(str(name)) <= _LONGEST else f"{given!r} …"
+        super().__init__(f"unknown {kind} {shown}{hint} Known: {listed or 'none'}")
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, tuple[str, ...]]]:
         """Pickle by the constructor's arguments, so that the error crosses process borders."""

@@ -20,13 +20,16 @@ MAX_ACTION_LENGTH = 262_144
 _BY_NAME: Mapping[str, Kind] = {kind: kind for kind in KINDS}
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _HEADERS = ("Accept", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Exist", "If-None-Match", "Prefer")
+_MAX_HEADERS = 32
 _HEADER_NAMES = {name.lower(): name for name in _HEADERS}
 
-_FENCE = re.compile(r"\A(```+|~~~+)[^\n`]*\n(.*?)\n?[ \t]*\1[ \t]*\Z", re.DOTALL)
+_FENCE_LENGTH = 3
+"""Fewest marks of a code fence."""
+# Each pattern is linear: none has to try again from every place of a long run.
 _VERB = re.compile(r"[A-Za-z]+")
 _HEADER_LINE = re.compile(r"\A([A-Za-z][A-Za-z-]*):[ \t]*(.*)\Z")
-_INLINE_BODY = re.compile(r"[ \t]+(?=[{\[])")
-_HTTP_VERSION = re.compile(r"[ \t]+HTTP/\d(?:\.\d)?\Z")
+_INLINE_BODY = re.compile(r"(?<=[ \t])[{\[]")
+_HTTP_VERSION = re.compile(r"(?<=[ \t])HTTP/[0-9](?:\.[0-9])?\Z")
 
 
 class Grammar:
@@ -112,12 +115,25 @@ def parse(text: str) -> Action | Invalid:
 def _unwrap(text: str) -> str:
     """Normalise line ends and take off blank lines and code fences around."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip("\ufeff \t\n")
-    fenced = _FENCE.match(text)
-    if fenced:
-        return fenced.group(2).strip(" \t\n")
+    fenced = _fenced(text)
+    if fenced is not None:
+        return fenced.strip(" \t\n")
     if len(text) > 2 and text[0] == text[-1] == "`" and "`" not in text[1:-1]:
         return text[1:-1].strip(" \t\n")
     return text
+
+
+def _fenced(text: str) -> str | None:
+    """What stands between two code fences, as in CommonMark: the second is as long as the first, or longer."""
+    mark = text[:1]
+    if mark not in ("`", "~"):
+        return None
+    fence, _, rest = text.partition("\n")
+    info = fence.lstrip(mark)
+    length = len(fence) - len(info)
+    inside = rest.rstrip(mark)
+    closed = length >= _FENCE_LENGTH and len(rest) - len(inside) >= length
+    return inside if closed and "`" not in info else None
 
 
 def _parse_finish(rest: str) -> Action | Invalid:
@@ -149,28 +165,41 @@ def _parse_request(kind: Kind, rest: str) -> Action | Invalid:
         return Invalid(f"{kind} needs a url on the same line", example)
     inline = _INLINE_BODY.search(line) if kind in _WITH_BODY else None
     if inline:
-        line, tail = line[: inline.start()], line[inline.end() :] + newline + tail
-    url = _HTTP_VERSION.sub("", line.strip())
+        line, tail = line[: inline.start()], line[inline.start() :] + newline + tail
+    url = _HTTP_VERSION.sub("", line.strip()).rstrip()
     problem = url_problem(url)
     if problem:
         return Invalid(problem, example)
-    headers: list[tuple[str, str]] = []
-    while tail and (header := _HEADER_LINE.match(tail.partition("\n")[0])):
-        name = _HEADER_NAMES.get(header.group(1).lower())
-        if name is None:
-            return Invalid(f"header {header.group(1)[:40]!r} is not one of {', '.join(_HEADERS)}", example)
-        value = header.group(2).strip()
-        if CONTROL.search(value):
-            return Invalid(f"header {name} holds control characters", example)
-        headers.append((name, value))
-        tail = tail.partition("\n")[2]
-    body = _unwrap(tail)
+    headers, body = _headers(tail)
+    if isinstance(headers, str):
+        return Invalid(headers, example)
+    body = _unwrap(body)
     if not body:
         if kind in ("PUT", "PATCH"):
             return Invalid(f"{kind} needs a JSON body on the lines after the url", example)
-        return Action(kind, url, headers=tuple(headers))
+        return Action(kind, url, headers=headers)
     problem = _body_problem(kind, url, body)
-    return Invalid(problem, example) if problem else Action(kind, url, body, headers=tuple(headers))
+    return Invalid(problem, example) if problem else Action(kind, url, body, headers=headers)
+
+
+def _headers(text: str) -> tuple[tuple[tuple[str, str], ...] | str, str]:
+    """The header lines a text begins with, or what is wrong with them, and the text after them."""
+    headers: list[tuple[str, str]] = []
+    lines = text.split("\n")
+    for line in lines:
+        header = _HEADER_LINE.match(line)
+        if header is None:
+            break
+        name = _HEADER_NAMES.get(header.group(1).lower())
+        if name is None:
+            return f"header {header.group(1)[:40]!r} is not one of {', '.join(_HEADERS)}", ""
+        value = header.group(2).strip()
+        if CONTROL.search(value):
+            return f"header {name} holds control characters", ""
+        headers.append((name, value))
+        if len(headers) > _MAX_HEADERS:
+            return f"it has more than {_MAX_HEADERS} header lines", ""
+    return tuple(headers), "\n".join(lines[len(headers) :])
 
 
 def _body_problem(kind: Kind, url: str, body: str) -> str | None:

@@ -113,7 +113,7 @@ class _BadCallError(Exception):
 def to_action(name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
     """The action of a tool call; `arguments` as an object or as JSON text."""
     if name not in _TOOLS:
-        near = get_close_matches(name, _TOOLS, n=1, cutoff=0.5)
+        near = get_close_matches(name[:60], _TOOLS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         return Invalid(f"there is no tool {name[:60]!r}{hint} Tools: {', '.join(_TOOLS)}", EXAMPLES["GET"])
     try:
@@ -131,9 +131,6 @@ def _checked(name: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]
     args = _decoded("the arguments", arguments)
     if not isinstance(args, Mapping):
         raise _BadCallError("the arguments must be a JSON object")
-    deep = too_deep(args)
-    if deep:
-        raise _BadCallError(deep)
     _, properties, required = _TOOLS[name]
     unknown = [key for key in args if key not in properties]
     if unknown:
@@ -149,12 +146,16 @@ def _checked(name: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]
 
 
 def _decoded(what: str, value: Json) -> Json:
-    if not isinstance(value, str):
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise _BadCallError(f"{what} is not valid JSON: {error}") from None
+    """A value, also where it is given as JSON text; within reason, so that it can be written out again."""
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise _BadCallError(f"{what} is not valid JSON: {error}") from None
+    deep = too_deep(value)
+    if deep:
+        raise _BadCallError(deep)
+    return value
 
 
 def _text(args: Mapping[str, Any], key: str) -> str | None:

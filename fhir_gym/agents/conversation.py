@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +19,7 @@ __all__ = ["Complete", "Conversation", "opening", "read", "result_message"]
 Complete = Callable[[Sequence[Message], Opening], Awaitable[Completion]]
 """Asks a model: messages so far, and how the conversation began (its protocol says whether tools are offered)."""
 
-_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
-_OPEN_THOUGHT = re.compile(r"\A\s*<think>(.*)\Z", re.DOTALL)
+_THOUGHT_BEGINS, _THOUGHT_ENDS = "<think>", "</think>"
 
 
 def opening(
@@ -150,8 +148,11 @@ def read(completion: Completion, protocol: Protocol, number: int = 0) -> list[Re
 
 def _without_thought(content: str) -> tuple[str, str | None]:
     """What was said and what was thought before it, where a server leaves both in one text."""
-    thought = _THOUGHT.match(content) or _OPEN_THOUGHT.match(content)
-    return (content, None) if thought is None else (content[thought.end() :], thought.group(1))
+    thought, ended, said = content.partition(_THOUGHT_ENDS)
+    begun = thought.lstrip().startswith(_THOUGHT_BEGINS)
+    if not ended and not begun:
+        return content, None
+    return said.lstrip(), thought.lstrip().removeprefix(_THOUGHT_BEGINS)
 
 
 def _said(content: str, completion: Completion, protocol: Protocol) -> tuple[ReplyKind, str | Invalid]:

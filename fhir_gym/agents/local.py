@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
@@ -20,7 +19,7 @@ from fhir_gym.types import Json
 
 __all__ = ["LocalAgent"]
 
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_CALL_BEGINS, _CALL_ENDS = "<tool_call>", "</tool_call>"
 _QUIET_TURNS = 8
 """Turns of the event loop without a new question until those there are form a batch: more than an episode takes
 from one question to the next, so that a batch does not depend on how fast the machine is."""
@@ -256,11 +255,24 @@ def _calls(text: str) -> tuple[str, tuple[Message, ...]]:
     Two ways of writing them are known: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM3), and an answer that is
     one such JSON object and nothing else (Llama). A tagged call that is no JSON is a call with unreadable arguments.
     """
-    tagged = _TAGGED.findall(text)
+    beside, tagged = _tagged(text)
     if tagged:
-        return _TAGGED.sub("", text).strip(), tuple(_call(inner) or _unreadable(inner) for inner in tagged)
+        return beside.strip(), tuple(_call(inner) or _unreadable(inner) for inner in tagged)
     call = _call(text.strip())
     return ("", (call,)) if call else (text, ())
+
+
+def _tagged(text: str) -> tuple[str, list[str]]:
+    """What stands outside of ``<tool_call>`` tags, and what inside of each; the last one may be left open."""
+    beside, tagged, place = [], [], 0
+    while (begin := text.find(_CALL_BEGINS, place)) >= 0:
+        beside.append(text[place:begin])
+        begin += len(_CALL_BEGINS)
+        end = text.find(_CALL_ENDS, begin)
+        inner = text[begin : end if end >= 0 else len(text)]
+        tagged.append(inner.strip())
+        place = begin + len(inner) + len(_CALL_ENDS)
+    return "".join([*beside, text[place:]]), tagged
 
 
 def _call(text: str) -> Message | None:

@@ -7,6 +7,7 @@ Every form says whether an answer has it (`AnswerForm.problem`); what the answer
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -137,8 +138,8 @@ class IdSet:
         ids = [answer_id(item, self.type, base_url) for item in answer]
         if None in ids:
             return f"no id: {answer[ids.index(None)]!r}"
-        twice = next((id for n, id in enumerate(ids) if id in ids[:n]), None)
-        return None if twice is None else f"{twice} twice"
+        twice = [id for id, count in Counter(ids).items() if count > 1]
+        return f"{twice[0]} twice" if twice else None
 
 
 @dataclass(frozen=True, slots=True)

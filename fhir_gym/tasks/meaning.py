@@ -40,7 +40,7 @@ _ANNULS = re.compile(
 """What nobody writes who changes a record; to say why it changes, many of the other words are needed."""
 _KNOWN = 4_096
 """How many paths are remembered: agents may write any."""
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^<>]*>")
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_history/.*)?\Z")
 _WHOSE = ("subject", "patient", "beneficiary", "for")
 _FREE_TEXT = frozenset({"string", "markdown", "xhtml"})

@@ -54,7 +54,7 @@ _CATEGORIES = (
     "http://hl7.org/fhir/observation-category",  # the benchmark's, of an older version of FHIR
 )
 _DOSES = frozenset({"dose", "{dose}", "each", "ea", "bag", "vial", "unit dose"})
-_PRESSURE = re.compile(r"\s*(\d+)\s*/\s*(\d+)\s*(?:mm\s?hg|mm\[hg\])\s*", re.IGNORECASE)
+_PRESSURE = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*(?:mm\s?hg|mm\[hg\])\s*", re.IGNORECASE)
 _SYSTOLIC, _DIASTOLIC, _PANEL = "8480-6", "8462-4", "85354-9"
 
 

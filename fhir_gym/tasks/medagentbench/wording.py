@@ -17,10 +17,12 @@ __all__ = ["Told", "contradictions", "names_drug"]
 _NUMBERS = {"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"}
 _TIME = r"(?:h|hrs?|hours?|min|mins|minutes?)"
 _MASS = r"(?:g|gm|grams?|mg|milligrams?|mcg|ug|micrograms?|meq|milliequivalents?|iu|units?|u)"
-_CONCENTRATION = re.compile(r"[<>=\u2264\u2265]*\s*\d+(?:\.\d+)?\s*(?:mg|mmol|meq|g|ug|mcg)\s?/\s?(?:dl|l)\b")
-_RATE = re.compile(rf"(\d+(?:\.\d+)?)[\s-]*({_MASS})\s?(?:/|per)\s?({_TIME})\b")
-_AMOUNT = re.compile(rf"(\d+(?:\.\d+)?)[\s-]*({_MASS})\b(?!\s?/)")
-_SPAN = re.compile(rf"(\d+(?:\.\d+)?)[\s-]*({_TIME})\b")
+_FIGURE = r"(?<![\d.])\d{1,9}(?:\.\d{1,30})?"
+"""A number, looked for at its first digit only: a long row of digits is read once."""
+_CONCENTRATION = re.compile(rf"[<>=\u2264\u2265]{{0,3}}\s?{_FIGURE}\s?(?:mg|mmol|meq|g|ug|mcg)\s?/\s?(?:dl|l)\b")
+_RATE = re.compile(rf"({_FIGURE})[\s-]*({_MASS})\s?(?:/|per)\s?({_TIME})\b")
+_AMOUNT = re.compile(rf"({_FIGURE})[\s-]*({_MASS})\b(?!\s?/)")
+_SPAN = re.compile(rf"({_FIGURE})[\s-]*({_TIME})\b")
 _ONCE = re.compile(r"\b(?:x\s?1|1\s?x|1[\s-]?(?:time|dose)s?|(?:dose|times?) 1)\b")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _NEUTRAL = frozenset(

@@ -1,0 +1,133 @@
+"""Texts that are meant to stall whoever reads them: repeated marks, unclosed marks, endless spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fhir_gym.actions import GRAMMAR, MAX_ACTION_LENGTH, Invalid, parse
+from fhir_gym.agents.conversation import read
+from fhir_gym.agents.local import _calls
+from fhir_gym.agents.replies import Completion
+from fhir_gym.episode import read_response
+from fhir_gym.tasks.answers import Count, CountedIds, Ids, IdSet, answer_flag, answer_id, answer_number
+from fhir_gym.tasks.compare import parse_reference, plain, same_moment, same_telephone
+from fhir_gym.tasks.meaning import takes_back
+from fhir_gym.tasks.medagentbench import wording
+from fhir_gym.tasks.medagentbench.official.loop import Loop
+from tests.linear import is_linear
+
+PATTERNS = [
+    *("~", "`", "```", "```\n", "~~~\n", "\n```", "``` ", "\n~~~ ", "` ", "~ "),
+    *(" ", "\t", "\n", "\r", "\r\n", " \n", "\n ", "\u00a0", "\u2003", "\u2028", "\ufeff", "\x00", "\x1b", "\x85"),
+    *("{", "}", "[", "]", "(", ")", "[]", "{}", "[1],", '{"a":', '{"a":1},', "(["),
+    *('"', "'", "\\", '\\"', '","', "'a',", '""'),
+    *(",", "0", "1,", "9", "-", "1e", "0.", "a", "A/", "é", "\U0001f600", "e\u0301"),
+    *("<think>", "</think>", "<think></think>", "<tool_call>", "</tool_call>", "<tool_call> ", "<", "</", "<a>"),
+    *("GET /Patient\n", "GET ", "FINISH", "FINISH(", "FINISH([", "Prefer: x\n", "Accept:", "HTTP/1.1 "),
+    *("%", "%20", "&", "=", "a=b&", "#", "?", "/", "://", "Patient/1/_history/", "1 mg ", "1 / ", "not ", "'n't "),
+]
+FRAMES = [
+    *(("", ""), ("GET /Patient", ""), ("GET /Patient", "x"), ("GET /Patient", "HTTP/1.1x"), ("GET /Patient?a=b", "")),
+    *(("GET /Patient\n", ""), ("POST /Patient ", ""), ("POST /Patient\n```json\n", "\n```"), ("```\n", "```")),
+    *(("~~~\n", "\nx"), ("`", "`"), ("FINISH(", ")"), ("FINISH([", "])"), ('FINISH(["', '"])')),
+]
+
+
+def repeated(pattern: str, before: str = "", behind: str = "") -> Callable[[int], str]:
+    def text(length: int) -> str:
+        times = (length - len(before) - len(behind)) // len(pattern)
+        return f"{before}{pattern * times}{behind}"
+
+    return text
+
+
+def each_frame(work: Callable[[str], object]) -> Callable[[str], object]:
+    """The work on a text in each frame."""
+
+    def framed(text: str) -> None:
+        for before, behind in FRAMES:
+            work(f"{before}{text}{behind}")
+
+    return framed
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
+def test_actions_are_read_in_linear_time(pattern: str) -> None:
+    assert is_linear(each_frame(parse), repeated(pattern))
+
+
+def _replies(text: str) -> None:
+    call = {"function": {"name": "finish", "arguments": text}}
+    named = {"function": {"name": text, "arguments": "{}"}}
+    read(Completion(content=text), "text")
+    read(Completion(content=text, tool_calls=(call, named)), "tools")
+    _calls(text)
+    _calls(f"<tool_call>{text}")
+    read_response(f"HTTP 200 OK\n{text}")
+    GRAMMAR.from_tool_call("finish", {"answer": text})
+    GRAMMAR.from_tool_call("createResource", {"resourceType": "Patient", "body_json": text, "ifNoneExist": text})
+    GRAMMAR.from_tool_call("searchResources", {"resourceType": "Patient", "params_json": {text: text}})
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
+def test_replies_of_a_model_are_read_in_linear_time(pattern: str) -> None:
+    assert is_linear(_replies, repeated(pattern))
+
+
+def _grading(text: str) -> None:
+    answer_id(text, "Patient"), answer_number(text), answer_flag(text)
+    parse_reference(text, "http://localhost:8080/fhir")
+    plain(text), same_telephone(text, "5551234567"), same_moment(text, "2023-11-13T10:15:00Z")
+    takes_back(text)
+    for figure in (wording._CONCENTRATION, wording._RATE, wording._AMOUNT, wording._SPAN, wording._ONCE):
+        figure.findall(text)
+    turn = Loop().take(text)
+    assert turn.answer is None or turn.ends
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
+def test_what_agents_wrote_is_graded_in_linear_time(pattern: str) -> None:
+    assert is_linear(_grading, repeated(pattern))
+
+
+@pytest.mark.parametrize("form", [Ids(("Patient",)), IdSet("Patient"), Count(), CountedIds("Patient")], ids=repr)
+def test_long_answers_are_read_in_linear_time(form: Ids | IdSet | Count | CountedIds) -> None:
+    def judge(text: str) -> None:
+        form.problem([*range(len(text))], "http://localhost:8080/fhir")
+
+    assert is_linear(judge, repeated("x"))
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":[', "[[],"])
+@pytest.mark.parametrize("start", ["FINISH(", "POST /Patient\n", "PATCH /Patient/1\n"])
+def test_endless_nesting_is_refused(start: str, opening: str) -> None:
+    for text in (opening * 40_000, opening * 1_000, "[" * 100_000 + "]" * 100_000):
+        closed = f"{start}{text}{')' if start == 'FINISH(' else ''}"
+        assert isinstance(parse(closed), Invalid)
+        assert len(parse(closed).text()) < 1_000
+
+
+@pytest.mark.parametrize("depth", [66, 1_000, 1_100, 100_000])
+def test_a_tool_call_nested_too_deeply_is_refused(depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    object = '{"a":' * depth + "1" + "}" * depth
+    for call in (("finish", f'{{"answer": {nested}}}'), ("finish", {"answer": nested}), ("finish", nested)):
+        assert isinstance(GRAMMAR.from_tool_call(*call), Invalid)
+    for name in ("createResource", "updateResource"):
+        arguments = {"resourceType": "Patient", "resourceId": "1", "body_json": object}
+        assert isinstance(GRAMMAR.from_tool_call(name, arguments), Invalid)
+
+
+def test_an_action_as_long_as_allowed_is_read() -> None:
+    body = '{"resourceType":"Basic","id":"' + "a" * (MAX_ACTION_LENGTH - 44) + '"}'
+    assert not isinstance(parse(f"POST /Basic\n{body}"), Invalid)
+    assert isinstance(parse(f"POST /Basic\n{body}{' ' * 20}"), Invalid)
+
+
+@pytest.mark.parametrize("text", ["GET /Patient\n" + "Prefer: x\n" * 33, "GET /Patient\n" + "Accept:\n" * 20_000])
+def test_header_lines_are_counted(text: str) -> None:
+    invalid = parse(text)
+    assert isinstance(invalid, Invalid)
+    assert "header lines" in invalid.reason
