@@ -24,13 +24,28 @@ from fhir_gym.tasks.people import (
     person_called,
 )
 
-__all__ = ["NAME", "NAME_AND_BIRTH", "Whom", "block", "crossings", "crowd", "mistakable", "new_names", "whoever"]
+__all__ = [
+    "NAME",
+    "NAME_AND_BIRTH",
+    "Whom",
+    "block",
+    "crossings",
+    "crowd",
+    "lineup",
+    "mistakable",
+    "new_names",
+    "whoever",
+]
 
 NAME = ("given", "family")
 NAME_AND_BIRTH = ("given", "family", "birth_date")
 """What a prompt tells people apart by."""
 
 _TRIES = 1_000
+_BORN = {(0, 0): (0, 2, 3, 4, 5), (0, 1): (0, 1), (1, 0): (0, 1), (1, 1): (0, 1, 6, 7)}
+_LINEUP = [(*name, day) for name, days in _BORN.items() for day in days]
+"""Given name, family name and date of birth of those of a line-up."""
+_DAYS = 8
 
 Cell = TypeVar("Cell", bound=tuple[Any, ...])
 
@@ -92,6 +107,30 @@ def block(
     return _in_cells(rng, new_id, seed, grid, [*product(*map(range, shape))])
 
 
+def lineup(rng: random.Random, world: World, new_id: Callable[[], str]) -> tuple[Person, ...]:
+    """Thirteen people, and one who is missing among them; all of these are mistaken for each other.
+
+    They bear the four names that two given and two family names make. On each of two days somebody of each name was
+    born, but one of them is not there. As two of the names are borne more often, on other days, the first hit of a
+    search by less than name and date of birth mostly is somebody else, who often has the name that is looked for.
+
+    Args:
+        rng: Source of chance.
+        world: Where the names must be new.
+        new_id: Gives the ids.
+
+    Raises:
+        TaskError: The world knows too many names.
+    """
+    seed, (givens, families, _) = new_names(rng, world, (2, rng.choice((2, 3)), 1), "Patient")
+    near = [seed.birth_date, *confusable_dates(seed.birth_date)]
+    dates = dict.fromkeys(rng.sample(near, len(near)))
+    while len(dates) < _DAYS:
+        dates |= dict.fromkeys(_births(rng, seed, _DAYS - len(dates)))
+    grid = [rng.sample(givens, 2), rng.sample((families[0], families[-1]), 2), [*dates]]
+    return _in_cells(rng, new_id, seed, grid, _LINEUP)
+
+
 def new_names(
     rng: random.Random, world: World, shape: tuple[int, ...], resource_type: str
 ) -> tuple[Person, list[list[str]]]:
@@ -122,11 +161,12 @@ def _in_cells(
     cells: Sequence[tuple[int, ...]],
 ) -> tuple[Person, ...]:
     """Somebody for each cell of a grid."""
-    people = []
-    for cell, birth in zip(cells, _births(rng, seed, len(cells)), strict=True):
-        given, family, *born = (values[n] for values, n in zip(grid, cell, strict=True))
-        people.append(person_called(rng, new_id(), given, family, seed.gender, born[0] if born else birth))
-    return tuple(people)
+    rows = [[values[n] for values, n in zip(grid, cell, strict=True)] for cell in cells]
+    if len(grid) == 2:
+        rows = [[*row, birth] for row, birth in zip(rows, _births(rng, seed, len(rows)), strict=True)]
+    return tuple(
+        person_called(rng, new_id(), given, family, seed.gender, birth_date) for given, family, birth_date in rows
+    )
 
 
 def _cells(

@@ -15,7 +15,7 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks import Check, EndState, Fhir, Gold, Params, get_task
 from fhir_gym.tasks.answers import Nothing
-from fhir_gym.tasks.crowd import NAME, crossings, crowd, mistakable
+from fhir_gym.tasks.crowd import NAME, crossings, crowd, lineup, mistakable
 from fhir_gym.tasks.params import SceneParams
 from fhir_gym.tasks.scene import SceneTask
 from fhir_gym.types import Resource
@@ -141,6 +141,21 @@ def test_doctors_may_be_mistaken_by_name_alone() -> None:
     assert len({one.name for one in doctors}) == 5
     assert len(mistakable(doctors, NAME)) >= 2
     assert len({one.birth_date for one in doctors}) > 2
+
+
+def test_in_a_line_up_first_hits_mislead() -> None:
+    """Most who bear one name of the missing person bear both; most who can be asked for have several namesakes."""
+    for seed in range(50):
+        people = lineup(random.Random(seed), fake_world(), map("p{}".format, count()).__next__)
+        assert len({(one.given, one.family, one.birth_date) for one in people}) == len(people) == 13
+        asked = mistakable(people)
+        assert len(asked) == 5
+        (missing,) = crossings(people)
+        for name, value in (("given", missing[0]), ("family", missing[1])):
+            alike = [one for one in people if getattr(one, name) == value]
+            assert sum((one.given, one.family) == missing[:2] for one in alike) > 0.7 * len(alike)
+        namesakes = [sum(other.name == one.name for other in people) for one in asked]
+        assert sum(1 / number for number in namesakes) < 0.35 * len(asked)
 
 
 def test_crossings_are_nobody_and_share_two_of_three_with_somebody() -> None:

@@ -12,7 +12,7 @@ from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import Ids as IdsAnswer
 from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check, equal
-from fhir_gym.tasks.crowd import Whom, crossings, crowd, whoever
+from fhir_gym.tasks.crowd import Whom, crossings, lineup, whoever
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.ids import Ids
 from fhir_gym.tasks.params import SceneParams
@@ -66,7 +66,7 @@ class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Whom]):
     def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
         """Draw people who share names and dates of birth."""
         ids = Ids(rng, world)
-        return crowd(rng, world, partial(ids.new, "Patient"), rng.randrange(9, 14), fewest=_FEWEST)
+        return lineup(rng, world, partial(ids.new, "Patient"))
 
     def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Whom]]:
         """Whoever cannot be found by two of the three, on file or not."""
@@ -109,9 +109,10 @@ class _SearchPatient(SceneTask[SearchPatientParams, tuple[Person, ...], Whom]):
 class SearchExistingPatient(_SearchPatient):
     """Look up a patient who is on file.
 
-    Starting state: 9 to 13 people who share given names, family names and dates of birth; the person is one of at least
-        five of them who cannot be found by two of the three.
-    Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
+    Starting state: 13 people who share two given names, two family names and dates of birth; the person is one of the
+        five who cannot be found by two of the three.
+    Decoys: the others. In many variations one family name is double and starts with the other, so that a search by
+        family finds both.
     Checks: the answer is the person's id.
     Light: none.
     Differs from FHIR-AgentEval: random ids instead of one that never changes, decoys, and an exact form for "not on

@@ -9,7 +9,7 @@ from fhir_gym.actions import Finish, Get
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.bundles import entries, has_name
 from fhir_gym.tasks.checks import Check
-from fhir_gym.tasks.crowd import Whom, crossings, crowd, whoever
+from fhir_gym.tasks.crowd import Whom, crossings, lineup, whoever
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.medagentbench.pack import READ_ONLY, Items, Mrns, chart_patient
 from fhir_gym.tasks.params import SceneParams
@@ -42,9 +42,10 @@ class FindPatientParams(SceneParams):
 class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], Whom]):
     """Find the medical record number of a person by name and date of birth.
 
-    Starting state: 9 to 13 people who share given names, family names and dates of birth. In five of nine variations
-        the person is one of those who cannot be found by two of the three, else shares any two with one of them.
-    Decoys: the others. Some bear a double family name that starts with another one, as a search by family also finds.
+    Starting state: 13 people who share two given names, two family names and dates of birth. In five of nine variations
+        the person is one of the five who cannot be found by two of the three, else shares any two with one of them.
+    Decoys: the others. In many variations one family name is double and starts with the other, so that a search by
+        family finds both.
     Checks: the answer is the person's number, or says that there is none; then a request must have been able to show
         them.
     Light: none.
@@ -78,7 +79,7 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], Whom]):
 
     def draw_scene(self, rng: random.Random, world: World) -> tuple[Person, ...]:
         """Draw people who share names and dates of birth."""
-        return crowd(rng, world, Mrns(rng, world).new, rng.randrange(9, 14), fewest=_FEWEST)
+        return lineup(rng, world, Mrns(rng, world).new)
 
     def candidates(self, scene: tuple[Person, ...]) -> dict[str, list[Whom]]:
         """Whoever cannot be found by two of the three, on file or not."""
