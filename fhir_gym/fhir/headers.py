@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from urllib.parse import quote
 
 from fhir_gym.fhir.context import Context
 
-__all__ = ["JSON", "bundle_headers", "http_date", "version_headers"]
+__all__ = ["JSON", "bundle_headers", "http_date", "uri", "version_headers"]
 
 JSON = "application/fhir+json;charset=UTF-8"
+_VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
+
+
+def uri(text: str) -> str:
+    """A url as a header may hold it: all but visible ASCII is percent-encoded, so nothing ends the header early."""
+    return text if text.isascii() and text.isprintable() and " " not in text else quote(text, safe=_VISIBLE)
 
 
 def http_date(updated: int) -> str:

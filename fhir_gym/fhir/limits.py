@@ -12,8 +12,11 @@ class Limits:
     """Bounds of one session.
 
     Attributes:
-        url_chars: Longest path plus query.
+        url_chars: Longest path plus query; also longest condition of a conditional write or reference.
+        form_bytes: Largest form of a search by POST.
         body_bytes: Largest request body.
+        resource_bytes: Largest resource that is stored; also the most that the operations of a patch add in all.
+        json_values: Most values in a body or a stored resource, told by its commas and brackets.
         page_entries: Most matches on one page (`_count` above it is served in pages of this size).
         answer_bytes: Largest answer.
         bundle_entries: Most entries in a batch or transaction.
@@ -24,7 +27,10 @@ class Limits:
     """
 
     url_chars: int = 32_768
+    form_bytes: int = 65_536
     body_bytes: int = 4 * 1024 * 1024
+    resource_bytes: int = 6 * 1024 * 1024
+    json_values: int = 100_000
     page_entries: int = 10_000
     answer_bytes: int = 64 * 1024 * 1024
     bundle_entries: int = 2_000

@@ -7,6 +7,7 @@ from typing import Any
 
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.costs import check_size
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
 from fhir_gym.fhir.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.index import plan
@@ -111,6 +112,7 @@ def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *,
     else:
         resource["meta"] = meta
         body = parsing.dumps(resource)
+        check_size(ctx.limits, body)
         ctx.store.amend(row, body, resource)
         effect: Effect = "" if body == row.body else "updated"
         ctx.log = (Interaction("update", resource_type, id, 200, effect, operation),)

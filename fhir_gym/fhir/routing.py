@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fhir_gym.fhir import parsing, search, transaction, writes
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.costs import json_values
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.history import history
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.operations import operate
 from fhir_gym.fhir.outcome import FhirError
@@ -24,10 +26,7 @@ def dispatch(ctx: Context, request: Request) -> Response:
     Raises:
         FhirError: For everything that is answered with an error.
     """
-    if len(request.path) + len(request.query) > ctx.limits.url_chars:
-        raise FhirError(414, f"The URL is longer than the {ctx.limits.url_chars} characters this server reads")
-    if len(request.body) > ctx.limits.body_bytes:
-        raise FhirError(413, f"The body is larger than the {ctx.limits.body_bytes} bytes this server reads")
+    _check_size(ctx.limits, request)
     rest = request.path.removeprefix("/")
     segments = [decode(part) for part in rest.split("/") if part]
     pairs = decode_query(request.query)
@@ -51,6 +50,15 @@ def dispatch(ctx: Context, request: Request) -> Response:
     if segments[0] not in _TYPES:
         raise unknown_type(segments[0])
     return _on_type(ctx, request, segments, pairs)
+
+
+def _check_size(limits: Limits, request: Request) -> None:
+    if len(request.path) + len(request.query) > limits.url_chars:
+        raise FhirError(414, f"The URL is longer than the {limits.url_chars} characters this server reads")
+    if len(request.body) > limits.body_bytes:
+        raise FhirError(413, f"The body is larger than the {limits.body_bytes} bytes this server reads")
+    if not request.path.startswith(("/Binary", "Binary")) and json_values(request.body) > limits.json_values:
+        raise FhirError(413, f"The body holds more than the {limits.json_values} values this server reads")
 
 
 def unknown_type(name: str) -> FhirError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -15,8 +15,9 @@ from urllib.parse import quote, urlsplit
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context, Sequence, Validation, instant
+from fhir_gym.fhir.costs import refusing
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
-from fhir_gym.fhir.headers import JSON
+from fhir_gym.fhir.headers import JSON, uri
 from fhir_gym.fhir.interactions import attempted
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
@@ -32,6 +33,9 @@ __all__ = ["DEFAULT_BASE_URL", "Change", "Checkpoint", "Session"]
 
 DEFAULT_BASE_URL = "http://localhost:8080/fhir"
 _TYPES = frozenset(RESOURCE_TYPES)
+_URIS = frozenset({"Location", "Content-Location"})
+_MAX_DIAGNOSTICS = 10_000
+"""Characters of an error's text that are shown: some repeat what was sent."""
 _BATCH = 500
 """Resources that `Session.load` stores at once."""
 
@@ -116,21 +120,24 @@ class Session:
 
         Never raises for anything a request may hold: what is wrong with it is said in an OperationOutcome.
         """
+        request = _without_surrogates(request)
         ctx = self._context(request)
         try:
-            with self.store.budget(self.limits.sql_steps):
+            with self.store.budget(self.limits.sql_steps), refusing(), self._all_or_nothing(request):
                 response = dispatch(ctx, request)
+                if (size := len(response.body)) > self.limits.answer_bytes:
+                    raise FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
         except FhirError as error:
             response = _failure(error)
         except RecursionError:
             response = _failure(FhirError(400, "The request is nested too deeply for this server"))
-        except sqlite3.DatabaseError as error:
-            if "interrupted" not in str(error):
-                raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
-            response = _failure(
-                FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
-            )
+        except sqlite3.Error as error:
+            raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
         return self._finish(ctx, request, response)
+
+    def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
+        """What undoes the writes of a request that is refused, be it for the size of its answer."""
+        return nullcontext() if request.method in ("GET", "HEAD") else self.store.savepoint()
 
     # for those who set up and grade
 
@@ -290,17 +297,17 @@ class Session:
         )
 
     def _finish(self, ctx: Context, request: Request, response: Response) -> Response:
-        """Indentation, Content-Type, size limit, HEAD and the log: the same for every answer."""
-        if (size := len(response.body)) > self.limits.answer_bytes:
-            response = _failure(
-                FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
-            )
+        """Indentation, valid headers, HEAD and the log: the same for every answer."""
         headers, body = dict(response.headers), response.body
+        for name in _URIS & headers.keys():
+            headers[name] = uri(headers[name])
         if body:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
             if headers["Content-Type"] == JSON and self._wants_indentation(request):
                 body = parsing.pretty(body)
         log = ctx.log or (attempted(request.method, [part for part in request.path.split("/") if part]),)
+        if response.status >= 400:  # also what had been done before the refusal is undone
+            log = tuple(one._replace(status=response.status, effect="") for one in log)
         done = tuple(one if one.status else one._replace(status=response.status) for one in log)
         return Response(response.status, headers, b"" if request.method == "HEAD" else body, done)
 
@@ -324,8 +331,19 @@ def _key(resource: Resource) -> tuple[str, str]:
     return str(kind), id
 
 
+def _without_surrogates(request: Request) -> Request:
+    """The same with question marks for lone surrogates, which neither UTF-8 nor SQLite can carry."""
+    if all(map(str.isascii, (request.method, request.path, request.query, *request.headers.values()))):
+        return request
+    method, path, query, *values = (
+        text.encode("utf-8", "replace").decode("utf-8")
+        for text in (request.method, request.path, request.query, *request.headers.values())
+    )
+    return Request(method, path, query, dict(zip(request.headers, values, strict=True)), request.body)
+
+
 def _failure(error: FhirError) -> Response:
-    outcome = operation_outcome(error.diagnostics, code=error.code)
+    outcome = operation_outcome(error.diagnostics[:_MAX_DIAGNOSTICS], code=error.code)
     return Response(error.status, error.headers, parsing.dumps(outcome))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.costs import check_size
 from fhir_gym.fhir.interactions import Effect, Interaction, Kind
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import dumps
@@ -186,6 +187,7 @@ def _put(unit: Unit, resource: Resource, id: str, version: int, old_meta: dict[s
     meta = _meta(given, old_meta, version, text)
     kept = _kept_contained(_assemble(resource, id, meta))
     body = dumps(kept)
+    check_size(unit.ctx.limits, body)
     kind = resource["resourceType"]
     unit.ctx.store.put(kind, id, body, kept, method=method, version=version, updated=updated)
     shown_meta = _shown_meta(given, meta) if given else meta
@@ -314,7 +316,7 @@ def patch(
             f"HAPI-0550: HAPI-0974: Version {version} is not the most recent version of this resource, "
             "unable to apply patch",
         )
-    patched = change.apply(stored(row.body), f"{row.type}/{row.id}")
+    patched = change.apply(stored(row.body), f"{row.type}/{row.id}", unit.ctx.limits)
     return _replace(unit, row, patched, kind, url)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from fhir_gym.fhir import conditional, search, storing
 from fhir_gym.fhir.bundle_entry import Entry, read_entries, read_patch_resource
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.costs import refusing
 from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
@@ -51,10 +52,7 @@ def bundle(ctx: Context, request: Request) -> Response:
     if entries:
         ctx.log = tuple(entry.attempt() for entry in entries)
     run = _Batch(ctx, request) if kind == "batch" else _Transaction(ctx, request)
-    with ctx.store.savepoint():  # also for a batch: a request that is broken off leaves nothing
-        answers = run.answers(entries)
-        if sum(map(len, answers)) > ctx.limits.answer_bytes:  # said now, while it can still be undone
-            raise FhirError(413, "The answer has more bytes than this server sends: ask for less")
+    answers = run.answers(entries)
     if entries:
         ctx.log = tuple(run.done[entry.number] for entry in entries)
     bundle_id = ctx.new_token()
@@ -120,8 +118,6 @@ class _Run:
 
     def get(self, entry: Entry) -> bytes:
         """Run a GET entry through the session; raises what it is answered with."""
-        if self.answered > self.ctx.limits.answer_bytes:  # the whole answer will be refused: don't go on making it
-            raise FhirError(413, "The answers of this Bundle's entries are more than this server sends: ask for less")
         names = ("host", "x-forwarded-proto")
         headers = {name: self.request.headers[name] for name in names if name in self.request.headers}
         if entry.if_none_match:
@@ -133,6 +129,8 @@ class _Run:
         if answer.status >= 400:
             issue = answer.json()["issue"][0]
             raise FhirError(answer.status, issue["diagnostics"], code=issue["code"])
+        if self.answered + len(answer.body) > self.ctx.limits.answer_bytes:
+            raise FhirError(413, "The answers of this Bundle's entries are more than this server sends: ask for less")
         self.answered += len(answer.body)
         return _entry({"status": _status(answer.status)}, answer.body)
 
@@ -154,7 +152,7 @@ class _Batch(_Run):
                 if entry.verb == "GET":
                     found[entry.number] = self.get(entry)
                     continue
-                with self.ctx.store.savepoint():
+                with refusing(), self.ctx.store.savepoint():
                     written = self._write(entry)
                 self.done[entry.number] = written.interaction(entry.attempt().kind, entry.number)
                 found[entry.number] = _done(written, entry, full=full)

@@ -56,8 +56,7 @@ def create(ctx: Context, resource_type: str, request: Request) -> Response:
     if resource is None:
         resource = parse_body(request, resource_type, "CREATE")
     unit = Unit(ctx)
-    with ctx.store.savepoint():
-        written = conditional.create(unit, resource, request.headers.get("if-none-exist", ""))
+    written = conditional.create(unit, resource, request.headers.get("if-none-exist", ""))
     ctx.log = (written.interaction("create"),)
     headers = _headers(ctx, written)
     return _answer(ctx, request, written, {"Location": headers["Content-Location"], **headers})
@@ -70,8 +69,7 @@ def update(ctx: Context, resource_type: str, id: str, request: Request) -> Respo
     if resource is None:
         resource = parse_body(request, resource_type, "UPDATE")
         _check_body_id(resource, id)
-    with ctx.store.savepoint():
-        written = storing.update(Unit(ctx), resource, id, if_match=request.headers.get("if-match", ""))
+    written = storing.update(Unit(ctx), resource, id, if_match=request.headers.get("if-match", ""))
     ctx.log = (written.interaction("update"),)
     return _answer(ctx, request, written, _headers(ctx, written))
 
@@ -86,8 +84,7 @@ def update_where(ctx: Context, resource_type: str, query: str, request: Request)
             "HAPI-0418: Can not update resource, request URL must contain an ID element for update (PUT) operation "
             "(it must be of the form [base]/[resource type]/[id])",
         )
-    with ctx.store.savepoint():
-        written = conditional.update(Unit(ctx), resource, query)
+    written = conditional.update(Unit(ctx), resource, query)
     ctx.log = (written.interaction("update"),)
     return _answer(ctx, request, written, _headers(ctx, written))
 
@@ -97,8 +94,7 @@ def patch(ctx: Context, resource_type: str, id: str, request: Request) -> Respon
     ctx.doing("patch", resource_type, id)
     change = _patch_body(request)
     row = storing.existing(ctx, resource_type, id)
-    with ctx.store.savepoint():
-        written = storing.patch(Unit(ctx), row, change, if_match=request.headers.get("if-match", ""))
+    written = storing.patch(Unit(ctx), row, change, if_match=request.headers.get("if-match", ""))
     ctx.log = (written.interaction("patch"),)
     return _answer(ctx, request, written, _headers(ctx, written, etag=False))
 
@@ -109,8 +105,7 @@ def patch_where(ctx: Context, resource_type: str, query: str, request: Request) 
     change = _patch_body(request)
     if not query:
         raise FhirError(400, f"PATCH needs an id or search criteria: PATCH {resource_type}/[id]")
-    with ctx.store.savepoint():
-        written = conditional.patch(Unit(ctx), resource_type, query, change)
+    written = conditional.patch(Unit(ctx), resource_type, query, change)
     ctx.log = (written.interaction("patch"),)
     return _answer(ctx, request, written, _headers(ctx, written, etag=False))
 
@@ -118,8 +113,7 @@ def patch_where(ctx: Context, resource_type: str, query: str, request: Request) 
 def delete(ctx: Context, resource_type: str, id: str, request: Request) -> Response:
     """DELETE [type]/[id]."""
     ctx.doing("delete", resource_type, id)
-    with ctx.store.savepoint():
-        written = storing.delete(Unit(ctx), resource_type, id)
+    written = storing.delete(Unit(ctx), resource_type, id)
     ctx.log = (written.interaction("delete"),)
     headers = {"Content-Location": f"{ctx.base_url}/{written.location}"}
     return Response(200, headers, dumps(written.outcome.resource()))
@@ -130,8 +124,7 @@ def delete_where(ctx: Context, resource_type: str, query: str, request: Request)
     ctx.doing("delete", resource_type)
     if not query:
         raise FhirError(400, "HAPI-0967: Can not perform delete, no ID provided")
-    with ctx.store.savepoint():
-        written = conditional.delete(Unit(ctx), resource_type, query)
+    written = conditional.delete(Unit(ctx), resource_type, query)
     ctx.log = (written.interaction("delete"),)
     return Response(200, {}, dumps(written.outcome.resource()))
 

@@ -167,18 +167,21 @@ def test_a_bundle_in_xml(session: Session | RemoteSession) -> None:
     assert told(response) == ["update Patient/S2 updated"]
 
 
-def test_a_write_whose_answer_fails_was_done_all_the_same(session: Session | RemoteSession) -> None:
+def test_a_write_whose_answer_fails_is_not_done(session: Session | RemoteSession) -> None:
+    before = send(session, "GET", "/Patient/S1").json()
     response = send(session, "PUT", "/Patient/S1?_elements=id&_summary=true", NEW)
     assert response.status == 400
-    assert told(response) == ["update Patient/S1 updated"]
+    assert told(response) == ["update Patient/S1"]
+    assert send(session, "GET", "/Patient/S1").json() == before
 
 
-def test_an_answer_too_large_to_be_sent_hides_no_write(world: World) -> None:
+def test_a_write_whose_answer_is_too_large_is_not_done(world: World) -> None:
     with world.session(limits=Limits(answer_bytes=20)) as session:
         response = send(session, "PUT", "/Patient/S1", NEW)
         assert response.status == 413
-        assert told(response) == ["update Patient/S1 updated"]
-        assert response.done[0].status == 200
+        assert told(response) == ["update Patient/S1"]
+        assert response.done[0].status == 413
+        assert session.changes() == []
 
 
 def test_the_log_is_no_part_of_the_answer(world: World) -> None:

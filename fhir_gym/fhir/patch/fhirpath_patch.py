@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fhir_gym.fhir.definitions import Element, children
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import normalise
 from fhir_gym.fhir.patch.fhirpath import Budget, Node, Path, PathError, evaluate, parse_path, root
@@ -15,6 +16,7 @@ from fhir_gym.types import Json, Resource
 __all__ = ["FhirPathPatch"]
 
 _MAX_OPERATIONS = 1_000
+_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class FhirPathPatch:
 
     parameters: Resource
 
-    def apply(self, resource: Resource, label: str) -> Resource:
-        """The changed resource, normalised."""
+    def apply(self, resource: Resource, label: str, limits: Limits = _LIMITS) -> Resource:
+        """The changed resource, normalised; what it adds is in the request's body, and bounded with it."""
         if self.parameters.get("resourceType") != "Parameters":
             raise FhirError(
                 400,
@@ -251,13 +253,13 @@ def _insert(whole: Node, operation: _Operation) -> None:
     text, path = operation.path()
     index = operation.number("index")
     holder, key, element = _list_at(whole, text, path, "inserting")
-    values = holder.get(key, [])
+    values = holder.setdefault(key, [])
     if index > len(values):
         raise _refuse(f"Invalid insert index {index} for path {text} - Only have {len(values)} existing entries")
     value = _new_value(operation.parts.get("value", {}), element.content, text)
     if value is None:
         raise _refuse(f"No content found at {text} when inserting")
-    holder[key] = [*values[:index], value, *values[index:]]
+    values.insert(index, value)
 
 
 def _move(whole: Node, operation: _Operation) -> None:

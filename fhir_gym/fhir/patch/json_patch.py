@@ -6,8 +6,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.parsing import MAX_DEPTH, loads, normalise
+from fhir_gym.fhir.parsing import MAX_DEPTH, dumps, loads, normalise
 from fhir_gym.types import Json, Resource
 
 __all__ = ["JsonPatch", "Operation", "apply_json_patch", "parse_json_patch"]
@@ -19,7 +20,7 @@ _NAMES = ("add", "copy", "move", "remove", "replace", "test")
 _WITH_VALUE = ("add", "replace", "test")
 _WITH_FROM = ("copy", "move")
 _MAX_OPERATIONS = 1_000
-_MAX_GROWTH = 100_000  # values a patch may add in total: `copy` doubles, and doubling is not free
+_LIMITS = Limits()
 
 _NO_PATH = "no such path in target JSON document"
 _NO_INDEX = "no such index in target array"
@@ -52,10 +53,10 @@ class JsonPatch:
 
     operations: list[Operation]
 
-    def apply(self, resource: Resource, label: str) -> Resource:
+    def apply(self, resource: Resource, label: str, limits: Limits = _LIMITS) -> Resource:
         """The changed resource, normalised; what comes out must be a resource a strict parser reads."""
         was = resource["resourceType"]
-        patched = apply_json_patch(resource, self.operations)
+        patched = apply_json_patch(resource, self.operations, limits)
         now = patched.get("resourceType") if isinstance(patched, dict) else None
         try:
             if isinstance(now, str) and now and now != was:
@@ -148,20 +149,23 @@ def _pointer(item: dict[str, Any], key: str, kind: str, position: int) -> tuple[
 # applying
 
 
-def apply_json_patch(document: Json, operations: list[Operation]) -> Json:
+def apply_json_patch(document: Json, operations: list[Operation], limits: Limits = _LIMITS) -> Json:
     """Apply a patch to a copy of a document, all operations or none.
 
     Raises:
-        FhirError: 400 with HAPI's text.
+        FhirError: 400 with HAPI's text; 413 for a patch that adds more than a resource may hold: `copy` doubles.
     """
     result = deepcopy(document)
-    growth = 0
+    values = size = 0
     for operation in operations:
         if operation.op in ("copy", "add", "replace"):
             added = _find(result, operation.source) if operation.op == "copy" else operation.value
-            growth += _size(added)
-            if growth > _MAX_GROWTH:
-                raise FhirError(413, f"The patch adds more than {_MAX_GROWTH} values")
+            values += _size(added)
+            if values > limits.json_values:
+                raise FhirError(413, f"The patch adds more than {limits.json_values} values")
+            size += len(dumps(added))
+            if size > limits.resource_bytes:
+                raise FhirError(413, f"The patch adds more than {limits.resource_bytes} bytes")
         result = _apply(result, operation)
     return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import parse_resource
 from fhir_gym.fhir.patch.fhirpath_patch import FhirPathPatch
@@ -20,12 +21,13 @@ _FHIR_JSON = frozenset({"application/fhir+json", "application/json+fhir"})
 class Patch(Protocol):
     """A change of a resource."""
 
-    def apply(self, resource: Resource, label: str) -> Resource:
+    def apply(self, resource: Resource, label: str, limits: Limits) -> Resource:
         """The changed resource, normalised; `resource` itself may be changed in place.
 
         Args:
             resource: As it is stored.
             label: ``Type/id``, for messages.
+            limits: Bounds of what it may add.
         """
 
 

@@ -46,6 +46,8 @@ def search(ctx: Context, resource_type: str, pairs: Pairs, path: str, request: R
     if request.method == "POST":
         shown = []
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
+            if (size := len(request.body)) > ctx.limits.form_bytes:
+                raise FhirError(413, f"The form has {size} bytes, more than the {ctx.limits.form_bytes} of a search")
             pairs = [*pairs, *decode_query(request.body.decode("utf-8", "replace"))]
     options, matching = parse_options(pairs)
     scope = Scope(resource_type, ctx.store.changed)

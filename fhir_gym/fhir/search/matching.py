@@ -28,6 +28,10 @@ def match(ctx: Context, resource_type: str, query: str, limit: int = DEFAULT_LIM
     Raises:
         FhirError: The query names no usable parameter, or one that does not exist.
     """
+    if len(query) > ctx.limits.url_chars:
+        raise FhirError(
+            400, f"The match URL of {resource_type} has {len(query)} characters, more than {ctx.limits.url_chars}"
+        )
     known = search_parameters(resource_type)
     pairs = []
     for name, value in decode_query(query):

@@ -1,0 +1,64 @@
+"""What is said of a request that costs too much, and of a query that SQLite will not run."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.outcome import FhirError
+
+__all__ = ["check_size", "json_values", "refusing", "too_costly"]
+
+_DAMAGE = ("no such", "malformed", "unsupported file format", "database")
+"""How the messages begin with which SQLite tells of a broken file under the code that it also uses for queries."""
+_OF_QUERIES = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_MISMATCH})
+
+
+def too_costly() -> FhirError:
+    """The answer for a request that is over its budget."""
+    return FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what SQLite says of a query into an answer; errors of the file pass as they are.
+
+    Raises:
+        FhirError: The query was interrupted, or is larger or more deeply nested than SQLite allows.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        code, text = getattr(error, "sqlite_errorcode", None), str(error)
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise too_costly() from None
+        if code in _OF_QUERIES and not text.startswith(_DAMAGE):
+            message = f"This request is larger than this server's database can run ({text}): ask for less at once"
+            raise FhirError(400, message, code="too-costly") from None
+        raise
+    except OverflowError:
+        raise FhirError(400, "This request holds a number that is too large for this server", code="value") from None
+
+
+def json_values(body: bytes) -> int:
+    """How many values a JSON text holds at most, told by its commas and brackets."""
+    return body.count(b",") + body.count(b"{") + body.count(b"[")
+
+
+def check_size(limits: Limits, body: bytes) -> None:
+    """Refuse a resource that is larger than may be stored.
+
+    Raises:
+        FhirError: 413, with the limit.
+    """
+    if len(body) > limits.resource_bytes:
+        raise FhirError(
+            413,
+            f"The resource would have {len(body)} bytes, more than the {limits.resource_bytes} that this server stores",
+        )
+    if len(body) > limits.json_values and (values := json_values(body)) > limits.json_values:
+        raise FhirError(
+            413, f"The resource would have {values} values, more than the {limits.json_values} that this server stores"
+        )
