@@ -92,9 +92,14 @@ def _part(source: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         if wanted is None:
             continue
         part = _of(value, asked[wanted])
-        if part:
+        if _says(part):
             kept[name] = part
     return kept
+
+
+def _says(part: Any) -> bool:
+    """Whether anything is there to show; false and 0 are."""
+    return part is not None and part not in ({}, [])
 
 
 def _of(value: Any, asked: _Asked) -> Any:
@@ -103,7 +108,7 @@ def _of(value: Any, asked: _Asked) -> Any:
     if isinstance(value, dict):
         return _part(value, asked)
     if isinstance(value, list):
-        return [part for item in value if (part := _of(item, asked))]
+        return [part for item in value if _says(part := _of(item, asked))]
     return None
 
 
@@ -144,7 +149,7 @@ def _summary(source: Mapping[str, Any], path: str) -> dict[str, Any]:
         if content is None:
             continue
         part = _summary_of(value, content)
-        if part not in ({}, []):
+        if _says(part):
             kept[name] = part
     return kept
 
