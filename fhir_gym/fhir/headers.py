@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from urllib.parse import quote
@@ -11,12 +12,13 @@ from fhir_gym.fhir.context import Context
 __all__ = ["JSON", "bundle_headers", "http_date", "uri", "version_headers"]
 
 JSON = "application/fhir+json;charset=UTF-8"
-_VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
+_UNFIT = re.compile(r"[^ -~\xa1-\xff]|^ +| +$")
+"""What no header may hold: control characters, those beyond Latin-1, and spaces at the ends."""
 
 
 def uri(text: str) -> str:
-    """A url as a header may hold it: all but visible ASCII is percent-encoded, so nothing ends the header early."""
-    return text if text.isascii() and text.isprintable() and " " not in text else quote(text, safe=_VISIBLE)
+    """A url as a header may hold it: what would break the header is percent-encoded, and the rest as HAPI sends it."""
+    return _UNFIT.sub(lambda found: quote(found[0], safe=""), text)
 
 
 def http_date(updated: int) -> str:
