@@ -270,6 +270,7 @@ _REFERRERS = (
 
 def _first_referrer(store: Store, row: Row) -> int | None:
     """Lowest rid of another resource whose current version refers to this one."""
+    store.index_all()
     found = [store.db.execute(query, (row.id, row.type, row.rid)).fetchone()[0] for query in _REFERRERS]
     return min((rid for rid in found if rid is not None), default=None)
 

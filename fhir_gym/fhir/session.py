@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
-from fhir_gym.fhir.context import Context, Sequence, Validation, instant
+from fhir_gym.fhir.context import Context, Sequence, Validation
 from fhir_gym.fhir.costs import refusing
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.headers import JSON, uri
@@ -24,7 +24,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import Row, Store, World, stored
-from fhir_gym.fhir.store.stamping import milliseconds, moment_of
+from fhir_gym.fhir.store.stamping import stamp
 from fhir_gym.fhir.store.store import Mark
 from fhir_gym.fhir.urls import decode_query, search_query
 from fhir_gym.types import Json, Resource
@@ -172,25 +172,23 @@ class Session:
 
     def _load(self, batch: dict[tuple[str, str], Resource]) -> None:
         """Store the next versions of different resources."""
-        ids: dict[str, list[str]] = {}
-        for kind, id in batch:
-            ids.setdefault(kind, []).append(id)
-        known = {kind: self.store.find_all(kind, some) for kind, some in ids.items()}
+        known = self.store.known(batch)
         versions = []
+        next_id, now = self._sequence.next_id, self.now
         for (kind, id), resource in batch.items():
-            old = known[kind].get(id)
+            old = known.get((kind, id))
             if old is None:
-                self._sequence.new_id()
+                next_id += 1
             if id.isascii() and id.isdigit() and len(id) <= 15:
-                self._sequence.next_id = max(self._sequence.next_id, int(id) + 1)
-            rid, version = (old.rid, old.version + 1) if old else (self.store.take_rid(), 1)
+                next_id = max(next_id, int(id) + 1)
+            rid, version = (old[0], old[1] + 1) if old else (self.store.take_rid(), 1)
             given = resource.get("meta", {})
-            updated = moment_of(given.get("lastUpdated")) or self.now
-            stamps = {"versionId": str(version), "lastUpdated": instant(updated)}
+            updated, text = stamp(given.get("lastUpdated"), now)
+            stamps = {"versionId": str(version), "lastUpdated": text}
             kept = {"resourceType": kind, "id": id, "meta": {}} | resource  # a server keeps `meta` in this place
             kept["meta"] = stamps | given | stamps
-            row = Row(rid, kind, id, version, milliseconds(updated), 0, "PUT", parsing.dumps(kept))
-            versions.append((row, kept))
+            versions.append((Row(rid, kind, id, version, updated, 0, "PUT", parsing.dumps(kept)), kept))
+        self._sequence.next_id = next_id
         self.store.put_all(versions)
 
     def checkpoint(self) -> Checkpoint:

@@ -5,10 +5,10 @@ The paths of a resource type are merged into one tree, so a resource is walked o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from fhir_gym.fhir.index.dates import DAY_MS
 from fhir_gym.fhir.index.paths import Path, Step
@@ -16,11 +16,14 @@ from fhir_gym.fhir.index.plans import plan
 from fhir_gym.fhir.index.values import WRITERS, Rows, Writer, owner_key, relative_reference, truth
 from fhir_gym.types import Json, Resource
 
-__all__ = ["index_rows", "references"]
+__all__ = ["IndexRows", "index_rows", "index_rows_of", "references"]
 
 
 _Walk = Callable[[Json, Rows], None]
 """Writes the rows of the value of one element, which may be a list, and of all below it."""
+
+IndexRows: TypeAlias = dict[str, list[tuple[Any, ...]]]
+"""Rows by table."""
 
 
 @dataclass(slots=True)
@@ -36,37 +39,52 @@ class _Node:
             node = node.steps.setdefault(step, _Node())
         return node
 
-    def walks(self) -> dict[str, tuple[_Walk, ...]]:
+    def walks(self) -> dict[str, _Walk]:
         """What to do with the elements below."""
         found: dict[str, tuple[_Walk, ...]] = {}
         for step, node in self.steps.items():
             found[step.key] = (*found.get(step.key, ()), _walk(step, node))
-        return found
+        return {key: walks[0] if len(walks) == 1 else _each(walks) for key, walks in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Extractor:
-    root: dict[str, tuple[_Walk, ...]]
+    """What finds the rows of some paths of a type.
+
+    Attributes:
+        root: What to do with the elements of the resource.
+        owner: Path of the rows' owner.
+        when: Number of the date that token rows carry, 0 if there is none.
+        beside: Whether the rows of that date itself are not asked for.
+        absent: Numbers of what is false where nothing is said.
+    """
+
+    root: tuple[tuple[str, _Walk], ...]
     owner: Path | None
     when: int
-    absent: tuple[tuple[Path, int], ...]
+    beside: bool
+    absent: tuple[int, ...]
 
 
-@cache
-def _extractor(resource_type: str) -> _Extractor:
+@lru_cache(maxsize=1024)
+def _extractor(resource_type: str, pids: frozenset[int] | None) -> _Extractor:
     found = plan(resource_type)
+    when = found.when.pids[0] if found.when else 0
+    wanted = [(kind, path, pid) for kind, path, pid in found.indexed if pids is None or pid in pids]
+    beside = pids is not None and when not in pids
+    if beside and any(kind == "token" for kind, *_ in wanted):
+        wanted += [(kind, path, pid) for kind, path, pid in found.indexed if pid == when]
     top = _Node()
-    absent = []
-    for kind, path, pid in found.indexed:
-        writer = truth if path.truth else _writer(kind, path)
-        top.reach(path.steps).writers.append((writer, pid))
-        if path.truth:
-            absent.append((path, pid))
-    return _Extractor(top.walks(), found.owner, found.when.pids[0] if found.when else 0, tuple(absent))
+    for kind, path, pid in wanted:
+        top.reach(path.steps).writers.append((truth if path.truth else _writer(kind, path), pid))
+    absent = tuple(dict.fromkeys(pid for _, path, pid in wanted if path.truth))
+    return _Extractor(tuple(top.walks().items()), found.owner, when, beside, absent)
 
 
 def _walk(step: Step, node: _Node) -> _Walk:
     """The function for a place in the tree, made once: resources are indexed far more often than types are planned."""
+    if len(node.writers) == 1 and not (node.steps or step.where or step.first):
+        return _leaf(*node.writers[0])
     single = _single(node)
     if step.where:
         single = _conditional(step.where, single)
@@ -78,6 +96,27 @@ def _walk(step: Step, node: _Node) -> _Walk:
                 walk(item, rows)
         elif value is not None:
             single(value, rows)
+
+    return walk
+
+
+def _leaf(write: Writer, pid: int) -> _Walk:
+    """The function for the most frequent place: nothing lies below it, and one kind of row is written."""
+
+    def walk(value: Json, rows: Rows) -> None:
+        if isinstance(value, list):
+            for item in value:
+                walk(item, rows)
+        elif value is not None:
+            write(value, pid, rows)
+
+    return walk
+
+
+def _each(walks: tuple[_Walk, ...]) -> _Walk:
+    def walk(value: Json, rows: Rows) -> None:
+        for one in walks:
+            one(value, rows)
 
     return walk
 
@@ -94,11 +133,8 @@ def _conditional(where: tuple[str, str], walk: _Walk) -> _Walk:
 
 def _single(node: _Node) -> _Walk:
     """The function for a value that is no list."""
-    if len(node.writers) == 1 and not node.steps:
-        write, pid = node.writers[0]
-        return lambda value, rows: write(value, pid, rows)
     writers = tuple(node.writers)
-    below = tuple((key, walk) for key, walks in node.walks().items() for walk in walks)
+    below = tuple(node.walks().items())
 
     def single(value: Json, rows: Rows) -> None:
         for write, pid in writers:
@@ -124,37 +160,55 @@ def _bound_code(system: str) -> Writer:
     return write
 
 
-def index_rows(resource: Resource, rid: int) -> dict[str, list[tuple[Any, ...]]]:
+def index_rows(resource: Resource, rid: int) -> IndexRows:
     """All index rows of a resource, by table, ready for `INSERT`.
 
     Args:
         resource: As stored: with `resourceType`.
         rid: Its number.
     """
-    extractor = _extractor(resource["resourceType"])
-    rows = Rows(rid)
-    if extractor.owner:
-        rows.owner = _owner(resource, extractor.owner)
-    root = extractor.root
-    for key, value in resource.items():
-        for walk in root.get(key, ()):
-            walk(value, rows)
-    if extractor.absent:
-        _absent(extractor.absent, rows)
+    return index_rows_of(resource["resourceType"], [(rid, resource)])
+
+
+def index_rows_of(
+    resource_type: str, resources: Iterable[tuple[int, Resource]], pids: frozenset[int] | None = None
+) -> IndexRows:
+    """The index rows of resources of one type, by table, ready for `INSERT`.
+
+    Args:
+        resource_type: Their type.
+        resources: Each with its number, as stored.
+        pids: Numbers of the paths whose rows are wanted; None for all.
+    """
+    extractor = _extractor(resource_type, pids)
+    owner = extractor.owner
+    rows = Rows()
+    tokens: list[tuple[Any, ...]] = []
+    dates: list[tuple[Any, ...]] = []
+    for rid, resource in resources:
+        rows.begin(rid, _owner(resource, owner) if owner else 0)
+        for key, walk in extractor.root:
+            if key in resource:
+                walk(resource[key], rows)
+        if extractor.absent:
+            _absent(extractor.absent, rows)
+        if rows.token:
+            tokens += _token_rows(rows, extractor.when)
+        dates += rows.date
     return {
-        "token": _token_rows(rows, extractor.when),
-        "string": list(rows.string),
-        "date": list(rows.date),
-        "quantity": list(rows.quantity),
-        "reference": list(rows.reference),
-        "uri": list(rows.uri),
+        "token": tokens,
+        "string": [*rows.string],
+        "date": [row for row in dates if row[0] != extractor.when] if extractor.beside else dates,
+        "quantity": [*rows.quantity],
+        "reference": [*rows.reference],
+        "uri": [*rows.uri],
     }
 
 
-def _absent(truths: tuple[tuple[Path, int], ...], rows: Rows) -> None:
+def _absent(pids: tuple[int, ...], rows: Rows) -> None:
     """What is indexed as true or false is false where nothing is said."""
     written = {key[0] for key in rows.token}
-    for pid in dict.fromkeys(pid for _, pid in truths):
+    for pid in pids:
         if pid not in written:
             rows.token[pid, "false", ""] = None
 

@@ -25,22 +25,26 @@ _SHORT = 128
 
 
 class Rows:
-    """Rows of one resource under way to the tables, without repeats and in the order found.
+    """Rows of resources under way to the tables, without repeats and in the order found.
 
-    The dictionaries serve as ordered sets.
+    The dictionaries serve as ordered sets. Tokens and dates are those of one resource, the others of all so far.
     """
 
     __slots__ = ("date", "owner", "quantity", "reference", "rid", "string", "token", "uri")
 
-    def __init__(self, rid: int, owner: int = 0) -> None:
-        self.rid = rid
-        self.owner = owner
-        self.token: dict[tuple[int, str, str], None] = {}
+    def __init__(self) -> None:
         self.string: dict[tuple[int, str, int, str], None] = {}
-        self.date: dict[tuple[int, int, int, int, int, int, int], None] = {}
         self.quantity: dict[tuple[int, float, int, str, str], None] = {}
         self.reference: dict[tuple[int, str, str, int], None] = {}
         self.uri: dict[tuple[int, str, int], None] = {}
+        self.begin(0, 0)
+
+    def begin(self, rid: int, owner: int) -> None:
+        """Go on to the next resource."""
+        self.rid = rid
+        self.owner = owner
+        self.token: dict[tuple[int, str, str], None] = {}
+        self.date: dict[tuple[int, int, int, int, int, int, int], None] = {}
 
 
 Writer = Callable[[Json, int, Rows], None]

@@ -153,11 +153,11 @@ def _rows(
     """Rows of these resources, from the schema that holds each."""
     query = query.replace("{rids}", marks(tuple(rids)))
     if not ctx.store.changed(type_):
-        yield from ctx.store.db.execute(query.replace("{db}", "main"), (*rids, *values))
+        yield from ctx.store.select(query.replace("{db}", "main"), (*rids, *values))
         return
     hidden = " AND rid NOT IN (SELECT rid FROM overlay.resource)"
-    yield from ctx.store.db.execute(query.replace("{db}", "main") + hidden, (*rids, *values))
-    yield from ctx.store.db.execute(query.replace("{db}", "overlay"), (*rids, *values))
+    yield from ctx.store.select(query.replace("{db}", "main") + hidden, (*rids, *values))
+    yield from ctx.store.select(query.replace("{db}", "overlay"), (*rids, *values))
 
 
 def _backwards(ctx: Context, include: Include, type_: str, rids: list[int]) -> Iterator[tuple[str, int]]:
@@ -173,7 +173,7 @@ def _backwards(ctx: Context, include: Include, type_: str, rids: list[int]) -> I
         hidden = ""
         if ctx.store.changed(source):
             hidden = " AND rid NOT IN (SELECT rid FROM overlay.resource)"
-            for (rid,) in ctx.store.db.execute(f"SELECT DISTINCT rid FROM overlay.reference WHERE {where}", values):
+            for (rid,) in ctx.store.select(f"SELECT DISTINCT rid FROM overlay.reference WHERE {where}", values):
                 yield source, rid
-        for (rid,) in ctx.store.db.execute(f"SELECT DISTINCT rid FROM main.reference WHERE {where}{hidden}", values):
+        for (rid,) in ctx.store.select(f"SELECT DISTINCT rid FROM main.reference WHERE {where}{hidden}", values):
             yield source, rid

@@ -85,7 +85,7 @@ def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
 
 def _run(ctx: Context, query: Sql, limit: int, offset: int) -> list[int]:
     text, values = _bounded(query)
-    return [row[0] for row in ctx.store.db.execute(text, (*values, limit, offset))]
+    return [row[0] for row in ctx.store.select(text, (*values, limit, offset))]
 
 
 def _bounded(query: Sql) -> Sql:
@@ -102,7 +102,7 @@ def count(ctx: Context, query: Query) -> int:
     if impossible(conditions):
         return 0
     text, values = _bounded(count_query(scope, conditions))
-    return int(ctx.store.db.execute(text, values).fetchone()[0])
+    return int(ctx.store.select(text, values).fetchone()[0])
 
 
 def remember(ctx: Context, token: str, result: Result) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 
+from fhir_gym.fhir.context import instant
 from fhir_gym.types import Json, Resource
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "milliseconds",
     "moment_of",
     "settled",
+    "stamp",
 ]
 
 # Elements that say when something happened or was written down; plans and bookings (start, occurrence…) are left out.
@@ -35,6 +37,8 @@ _DATES = (
 _PERIODS = {"effectivePeriod": None, "performedPeriod": None, "period": "Encounter"}
 _TELLING = frozenset((*_DATES, *_PERIODS))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = _EPOCH.toordinal()
+_INSTANT = len("2023-11-13T10:15:00.000+00:00")
 _MILLISECOND = timedelta(milliseconds=1)
 _DAY = timedelta(days=1) // _MILLISECOND
 _PAST = timedelta(days=5 * 365) // _MILLISECOND
@@ -54,6 +58,20 @@ def moment_of(value: Json) -> datetime | None:
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # a year or a month alone says too little; before year 1 in UTC
         return None
+
+
+def stamp(value: Json, otherwise: datetime) -> tuple[int, str]:
+    """The moment of a last update in milliseconds, and as a server writes it.
+
+    Args:
+        value: What the resource says.
+        otherwise: The moment, if that is none.
+    """
+    moment = moment_of(value) or otherwise
+    if isinstance(value, str) and len(value) == _INSTANT and value[4:22:3] == "--T::." and value.endswith("+00:00"):
+        second = (moment.toordinal() - _EPOCH_DAY) * 86_400 + moment.hour * 3600 + moment.minute * 60 + moment.second
+        return second * 1000 + moment.microsecond // 1000, value  # as written: Python takes long to write an instant
+    return milliseconds(moment), instant(moment)
 
 
 def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:

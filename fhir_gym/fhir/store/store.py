@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from fhir_gym.fhir import index
+from fhir_gym.fhir import index, parsing
 from fhir_gym.fhir.store.connections import Connections
 from fhir_gym.fhir.store.schema import OVERLAY, Row
+from fhir_gym.fhir.store.unindexed import Loaded, Unindexed
 from fhir_gym.types import Resource
 
 __all__ = ["Mark", "Store"]
@@ -26,18 +27,29 @@ _COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PROGRESS_STEPS = 10_000
 _CHUNK = 500  # rows fetched by one statement; below SQLite's limit on bound values
 
+_MANY = 500
+"""Resources stored at once that are indexed at once, too: so many are no start state, and are not kept in memory."""
+
 _TOGETHER = 16
 """Rows written by one statement where there are so many."""
 _INSERT = {
     "resource": "INSERT INTO overlay.resource VALUES (?,?,?,?,?,?,?,?)",
     "version": f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)",
-    **{table: index.INSERT[table].replace("{db}", OVERLAY) for table in index.TABLES},
+    **{
+        table: index.INSERT[table].replace("{db}", OVERLAY).replace("INSERT", "INSERT OR IGNORE", 1)
+        for table in index.TABLES
+    },
 }
+"""Index rows that were written before an interruption may be written again."""
 _INSERT_TOGETHER = {
     table: statement + statement[statement.rindex(" (") :].replace(" ", ",") * (_TOGETHER - 1)
     for table, statement in _INSERT.items()
 }
 _DELETE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
+_KNOWN = """
+SELECT r.type, r.id, r.rid, r.version FROM json_each(?) t CROSS JOIN json_each(t.value) i
+CROSS JOIN {db}.resource r ON r.type = t.key AND r.id = i.value
+"""
 _CLOSED = sqlite3.connect(":memory:", check_same_thread=False)
 _CLOSED.close()
 
@@ -48,6 +60,7 @@ class Mark(NamedTuple):
     serial: int
     next_rid: int
     types: Counter[str]
+    unindexed: Unindexed
 
 
 class Store:
@@ -65,6 +78,7 @@ class Store:
         self.db = connections.take()
         self._next_rid = first_rid
         self._types: Counter[str] = Counter()
+        self._unindexed = Unindexed()
         self._serial = 0
         self._marks: list[int] = []
         self._tick: Callable[[], int] | None = None
@@ -74,6 +88,12 @@ class Store:
     def changed(self, resource_type: str) -> bool:
         """Whether the overlay holds rows of this type; if not, the world alone answers for it."""
         return resource_type in self._types
+
+    def select(self, query: str, values: Sequence[Any]) -> sqlite3.Cursor:
+        """Run a query on index rows, which names the numbers of their paths among its values."""
+        if self._unindexed:
+            self._index({value for value in values if isinstance(value, int)})
+        return self.db.execute(query, values)
 
     def find(self, resource_type: str, id: str) -> Row | None:
         """The current version of a resource, deleted or not; None if there never was one."""
@@ -88,16 +108,16 @@ class Store:
         ).fetchone()
         return Row(*row) if row else None
 
-    def find_all(self, resource_type: str, ids: Collection[str]) -> dict[str, Row]:
-        """The current versions of resources of a type, by id, deleted or not; without those there never were."""
-        found: dict[str, Row] = {}
-        wanted = list(ids)
-        for start in range(0, len(wanted), _CHUNK):
-            chunk = wanted[start : start + _CHUNK]
-            marks = ",".join("?" * len(chunk))
-            for db in ("main", "overlay") if resource_type in self._types else ("main",):
-                query = f"SELECT {_COLUMNS} FROM {db}.resource WHERE type = ? AND id IN ({marks})"
-                found.update((row[2], Row(*row)) for row in self.db.execute(query, (resource_type, *chunk)))
+    def known(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+        """The rid and the current version of resources, by type and id; without those there never were."""
+        ids: dict[str, list[str]] = {}
+        for resource_type, id in keys:
+            ids.setdefault(resource_type, []).append(id)
+        wanted = parsing.dumps(ids).decode()
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for db in ("main", "overlay") if self._types else ("main",):
+            query = _KNOWN.replace("{db}", db)
+            found.update(((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (wanted,)))
         return found
 
     def row(self, rid: int) -> Row:
@@ -156,6 +176,7 @@ class Store:
 
     def tagged(self, pids: Sequence[int]) -> list[bytes]:
         """Bodies of the current resources that have an index row, token or uri, under one of these numbers."""
+        self.index_all()
         marks = ",".join("?" * len(pids))
         found: set[int] = set()
         for db, test in (("main", "AND rid NOT IN (SELECT rid FROM overlay.resource)"), ("overlay", "")):
@@ -185,21 +206,35 @@ class Store:
         """
         old = self.find(resource_type, id)
         rid = old.rid if old else self.take_rid()
-        self.put_all([(Row(rid, resource_type, id, version, updated, 0, method, body), resource)])
+        row = Row(rid, resource_type, id, version, updated, 0, method, body)
+        self._log([row], old=[row] if old else [])
+        for table, rows in index.index_rows(resource, rid).items():
+            if rows:
+                self._insert(table, rows)
         return rid
 
-    def put_all(self, versions: Collection[tuple[Row, Resource]]) -> None:
-        """Store new versions of different resources, each with the resource parsed, and their index rows.
+    def put_all(self, versions: Collection[Loaded]) -> None:
+        """Store new versions of different resources, each with the resource parsed.
 
-        A resource that was there before, even if deleted, keeps its rid; a new one has one from `take_rid`.
+        A resource that was there before, even if deleted, keeps its rid; a new one has one from `take_rid`. Their index
+        rows are written once a query reads them.
         """
-        self._log([row for row, _ in versions])
-        found: dict[str, list[tuple[Any, ...]]] = {table: [] for table in index.TABLES}
-        for row, resource in versions:
-            for table, rows in index.index_rows(resource, row.rid).items():
-                found[table] += rows
-        for table, rows in found.items():
-            self._insert(table, rows)
+        self._log([row for row, _ in versions], old=[row for row, _ in versions if row.version > 1])
+        self._unindexed.add(versions)
+        if len(versions) >= _MANY:
+            self.index_all()
+
+    def index_all(self) -> None:
+        """Write all index rows that are missing, for queries that do not say whose they read."""
+        self._index(self._unindexed.paths())
+
+    def _index(self, pids: Set[int]) -> None:
+        """Write the index rows of these paths where they are missing."""
+        rows = self._unindexed.rows(pids)
+        for table in rows:
+            self._insert(table, rows[table])
+        if rows:
+            self._unindexed.written(pids)
 
     def amend(self, row: Row, body: bytes, resource: Resource) -> None:
         """Replace the JSON of the current version without making a new one (`$meta-add` and its siblings)."""
@@ -207,7 +242,8 @@ class Store:
 
     def delete(self, row: Row, *, version: int, updated: int) -> None:
         """Put a tombstone over a resource."""
-        self._log([row._replace(version=version, updated=updated, deleted=1, method="DELETE", body=b"")])
+        tombstone = row._replace(version=version, updated=updated, deleted=1, method="DELETE", body=b"")
+        self._log([tombstone], old=[row])
 
     def take_rid(self) -> int:
         """The rid of the next new resource."""
@@ -215,13 +251,19 @@ class Store:
         self._next_rid += 1
         return rid
 
-    def _log(self, rows: Sequence[Row]) -> None:
-        """Write versions of different resources in place of what the overlay holds of them, still without index."""
-        for row in rows:
+    def _log(self, rows: Sequence[Row], old: Iterable[Row]) -> None:
+        """Write versions of different resources, still without index.
+
+        Args:
+            rows: The versions.
+            old: Those of them whose resource was there before: what the overlay holds of it goes.
+        """
+        for row in old:
             if (
                 row.type in self._types
                 and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (row.rid,)).fetchone()
             ):
+                self._unindexed.forget(row)
                 for statement in _DELETE:
                     self._do(statement, (row.rid,))
         self._insert("resource", rows)
@@ -264,7 +306,7 @@ class Store:
         self._do(f"SAVEPOINT s{len(self._marks)}")  # few names, so that SQLite's statements are cached
         self._serial += 1
         self._marks.append(self._serial)
-        return Mark(self._serial, self._next_rid, self._types.copy())
+        return Mark(self._serial, self._next_rid, self._types.copy(), self._unindexed.copy())
 
     def back_to(self, mark: Mark) -> None:
         """Undo everything since the mark; marks made after it are gone, the mark itself stays.
@@ -277,6 +319,7 @@ class Store:
         place = self._marks.index(mark.serial)
         del self._marks[place + 1 :]
         self._next_rid, self._types = mark.next_rid, mark.types.copy()
+        self._unindexed = mark.unindexed.copy()
         self._do(f"ROLLBACK TO s{place}")
 
     @contextmanager
