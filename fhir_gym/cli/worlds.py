@@ -18,6 +18,8 @@ __all__ = ["app", "build", "import_", "info", "list_", "verify"]
 
 app = typer.Typer(help="What a server holds: list, build, import, inspect and verify worlds.", no_args_is_help=True)
 
+_PATHS_SHOWN = 20
+
 OutOption = Annotated[Path | None, typer.Option(help="File to write; by default the cache folder.")]
 
 
@@ -161,5 +163,10 @@ def _warn(report: ImportReport) -> None:
         lines.append(f"{report.dangling} references lead to nothing here and are kept, e.g. {report.examples[0]}")
     if report.altered:
         lines.append(f"{report.altered} resources are kept in another form, e.g. {report.altered_examples[0]}")
+    for what, paths in (("dropped, as FHIR R4 does not know them", report.dropped), ("changed", report.changed)):
+        if paths:
+            shown = ", ".join(f"{path} ({count})" for path, count in list(paths.items())[:_PATHS_SHOWN])
+            rest = f" and {len(paths) - _PATHS_SHOWN} more" if len(paths) > _PATHS_SHOWN else ""
+            lines.append(f"elements {what}: {shown}{rest}")
     for line in lines:
         note(line)

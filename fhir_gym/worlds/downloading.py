@@ -11,13 +11,15 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.worlds.files import Record, lines
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.rewriting import rewrite
-from fhir_gym.worlds.server import ExpiredError, Server
+from fhir_gym.worlds.server import ExpiredError, Page, Server
 from fhir_gym.worlds.spool import Spool, State
 from fhir_gym.worlds.survey import Survey
 
 __all__ = ["Download"]
 
 _RESTARTS = 3  # of one type, in one run
+_VAIN_PAGES = 10  # one after the other that bring nothing new, before a server is taken to have no last page
+_UNCOUNTED = 10_000_000  # resources of a type, where the server does not say how many there are
 
 
 class Download:
@@ -46,15 +48,15 @@ class Download:
         self.types = sorted(set(told if types is None else types) & set(RESOURCE_TYPES))
         self.unknown = sorted(set(told) - set(RESOURCE_TYPES)) if types is None else []
         self.unverified: list[str] = []
+        self._expected: dict[str, int | None] = {}
         self.spool = Spool(folder, server.base)
 
     def run(self) -> None:
         """Fetch everything that is not there yet."""
-        expected = {name: self._count(name) for name in self.types}
-        total = sum(count or 0 for count in expected.values())
-        for name, count in expected.items():
+        self._expected = {name: self._count(name) for name in self.types}
+        for name, count in self._expected.items():
             if count != 0 or self.spool.state(name):
-                self._fetch(name, total)
+                self._fetch(name)
 
     def records(self) -> Iterator[Record]:
         """What was fetched, type by type; absolute references to the server itself made relative."""
@@ -101,12 +103,12 @@ class Download:
         except ExpiredError as error:
             raise WorldError(f"{self.server.base} cannot be searched for {resource_type}: {error}") from error
 
-    def _fetch(self, resource_type: str, total: int) -> None:
+    def _fetch(self, resource_type: str) -> None:
         first = self.server.first(resource_type, self.page_size)
         state = self.spool.state(resource_type) or self.spool.begin(resource_type, first)
         for _ in range(_RESTARTS):
             try:
-                return self._go_on(state, total)
+                return self._go_on(state)
             except ExpiredError:
                 reached = self.spool.state(resource_type)
                 if reached is None or reached.next == first:
@@ -114,13 +116,46 @@ class Download:
                 state = self.spool.begin(resource_type, first)
         raise WorldError(f"{self.server.base} forgot the search for {resource_type} {_RESTARTS} times")
 
-    def _go_on(self, state: State, total: int) -> None:
+    def _go_on(self, state: State) -> None:
+        total = sum(count or 0 for count in self._expected.values())
+        course = _Course(self._expected[state.type])
         while state.next is not None:
             page = self.server.page(state.next, state.type)
+            if problem := course.follow(state, page):
+                self.spool.forget([state.type])
+                raise WorldError(f"the pages of {state.type} at {self.server.base} never end: {problem}")
             state = self.spool.add(state, page.resources, page.next)
             if self.progress:
                 done = sum(known.resources for name in self.types if (known := self.spool.state(name)))
                 self.progress(done, max(done, total))
+
+
+class _Course:
+    """The pages of one type that were fetched one after the other: do they lead to an end?
+
+    Args:
+        told: How many resources there are, according to the server.
+    """
+
+    def __init__(self, told: int | None) -> None:
+        self._most = _UNCOUNTED if told is None else 2 * told + 1000  # others may write meanwhile
+        self._pages: set[int] = set()
+        self._resources: set[int] = set()
+        self._vain = 0
+
+    def follow(self, state: State, page: Page) -> str | None:
+        """Take in the page after a state; give what speaks against going on."""
+        self._pages.add(hash(state.next))
+        if page.next is not None and hash(page.next) in self._pages:
+            return f"after {len(self._pages)} pages, {page.next} comes again"
+        before = len(self._resources)
+        self._resources.update(hash(str(resource.get("id"))) for resource in page.resources)
+        self._vain = self._vain + 1 if len(self._resources) == before else 0
+        if page.next is not None and self._vain >= _VAIN_PAGES:
+            return f"the last {_VAIN_PAGES} brought nothing new, and there is always another one"
+        if state.resources + len(page.resources) > self._most:
+            return f"more than {self._most:,} resources have come"
+        return None
 
 
 def _relative(own: str, target: str) -> str:

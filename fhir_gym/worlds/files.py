@@ -1,19 +1,28 @@
-"""Reading files of resources, a line or a document at a time, plain or gzipped."""
+"""Reading files of resources, a line or a document at a time, plain or gzipped, never more than is reasonable."""
 
 from __future__ import annotations
 
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Literal, cast
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
+from fhir_gym.fhir.store.schema import MOST_BODY_BYTES
 from fhir_gym.types import Json
 
-__all__ = ["Record", "document", "find_files", "lines"]
+__all__ = ["Format", "Record", "document", "find_files", "format_of", "lines"]
+
+Format = Literal["ndjson", "bundles"]
+
+_ENDINGS: dict[str, Format] = {".ndjson": "ndjson", ".json": "bundles"}
+_DOCUMENT_BYTES = 128 * 1024 * 1024
+_MOST_RATIO = 250  # of a gzipped file to its packed size; resources come to 10 to 50
+_UNPACKED_BYTES = 16 * 1024 * 1024  # so much any gzipped file may hold, however small
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,31 @@ class Record:
     problem: str | None = None
 
 
+class _BombError(Exception):
+    """A gzipped file unpacks to far more than files of resources do."""
+
+
+def format_of(source: Path) -> Format:
+    """How the resources of a file or folder are kept, as its endings tell.
+
+    Raises:
+        WorldError: There is no such file or folder, nothing in it can be imported, or files of both formats can.
+    """
+    endings = Counter(_ending(path) for path in _all_files(source))
+    found = {format: sum(endings[one] for one in endings if _ENDINGS.get(_plain(one)) == format) for format in _names()}
+    if not any(found.values()):
+        seen = ", ".join(f"{number} {ending or 'without an ending'}" for ending, number in endings.most_common(5))
+        raise WorldError(
+            f"cannot import {source}: no {' or '.join(_ENDINGS)} file in it; it holds {seen or 'no files'}"
+        )
+    if all(found.values()):
+        raise WorldError(
+            f"cannot import {source}: it holds {found['ndjson']} .ndjson and {found['bundles']} .json files; choose "
+            "with --format ndjson or --format bundles, and import the others as a world of their own"
+        )
+    return next(format for format, number in found.items() if number)
+
+
 def find_files(source: Path, endings: Sequence[str]) -> list[Path]:
     """The files to import: the source itself, or those in and below a folder that have one of the endings, sorted.
 
@@ -43,10 +77,7 @@ def find_files(source: Path, endings: Sequence[str]) -> list[Path]:
     """
     if source.is_file():
         return [source]
-    if not source.is_dir():
-        raise WorldError(f"cannot import {source}: there is no such file or folder")
-    wanted = (*endings, *(f"{ending}.gz" for ending in endings))
-    found = sorted(path for path in source.rglob("[!.]*") if path.name.endswith(wanted) and path.is_file())
+    found = [path for path in _all_files(source) if _plain(_ending(path)) in endings]
     if not found:
         raise WorldError(f"cannot import {source}: no {' or '.join(endings)} file in it")
     return found
@@ -62,10 +93,13 @@ def lines(path: Path, shown: str) -> Iterator[Record]:
     number = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
+            for number, line in enumerate(_bounded(path, file), 1):
+                if line is None:
+                    problem = f"longer than the {MOST_BODY_BYTES:,} bytes a resource may have"
+                    yield Record(f"{shown}:{number}", problem=problem)
+                elif line.strip():
                     yield _parse(f"{shown}:{number}", line)
-    except (OSError, EOFError, zlib.error) as error:  # gzip raises the latter two for damaged files
+    except (OSError, EOFError, zlib.error, _BombError) as error:  # gzip raises the first three for damaged files
         yield Record(f"{shown}:{number + 1}", problem=f"cannot be read: {error}")
 
 
@@ -73,9 +107,52 @@ def document(path: Path, shown: str) -> Record:
     """The whole file as one JSON document."""
     try:
         with _open(path) as file:
-            return _parse(shown, file.read())
+            text = file.read(_DOCUMENT_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         return Record(shown, problem=f"cannot be read: {error}")
+    if len(text) > _DOCUMENT_BYTES:
+        return Record(shown, problem=f"longer than the {_DOCUMENT_BYTES:,} bytes a Bundle may have; use NDJSON")
+    return _parse(shown, text)
+
+
+def _bounded(path: Path, file: IO[bytes]) -> Iterator[bytes | None]:
+    """The lines of a file; None for one that is too long, of which no more than that is kept in memory."""
+    most = max(_UNPACKED_BYTES, _MOST_RATIO * path.stat().st_size) if path.name.endswith(".gz") else None
+    unpacked, too_long = 0, False
+    while part := file.readline(MOST_BODY_BYTES + 1):
+        unpacked += len(part)
+        if most is not None and unpacked > most:
+            raise _BombError(f"it unpacks to more than {most:,} bytes, {_MOST_RATIO} times its size")
+        ended = part.endswith(b"\n")
+        if not ended and len(part) > MOST_BODY_BYTES:
+            too_long = True
+        else:
+            yield None if too_long else part
+            too_long = False
+    if too_long:
+        yield None
+
+
+def _all_files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise WorldError(f"cannot import {source}: there is no such file or folder")
+    return sorted(path for path in source.rglob("[!.]*") if path.is_file())
+
+
+def _ending(path: Path) -> str:
+    """The ending of a file's name, with `.gz` behind it where that is there."""
+    parts = path.name.split(".")[1:]
+    return "".join(f".{part}" for part in (parts[-2:] if parts[-1:] == ["gz"] else parts[-1:]))
+
+
+def _plain(ending: str) -> str:
+    return ending.removesuffix(".gz")
+
+
+def _names() -> tuple[Format, ...]:
+    return tuple(_ENDINGS.values())
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -85,5 +162,5 @@ def _open(path: Path) -> IO[bytes]:
 def _parse(place: str, text: bytes) -> Record:
     try:
         return Record(place, parsing.loads(text.removeprefix(b"\xef\xbb\xbf")))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Record(place, problem=f"not JSON: {error}")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import index
-from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.store import World, WorldBuilder
-from fhir_gym.types import Json, Resource
+from fhir_gym.fhir.store.builder import UnusableResourceError
+from fhir_gym.types import Resource
+from fhir_gym.worlds.alterations import Alterations
 from fhir_gym.worlds.bundles import bundle_records
 from fhir_gym.worlds.cache import exclusive, remove_leftovers
 from fhir_gym.worlds.catalogue import imported_path
@@ -41,6 +42,8 @@ class ImportReport:
         examples: Some of them, as `Type/id -> Type/id`.
         altered: Resources of which the server keeps only what it understands, or in another form.
         altered_examples: Some of them.
+        dropped: Elements it does not know and does not keep, such as `Patient.shoeSize`, and in how many resources.
+        changed: Elements it keeps in another form.
         now: The world's present.
         now_source: Where that comes from.
         notes: What else there is to say, in sentences.
@@ -54,6 +57,8 @@ class ImportReport:
     examples: tuple[str, ...]
     altered: int
     altered_examples: tuple[str, ...]
+    dropped: dict[str, int]
+    changed: dict[str, int]
     now: datetime
     now_source: str
     notes: tuple[str, ...] = ()
@@ -71,7 +76,8 @@ def import_ndjson(
     """Make a world of NDJSON files, as a FHIR bulk export gives them.
 
     Every `.ndjson` and `.ndjson.gz` in and below the folder is read, in sorted order; other files are ignored. If any
-    line is unusable nothing is imported, and the error names up to 20 of them. References to what is not there may be.
+    line is unusable nothing is imported, and the error names up to 20 of them and counts the others. References to
+    what is not there may be.
 
     Args:
         source_dir: The folder, or one file.
@@ -201,11 +207,9 @@ class _Import:
         return World.open(path)
 
     def _survey(self) -> Survey:
-        survey = Survey()
-        for seen, record in enumerate(self.records()):
-            if self.progress and seen % _STEP == 0:
-                self.progress(seen, 0)
-            survey.see(record)
+        survey = self._seen_by(Survey())
+        if survey.problems:
+            survey = self._seen_by(Survey(thorough=True))
         survey.refuse()
         if self.verify:
             self.verify(survey)
@@ -213,8 +217,15 @@ class _Import:
             raise WorldError(f"cannot import {self.source}: there is no resource in it")
         return survey
 
+    def _seen_by(self, survey: Survey) -> Survey:
+        for seen, record in enumerate(self.records()):
+            if self.progress and seen % _STEP == 0:
+                self.progress(seen, 0)
+            survey.see(record)
+        return survey
+
     def _write(self, builder: WorldBuilder, survey: Survey, now: datetime, why: str) -> ImportReport:
-        missing, altered = _Tally(), _Tally()
+        missing, altered = _Tally(), Alterations()
         written: set[str] = set()
         for record in self.records():
             resource: Resource = record.value
@@ -227,8 +238,7 @@ class _Import:
             stored = _add(builder, survey, record.place, resource)
             if stored is None:
                 continue
-            if _content(stored) != _content(resource):
-                altered.add(identity)
+            altered.add(resource, stored)
             for _, target in index.references(stored):
                 if target not in survey.known:
                     missing.add(f"{identity} -> {target}")
@@ -242,8 +252,10 @@ class _Import:
             doubles=survey.doubles,
             dangling=missing.count,
             examples=tuple(missing.examples),
-            altered=altered.count,
+            altered=altered.resources,
             altered_examples=tuple(altered.examples),
+            dropped=dict(altered.dropped.most_common()),
+            changed=dict(altered.changed.most_common()),
             now=now.astimezone(UTC),
             now_source=why,
             notes=self.notes(),
@@ -274,16 +286,9 @@ def _add(builder: WorldBuilder, survey: Survey, place: str, resource: Resource) 
     """Store it; an unusable resource becomes a problem of the survey, any other failure (a full disk) is raised."""
     try:
         return builder.add(resource)
-    except WorldError as error:
-        if not isinstance(error.__cause__, FhirError):
-            raise
+    except UnusableResourceError as error:
         survey.complain(place, str(error))
         return None
-
-
-def _content(resource: Resource) -> dict[str, Json]:
-    """A resource without `meta`, which is completed on storing."""
-    return {key: value for key, value in resource.items() if key != "meta"}
 
 
 def _name_of(source: Path) -> str:

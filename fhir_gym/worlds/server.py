@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit, urlunsplit
 
 import httpx
@@ -20,6 +21,14 @@ __all__ = ["ExpiredError", "Page", "Server"]
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _ATTEMPTS = 7  # with pauses of half a minute in all
 _LONGEST_PAUSE = 60.0
+_ANSWER_BYTES = 128 * 1024 * 1024
+_ENCODINGS = "gzip, deflate"  # no others: a few of their bytes could unpack to gigabytes at once
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: httpx.Headers
+    content: bytes
 
 
 class ExpiredError(WorldError):
@@ -65,7 +74,8 @@ class Server:
         self.base = urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
         self.name = re.sub(r"[^A-Za-z0-9]+", "-", place + parts.path).strip("-") or "server"
         auth = (parts.username, parts.password or "") if parts.username is not None else None
-        sent = {"Accept": "application/fhir+json", "Cache-Control": "no-cache", **(headers or {})}
+        sent = {"Accept": "application/fhir+json", "Accept-Encoding": _ENCODINGS, "Cache-Control": "no-cache"}
+        sent |= headers or {}
         self._client = httpx.Client(timeout=timeout, headers=sent, auth=auth, follow_redirects=False)
         self._pause = pause
 
@@ -84,7 +94,7 @@ class Server:
             raise WorldError(f"{self.base} is not a FHIR server: {self.base}/metadata is no CapabilityStatement")
         version = str(found.get("fhirVersion", "4"))
         if not version.startswith("4"):
-            raise WorldError(f"{self.base} is a server of FHIR {version}; only R4 can be imported")
+            raise WorldError(f"{self.base} is a server of FHIR {_line(version)}; only R4 can be imported")
         rest = [part for part in _objects(found.get("rest")) if part.get("mode", "server") == "server"]
         types = [_searchable(entry) for part in rest for entry in _objects(part.get("resource"))]
         return list(dict.fromkeys(name for name in types if name))
@@ -93,7 +103,7 @@ class Server:
         """How many resources of a type there are; None if the server does not say."""
         found = self._get(f"{self.base}/{resource_type}?{urlencode({'_summary': 'count'})}")
         total = found.get("total")
-        return total if isinstance(total, int) else None
+        return total if isinstance(total, int) and total >= 0 else None
 
     def first(self, resource_type: str, page_size: int) -> str:
         """Url of the first page of all resources of a type."""
@@ -146,7 +156,7 @@ class Server:
         for attempt in range(_ATTEMPTS):
             wait = min(_LONGEST_PAUSE, 0.5 * 2**attempt)
             try:
-                answer = self._client.get(url)
+                answer = self._ask(url)
             except httpx.RequestError as error:
                 trouble = f"{type(error).__name__}: {error}"
                 if not patient and isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol):
@@ -154,9 +164,9 @@ class Server:
             except httpx.InvalidURL as error:
                 raise WorldError(f"{url!r} is not a url: {error}") from error
             else:
-                if answer.status_code not in _PASSING:
+                if answer.status not in _PASSING:
                     return self._read(url, answer)
-                trouble = f"status {answer.status_code}{_told(answer)}"
+                trouble = f"status {answer.status}{_told(answer)}"
                 wait = _retry_after(answer) or wait
             if attempt + 1 < _ATTEMPTS:
                 self._pause(wait)
@@ -165,8 +175,21 @@ class Server:
             "what has come so far is kept, the same import continues there"
         )
 
-    def _read(self, url: str, answer: httpx.Response) -> Resource:
-        status = answer.status_code
+    def _ask(self, url: str) -> _Answer:
+        """One answer, of which no more is unpacked than a page of resources may be long."""
+        content = bytearray()
+        with self._client.stream("GET", url) as answer:
+            encoding = answer.headers.get("content-encoding", "")
+            if encoding and encoding.lower() not in _ENCODINGS.split(", "):
+                raise WorldError(f"{url} is answered in an encoding that was not asked for: {_line(encoding)}")
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > _ANSWER_BYTES:
+                    raise WorldError(f"{url} is answered with more than {_ANSWER_BYTES:,} bytes: ask for smaller pages")
+        return _Answer(answer.status_code, answer.headers, bytes(content))
+
+    def _read(self, url: str, answer: _Answer) -> Resource:
+        status = answer.status
         if status in (401, 403):
             raise WorldError(f"{self.base} wants credentials (status {status}); give it a header 'Authorization: …'")
         if status in (404, 410) and "?" in url:
@@ -209,7 +232,7 @@ def _searchable(entry: Resource) -> str | None:
     return name if isinstance(name, str) and (not codes or "search-type" in codes) else None
 
 
-def _told(answer: httpx.Response) -> str:
+def _told(answer: _Answer) -> str:
     """What the server says about it, where that is an OperationOutcome."""
     try:
         outcome = parsing.loads(answer.content)
@@ -217,9 +240,13 @@ def _told(answer: httpx.Response) -> str:
         return ""
     issues = _objects(outcome.get("issue")) if isinstance(outcome, dict) else []
     said = next((issue["diagnostics"] for issue in issues if isinstance(issue.get("diagnostics"), str)), "")
-    return f": {said[:300]}" if said else ""
+    return f": {_line(said)}" if said else ""
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
+def _line(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
+
+
+def _retry_after(answer: _Answer) -> float | None:
     text = answer.headers.get("retry-after", "")
     return min(_LONGEST_PAUSE, float(text)) if text.isascii() and text.isdigit() else None

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 from fhir_gym.errors import WorldError
+from fhir_gym.fhir import parsing
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.store.manifest import YEARS
 from fhir_gym.fhir.store.stamping import clinical_dates, moment_of
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.files import Record
 from fhir_gym.worlds.hospital import NOW
 
-__all__ = ["MOST_PROBLEMS", "Survey", "present"]
+__all__ = ["MOST_PROBLEMS", "RefusedError", "Survey", "present"]
 
 MOST_PROBLEMS = 20
-"""An import gives up after so many."""
+"""So many an error names; it counts the others."""
 
 _QUARTER = timedelta(minutes=15)
 _TYPES = frozenset(RESOURCE_TYPES)
+_ID = re.compile(r"[A-Za-z0-9\-.]{1,64}")
+
+
+class RefusedError(WorldError):
+    """Some resources are unusable, so nothing was imported."""
 
 
 class Survey:
-    """Counts, identities, dates and problems of the records seen."""
+    """Counts, identities, dates and problems of the records seen.
 
-    def __init__(self) -> None:
+    Args:
+        thorough: Also find what the server's parser refuses. An import looks for that once there is any problem, so
+            that its error tells of all; otherwise writing will show.
+    """
+
+    def __init__(self, *, thorough: bool = False) -> None:
+        self._thorough = thorough
+        self._untold = 0
         self.counts: Counter[str] = Counter()
         self.doubles = 0
         self.problems: list[str] = []
@@ -40,7 +56,7 @@ class Survey:
 
     def see(self, record: Record) -> None:
         """Take in one record."""
-        problem = record.problem or _unusable(record.value)
+        problem = record.problem or _unusable(record.value) or (_refusal(record.value) if self._thorough else None)
         if problem:
             self.complain(record.place, problem)
             return
@@ -59,26 +75,27 @@ class Survey:
         self._date(resource, identity)
 
     def complain(self, place: str, problem: str) -> None:
-        """Note a problem; after a score of them, refuse at once."""
-        self.problems.append(f"{place}: {problem}")
-        if len(self.problems) >= MOST_PROBLEMS:
-            self.refuse()
+        """Note a problem, or count it where there are many."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(f"{place}: {problem}")
+        else:
+            self._untold += 1
 
     def refuse(self) -> None:
         """Raise if there was any problem."""
         if self.problems:
-            more = " (there may be more)" if len(self.problems) >= MOST_PROBLEMS else ""
-            raise WorldError(
-                f"nothing was imported, {len(self.problems)} problems{more}:\n  " + "\n  ".join(self.problems)
-            )
+            number = len(self.problems) + self._untold
+            rest = [f"and {self._untold:,} more"] if self._untold else []
+            told = "1 problem" if number == 1 else f"{number:,} problems"
+            raise RefusedError(f"nothing was imported, {told}:\n  " + "\n  ".join([*self.problems, *rest]))
 
     def _date(self, resource: Resource, identity: str) -> None:
         meta = resource.get("meta")
         updated = moment_of(meta.get("lastUpdated")) if isinstance(meta, dict) else None
-        if updated and (self.updated is None or updated > self.updated):
+        if updated and updated.year in YEARS and (self.updated is None or updated > self.updated):
             self.updated = updated
         for element, moment in clinical_dates(resource):
-            possible = updated is None or moment <= updated
+            possible = moment.year in YEARS and (updated is None or moment <= updated)
             if possible and (self.newest is None or moment > self.newest[0]):
                 self.newest = moment, f"{identity} {element}"
 
@@ -88,9 +105,24 @@ def _unusable(value: Json) -> str | None:
         return "not a JSON object"
     kind = value.get("resourceType")
     if not isinstance(kind, str) or kind not in _TYPES:
-        return f"not an R4 resource: resourceType is {kind!r}"
+        return f"not an R4 resource: resourceType is {_short(kind)}"
     if not isinstance(value.get("id"), str) or not value["id"]:
         return f"a {kind} without an id"
+    if not _ID.fullmatch(value["id"]):
+        return f"a {kind} whose id {_short(value['id'])} is no FHIR id: up to 64 letters, digits, '-' and '.'"
+    return None
+
+
+def _short(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _refusal(resource: Resource) -> str | None:
+    try:
+        parsing.normalise(resource)
+    except FhirError as error:
+        return f"{resource['resourceType']}/{resource['id']}: {error.diagnostics}"
     return None
 
 

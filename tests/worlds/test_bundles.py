@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -89,4 +90,11 @@ def test_what_cannot_be_imported(tmp_path: Path, content: Any, complaint: str) -
 def test_broken_file(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(WorldError, match=r"x\.json: not JSON"):
+        worlds.import_bundles(tmp_path)
+
+
+def test_a_document_too_long_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fhir_gym.worlds.files._DOCUMENT_BYTES", 1000)
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"[" + b" " * 5000))
+    with pytest.raises(WorldError, match=r"x\.json\.gz: longer than the 1,000 bytes a Bundle may have"):
         worlds.import_bundles(tmp_path)

@@ -124,17 +124,80 @@ def test_bad_lines_are_named_and_nothing_is_imported(tmp_path: Path) -> None:
 
 def test_resources_the_server_refuses_are_named(tmp_path: Path) -> None:
     source = write(tmp_path / "p.ndjson", PATIENT, {"resourceType": "Patient", "id": "b", "gender": "no such gender"})
-    with pytest.raises(WorldError, match=r"1 problems:\n  p.ndjson:2: .*no such gender"):
+    with pytest.raises(WorldError, match=r"1 problem:\n  p.ndjson:2: .*no such gender"):
         worlds.import_ndjson(source, out=tmp_path / "w.sqlite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.ndjson"]
 
 
-def test_gives_up_after_twenty(tmp_path: Path) -> None:
+def test_names_twenty_problems_and_counts_the_others(tmp_path: Path) -> None:
     source = tmp_path / "p.ndjson"
     source.write_text("{\n" * 1000)
-    with pytest.raises(WorldError, match=r"20 problems \(there may be more\)") as caught:
+    with pytest.raises(WorldError, match=r"1,000 problems:(\n  p.*){20}\n  and 980 more$") as caught:
         worlds.import_ndjson(source)
     assert str(caught.value).count("p.ndjson:") == 20
+
+
+def test_all_kinds_of_problems_are_found_in_one_pass(tmp_path: Path) -> None:
+    """What the reader, the survey and the server's own parser refuse."""
+    source = write(
+        tmp_path / "p.ndjson",
+        {"resourceType": "Patient", "id": "a", "gender": "no such gender"},
+        {"resourceType": "Patient", "id": "two words"},
+        {"resourceType": "Patient", "id": "../../up"},
+        {"resourceType": "Patient", "id": "x" * 65},
+        {"resourceType": "Patient", "id": "b", "birthDate": "yesterday"},
+    )
+    with pytest.raises(WorldError, match="5 problems") as caught:
+        worlds.import_ndjson(source)
+    places = [line.split(": ")[0].strip() for line in str(caught.value).splitlines()[1:]]
+    assert places == [f"p.ndjson:{number}" for number in range(1, 6)]
+    assert "p.ndjson:2: a Patient whose id 'two words' is no FHIR id" in str(caught.value)
+
+
+def test_elements_that_are_dropped_are_listed(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "p.ndjson",
+        PATIENT | {"shoeSize": 44, "name": [{"family": "Doe", "nick": "D"}, {"nick": "J"}]},
+        {"resourceType": "Patient", "id": "b", "shoeSize": {"left": 44}},
+    )
+    reports: list[ImportReport] = []
+    with worlds.import_ndjson(source, out=tmp_path / "w.sqlite", on_report=reports.append) as world:
+        assert "shoeSize" not in (world.read("Patient", "b") or {})
+    assert reports[0].altered == 2 and reports[0].altered_examples == ("Patient/a", "Patient/b")
+    assert reports[0].dropped == {"Patient.shoeSize": 2, "Patient.name.nick": 1, "Patient.name": 1}
+
+
+def test_a_line_too_long_is_one_problem_among_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fhir_gym.worlds.files.MOST_BODY_BYTES", 1000)
+    source = tmp_path / "p.ndjson"
+    source.write_bytes(b'"' + b"x" * 5000 + b'"\n\n[]\n' + b"y" * 3000)
+    with pytest.raises(WorldError, match="3 problems") as caught:
+        worlds.import_ndjson(source)
+    assert "p.ndjson:1: longer than the 1,000 bytes" in str(caught.value)
+    assert "p.ndjson:3: not a JSON object" in str(caught.value)
+    assert "p.ndjson:4: longer than" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", [b"\n", b'{"resourceType": "Patient", "id": "a"}\n'])
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    monkeypatch.setattr("fhir_gym.worlds.files._UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr("fhir_gym.worlds.files._MOST_RATIO", 10)
+    source = tmp_path / "p.ndjson.gz"
+    source.write_bytes(gzip.compress(line * (2_000_000 // len(line))))
+    with pytest.raises(WorldError, match=r"p\.ndjson\.gz:[0-9]+: cannot be read: it unpacks to more than"):
+        worlds.import_ndjson(source)
+
+
+def test_deep_nesting_is_a_problem(tmp_path: Path) -> None:
+    source = tmp_path / "p.ndjson"
+    source.write_bytes(b'{"a":' * 100_000 + b"\n" + b"[" * 100_000 + b"]" * 100_000 + b"\n" + b"9" * 100_000)
+    with pytest.raises(WorldError, match="3 problems"):
+        worlds.import_ndjson(source)
+
+
+def test_the_end_of_time_is_no_present(tmp_path: Path) -> None:
+    now, _ = now_of(PATIENT, observation("o", effectiveDateTime="9999-12-31T23:59:59Z", issued="2022-01-01T00:00:00Z"))
+    assert now.year == 2022
 
 
 def test_truncated_gzip(tmp_path: Path) -> None:

@@ -302,6 +302,26 @@ def test_types_of_another_version_are_left_out(tmp_path: Path, pauses: list[floa
         ({"first": [capability()]}, "is not answered by a Bundle"),
         ({"first": [bundle({"resourceType": "Group", "id": "g"})]}, "is no Patient"),
         ({"first": PAGES["first"], "more": [bundle(patient(2), next="?page=2")]}, "names itself as the next page"),
+        (
+            {"first": PAGES["first"], "more": [bundle(patient(2), next="?page=3"), bundle(patient(3), next="?page=2")]},
+            "pages of Patient at .* never end: after 3 pages, .* comes again",
+        ),
+        (
+            {"first": PAGES["first"], "more": [bundle(patient(2), next=f"?page={n}") for n in range(3, 40)]},
+            "never end: the last 10 brought nothing new",
+        ),
+        (
+            {"first": PAGES["first"], "more": [bundle(next=f"?page={n}") for n in range(3, 40)]},
+            "never end: the last 10 brought nothing new",
+        ),
+        (
+            {
+                "first": PAGES["first"],
+                "more": [bundle(*(patient(400 * n + m) for m in range(400)), next=f"?page={n + 3}") for n in range(9)],
+            },
+            r"never end: more than 1,004 resources have come",
+        ),
+        ({"metadata": [Response(b"x", headers={"content-encoding": "zstd"})]}, "an encoding that was not asked for"),
         ({"first": PAGES["first"], "more": [Response(status_code=410)]}, "forgot the search for Patient 3 times"),
         ({"first": [Response(status_code=410)]}, "is not there"),
         ({"first": [bundle({"resourceType": "Patient"})]}, "a Patient without an id"),

@@ -21,6 +21,7 @@ from fhir_gym.fhir.store.schema import (
     FORMAT,
     MAIN,
     MANIFEST,
+    MOST_BODY_BYTES,
     PAGE_BYTES,
     index_statements,
     table_statements,
@@ -28,10 +29,14 @@ from fhir_gym.fhir.store.schema import (
 from fhir_gym.fhir.store.stamping import last_update, milliseconds, moment_of
 from fhir_gym.types import Resource
 
-__all__ = ["WorldBuilder"]
+__all__ = ["UnusableResourceError", "WorldBuilder"]
 
 _FIRST_ID = 1000  # HAPI's id sequence starts here
 _BATCH = 2000
+
+
+class UnusableResourceError(WorldError):
+    """A resource that no server would store as it is."""
 
 
 class WorldBuilder:
@@ -103,18 +108,23 @@ class WorldBuilder:
             The resource as stored.
 
         Raises:
-            WorldError: The resource is unusable, a duplicate, or the disk is full.
+            UnusableResourceError: The resource cannot be stored.
+            WorldError: It is a duplicate, or the disk is full.
         """
         kind, ident = resource.get("resourceType"), resource.get("id")
         try:
             stored = parsing.normalise(resource)
         except FhirError as error:
-            raise WorldError(f"{kind}/{ident}: {error.diagnostics}") from error
+            raise UnusableResourceError(f"{kind}/{ident}: {error.diagnostics}") from error
         if not isinstance(ident, str) or not ident:
-            raise WorldError(f"a {kind} without an id cannot be stored")
+            raise UnusableResourceError(f"a {kind} without an id cannot be stored")
         kind = str(stored["resourceType"])
         version, updated = self._stamp(stored)
         body = parsing.dumps(stored)
+        if len(body) > MOST_BODY_BYTES:
+            raise UnusableResourceError(
+                f"{kind}/{ident}: its {len(body):,} bytes are more than the {MOST_BODY_BYTES:,} a resource may have"
+            )
         self._rid += 1
         rid = self._rid
         try:

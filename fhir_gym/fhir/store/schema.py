@@ -18,6 +18,7 @@ __all__ = [
     "FORMAT",
     "MAIN",
     "MANIFEST",
+    "MOST_BODY_BYTES",
     "OVERLAY",
     "PAGE_BYTES",
     "Row",
@@ -35,6 +36,9 @@ FORMAT = 2
 
 PAGE_BYTES = 16_384
 """Size of a world file's pages: resources are about 1 KB, and larger pages waste less at their ends."""
+
+MOST_BODY_BYTES = 16 * 1024 * 1024
+"""Most bytes of one resource in a world file."""
 
 MANIFEST = "CREATE TABLE main.manifest(body TEXT NOT NULL)"
 """The table that says what the file is; only a world has it."""
