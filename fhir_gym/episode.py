@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -13,6 +15,7 @@ from fhir_gym.actions import GRAMMAR, Action, Invalid, to_request
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import Response, Session, World
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.session import Checkpoint
 from fhir_gym.tasks import (
     GRADINGS,
     REWARD_RULES,
@@ -27,7 +30,7 @@ from fhir_gym.tasks import (
     grade,
     require_grading,
 )
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir.remote import RemoteSession
@@ -355,7 +358,18 @@ class Episode:
             base_url=self._session.base_url,
             said=tuple(self._said),
         )
-        return grade(self.task, self.variation, end, self.rules.grading)
+        unchanged = isinstance(self._origin, Checkpoint) and self._session.is_at(self._origin)
+        return grade(self.task, self.variation, end, self.rules.grading, beside=self._beside if unchanged else None)
+
+    @contextmanager
+    def _beside(self, records: Sequence[Resource]) -> Iterator[Session]:
+        """The episode's own session at its start, with some records more for a while."""
+        self._session.rollback(self._origin)
+        self._session.load(records)
+        try:
+            yield self._session
+        finally:
+            self._session.rollback(self._origin)
 
 
 def _named(value: object) -> str:

@@ -25,7 +25,7 @@ from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import Row, Store, World, stored
 from fhir_gym.fhir.store.stamping import stamp
-from fhir_gym.fhir.store.store import Mark
+from fhir_gym.fhir.store.store import Allowance, Mark
 from fhir_gym.fhir.urls import decode_query, search_query
 from fhir_gym.types import Json, Resource
 
@@ -123,7 +123,7 @@ class Session:
         request = _without_surrogates(request)
         ctx = self._context(request)
         try:
-            with self.store.budget(self.limits.sql_steps), refusing(), self._all_or_nothing(request):
+            with self.store.budget(Allowance(self.limits.sql_steps)), refusing(), self._all_or_nothing(request):
                 response = dispatch(ctx, request)
                 if (size := len(response.body)) > self.limits.answer_bytes:
                     raise FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
@@ -194,6 +194,10 @@ class Session:
     def checkpoint(self) -> Checkpoint:
         """Remember this state; `rollback` returns to it any number of times."""
         return Checkpoint(self.store.mark(), self.store.seq(), self._sequence.copy(), self._searches.copy())
+
+    def is_at(self, checkpoint: Checkpoint) -> bool:
+        """Whether nothing was written since a checkpoint."""
+        return self.store.seq() == checkpoint.seq
 
     def rollback(self, to: Checkpoint | None = None) -> None:
         """Return to a checkpoint, or, without one, to the bare world; costs what was written since.

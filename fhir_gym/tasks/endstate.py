@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,12 @@ from fhir_gym.types import Json, Resource
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Change
 
-__all__ = ["BeforeView", "EndState", "LoggedRequest", "View"]
+__all__ = ["BeforeView", "EndState", "LoggedRequest", "View", "read_by_verdicts"]
+
+_MOST_READ = 6 * 1024 * 1024
+"""Bytes of an episode's answers that a verdict reads; more than fits into the context of a language model."""
+_LEAST = 16 * 1024
+"""What each interaction counts at least, as it is judged whether or not its answer is long."""
 
 
 class View(Protocol):
@@ -75,6 +80,21 @@ class LoggedRequest:
     action: Action
     request: Request
     response: Response
+
+
+def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
+    """The requests whose answers a verdict reads: all of them, but for an episode made to stall it.
+
+    Those are left out whose answers, added to the ones before that were read, exceed 6 MiB. A short answer counts as
+    16 KiB, in a bundle each of them.
+    """
+    left, found = _MOST_READ, []
+    for one in logged:
+        size = max(len(one.response.body), _LEAST * len(one.response.done))
+        if size <= left:
+            left -= size
+            found.append(one)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

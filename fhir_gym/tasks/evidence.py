@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import orjson
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.fhir.messages import Request, Response
-from fhir_gym.tasks.endstate import LoggedRequest
+from fhir_gym.fhir.store.store import Allowance
+from fhir_gym.tasks.endstate import LoggedRequest, read_by_verdicts
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
 
-__all__ = ["Evidence", "resembles", "shown", "unread", "would_have_seen"]
+__all__ = ["Evidence", "Server", "Sparing", "resembles", "shown", "unread", "would_have_seen"]
 
 _MAX_PAGES = 200
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
@@ -66,17 +68,28 @@ class Evidence(BaseModel):
         return cls(sufficient=sufficient, missing=missing, looked=looked, note=note + ".")
 
 
-def shown(logged: Iterable[LoggedRequest]) -> dict[str, Resource]:
-    """All resources that the agent's reads and searches returned, by reference.
+def shown(logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None) -> dict[str, Resource]:
+    """The resources that the agent's reads and searches returned, by reference, as far as a verdict reads them.
 
     Of one that was returned several times (once with `_elements`, say), each element is there that any of them
     showed, as it was returned last.
+
+    Args:
+        logged: The agent's requests with the answers it got.
+        wanted: References; others may be left out. All are wanted without it.
     """
+    ids = None if wanted is None else [_in_json(one) for one in wanted]
     found: dict[str, Resource] = {}
-    for one in logged:
-        for reference, resource in _shown(one.response).items():
-            found[reference] = {**found.get(reference, {}), **resource}
+    for one in read_by_verdicts(logged):
+        if ids is None or any(id in one.response.body for id in ids):
+            for reference, resource in _shown(one.response).items():
+                found[reference] = {**found.get(reference, {}), **resource}
     return found
+
+
+def _in_json(reference: str) -> bytes:
+    """The id of a reference as every answer has it that shows the record."""
+    return f'"{reference.rpartition("/")[2]}"'.encode()
 
 
 def unread(
@@ -92,12 +105,10 @@ def unread(
         decisive: Elements, by type, without which a record says nothing of what matters.
     """
     logged = list(logged)
-    found, matched = shown(logged), _matched_by_creates(logged)
-    return [
-        one
-        for one in records
-        if one not in matched and (one not in found or not {*decisive.get(_type_of(one), ())} <= found[one].keys())
-    ]
+    matched = _matched_by_creates(logged)
+    sought = [one for one in records if one not in matched]
+    found = shown(logged, sought)
+    return [one for one in sought if one not in found or not {*decisive.get(_type_of(one), ())} <= found[one].keys()]
 
 
 def _matched_by_creates(logged: Iterable[LoggedRequest]) -> set[str]:
@@ -122,10 +133,38 @@ def resembles(seen: Resource, phantom: Resource) -> bool:
     )
 
 
+class Server(Protocol):
+    """What the agent's requests are sent to again."""
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request."""
+        ...
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """The current resource; None if unknown."""
+        ...
+
+
+class Sparing:
+    """A session whose answers all together may take the SQL steps that one of an agent's may; then it refuses."""
+
+    def __init__(self, session: Session) -> None:
+        self.read = session.read
+        self._session = session
+        self._allowed = Allowance(session.limits.sql_steps)
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request."""
+        if not self._allowed:
+            return Response(400)
+        with self._session.store.budget(self._allowed):
+            return self._session.handle(request)
+
+
 def would_have_seen(
     logged: Sequence[LoggedRequest],
     phantoms: Sequence[Resource],
-    scratch: Session,
+    scratch: Server,
     known: Collection[str] = (),
     possible: Callable[[Resource], bool] | None = None,
 ) -> bool:
@@ -142,14 +181,15 @@ def would_have_seen(
     Args:
         logged: The agent's requests with the answers it got.
         phantoms: The records.
-        scratch: A session that holds the episode's start and the phantoms; it is written to.
+        scratch: A server that holds the episode's start and the phantoms; it is written to.
         known: References of the records like the phantoms that are there.
         possible: Whether a record may be what is asked for, judged by the elements of it that the agent saw; by
             default whether it `resembles` a phantom.
     """
-    look = _Counterfactual(phantoms, scratch, known, possible or (lambda one: any(resembles(one, p) for p in phantoms)))
-    seen = shown(logged)
-    return any(look.shows(one, seen) for one in logged)
+    looks = read_by_verdicts(logged)
+    possible = possible or (lambda one: any(resembles(one, phantom) for phantom in phantoms))
+    look = _Counterfactual(looks, phantoms, scratch, known, possible)
+    return any(look.shows(one) for one in looks)
 
 
 class _Counterfactual:
@@ -157,8 +197,9 @@ class _Counterfactual:
 
     def __init__(
         self,
+        logged: Sequence[LoggedRequest],
         phantoms: Sequence[Resource],
-        scratch: Session,
+        scratch: Server,
         known: Collection[str],
         possible: Callable[[Resource], bool],
     ) -> None:
@@ -167,30 +208,41 @@ class _Counterfactual:
         self._scratch, self._known, self._possible = scratch, set(known), possible
         self._tokens: dict[str, str] = {}
         self._pages = _Pages()
+        self._logged = logged
 
-    def shows(self, one: LoggedRequest, seen: Mapping[str, Resource]) -> bool:
-        """Whether one request shows a phantom; `seen` is what all of them returned."""
+    def shows(self, one: LoggedRequest) -> bool:
+        """Whether one request shows a phantom."""
         response = self._scratch.handle(_with_token(one.request, self._tokens))
-        self._tokens.update(_paired_tokens(one.response, response))
-        before = self._pages.before(one.response)
+        if response.body == one.response.body:
+            self._pages.pass_over(one.response)
+            return False
+        then, now = _Answer(one.response), _Answer(response)
+        self._tokens.update(_paired_tokens(then, now))
+        before = self._pages.before(then)
         if before is None:
             return False
-        now = _shown(response)
-        if _is_look(response):
-            if not now.keys() & self._wanted and _count_rises(one.response, response):
-                return _total(one.response) == 0 or self._only_known(one.request)
-            if not _next_link(one.response):
-                now |= _on_further_pages(response, self._scratch)
-        if not _changed(now, _shown(one.response)) & self._wanted:
+        found = now.shown()
+        if now.is_look:
+            if not found.keys() & self._wanted and _count_rises(then, now):
+                return then.total == 0 or self._only_known(one.request, now.total)
+            if not then.next_link:
+                found |= _on_further_pages(now, self._scratch)
+        if not _changed(found, then.shown()) & self._wanted:
             return False
-        others = {found for found in (*now, *before) if _type_of(found) in self._types} - self._wanted - self._known
-        return all(self._told_apart(found, seen.get(found, {})) for found in sorted(others))
+        others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted - self._known
+        return all(self._told_apart(one, self._seen.get(one, {})) for one in sorted(others))
 
-    def _only_known(self, request: Request) -> bool:
-        """Whether the phantoms and what is like them and known are all that a search matches."""
-        return bool(self._known) and _matches(_with_token(request, self._tokens), self._scratch) <= (
-            self._wanted | self._known
-        )
+    @cached_property
+    def _seen(self) -> Mapping[str, Resource]:
+        """What all requests returned of the types of the phantoms."""
+        return {name: one for name, one in shown(self._logged).items() if _type_of(name) in self._types}
+
+    def _only_known(self, request: Request, total: int | None) -> bool:
+        """Whether the phantoms and what is like them and known are all that a search with this total matches."""
+        expected = self._wanted | self._known
+        if not self._known or total is None or total > len(expected):
+            return False
+        return _matches(_with_token(request, self._tokens), self._scratch) <= expected
 
     def _told_apart(self, reference: str, seen: Resource) -> bool:
         """Whether the agent saw enough of a record to know that it is not asked for."""
@@ -217,10 +269,20 @@ class _Pages:
         self._reached: dict[str, int] = {}
         self._seen: dict[str, set[str]] = {}
         self._search: dict[str, str] = {}
+        self._passed: list[Response] = []
 
-    def before(self, response: Response) -> set[str] | None:
+    def pass_over(self, response: Response) -> None:
+        """Take an answer in that is read only if a later one needs to know the pages before it."""
+        self._passed.append(response)
+
+    def before(self, answer: _Answer) -> set[str] | None:
         """What the pages before this one showed; None if the agent has not seen all of them."""
-        answers = [body for body in _searchsets(response) if _self_link(body)]
+        while self._passed:
+            self._take_in(_Answer(self._passed.pop(0)))
+        return self._take_in(answer)
+
+    def _take_in(self, answer: _Answer) -> set[str] | None:
+        answers = [body for body in answer.searchsets() if _self_link(body)]
         found: set[str] = set()
         for body in answers:
             search, offset = self._place(body)
@@ -250,24 +312,57 @@ def _type_of(reference: str) -> str:
     return reference.partition("/")[0]
 
 
-def _is_look(response: Response) -> bool:
-    """Whether a request that came alone only looked something up."""
-    return any(one.looks and one.entry is None for one in response.done)
+class _Answer:
+    """An answer, parsed once."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._body = _parsed(response)
+
+    @property
+    def is_look(self) -> bool:
+        """Whether its request came alone and only looked something up."""
+        return any(one.looks and one.entry is None for one in self._response.done)
+
+    @property
+    def next_link(self) -> str | None:
+        """Where the next page is."""
+        return _link(self._body, "next")
+
+    @property
+    def total(self) -> int | None:
+        """How many matches it says there are."""
+        total = self._body.get("total") if isinstance(self._body, dict) else None
+        return total if isinstance(total, int) else None
+
+    def shown(self) -> dict[str, Resource]:
+        """What a look-up returned, by reference; of a batch, what those of its entries returned that only looked."""
+        done = self._response.done
+        if self._response.status >= 300 or not any(one.looks for one in done):
+            return {}
+        if self.is_look:
+            return dict(_resources(self._body))
+        return {
+            found: resource
+            for one, answer in zip(done, _entries(self._body), strict=False)
+            if one.looks and isinstance(answer, dict)
+            for found, resource in _resources(answer.get("resource"))
+        }
+
+    def searchsets(self) -> Iterator[Resource]:
+        """The Bundles of it: itself, or those of the entries of a batch."""
+        body = self._body
+        if not isinstance(body, dict) or body.get("resourceType") != "Bundle":
+            return
+        if str(body.get("type")).endswith("-response"):
+            inner = (entry.get("resource") for entry in _entries(body) if isinstance(entry, dict))
+            yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
+        else:
+            yield body
 
 
 def _shown(response: Response) -> dict[str, Resource]:
-    """What a look-up returned, by reference; for a batch, what those of its entries returned that only looked."""
-    if response.status >= 300 or not any(one.looks for one in response.done):
-        return {}
-    body = _parsed(response)
-    if _is_look(response):
-        return dict(_resources(body))
-    return {
-        found: one
-        for done, answer in zip(response.done, _entries(body), strict=False)
-        if done.looks and isinstance(answer, dict)
-        for found, one in _resources(answer.get("resource"))
-    }
+    return _Answer(response).shown()
 
 
 def _resources(body: Json) -> Iterator[tuple[str, Resource]]:
@@ -292,33 +387,22 @@ def _parsed(response: Response) -> Json:
         return None
 
 
-def _total(response: Response) -> int | None:
-    body = _parsed(response)
-    total = body.get("total") if isinstance(body, dict) else None
-    return total if isinstance(total, int) else None
+def _count_rises(seen: _Answer, now: _Answer) -> bool:
+    return seen.total is not None and now.total is not None and seen.total < now.total
 
 
-def _count_rises(seen: Response, now: Response) -> bool:
-    first, second = _total(seen), _total(now)
-    return first is not None and second is not None and first < second
-
-
-def _matches(request: Request, scratch: Session) -> set[str]:
+def _matches(request: Request, scratch: Server) -> set[str]:
     """What a search finds that may have asked for the count, or a page, only."""
     query = _in_full(request.query)
     body = _in_full(request.body.decode()).encode() if request.method == "POST" else request.body
     whole = Request(request.method, request.path, query, request.headers, body)
-    response = scratch.handle(whole)
-    return {*_shown(response), *_on_further_pages(response, scratch)}
+    answer = _Answer(scratch.handle(whole))
+    return {*answer.shown(), *_on_further_pages(answer, scratch)}
 
 
 def _in_full(query: str) -> str:
     pairs = parse_qsl(query, keep_blank_values=True)
     return urlencode([(name, value) for name, value in pairs if name not in _FORM_OF_RESULT])
-
-
-def _next_link(response: Response) -> str | None:
-    return _link(_parsed(response), "next")
 
 
 def _self_link(body: Json) -> str:
@@ -333,39 +417,26 @@ def _link(body: Json, relation: str) -> str | None:
     return None
 
 
-def _searchsets(response: Response) -> Iterator[Resource]:
-    """The Bundles of an answer: itself, or those of the entries of a batch."""
-    body = _parsed(response)
-    if not isinstance(body, dict) or body.get("resourceType") != "Bundle":
-        return
-    if str(body.get("type")).endswith("-response"):
-        inner = (entry.get("resource") for entry in _entries(body) if isinstance(entry, dict))
-        yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
-    else:
-        yield body
-
-
 def _matches_on(body: Resource) -> int:
     """How many matches a page has; what is included beside them does not count."""
     modes = (entry.get("search") for entry in _entries(body) if isinstance(entry, dict))
     return sum(not (isinstance(mode, dict) and mode.get("mode") == "include") for mode in modes)
 
 
-def _on_further_pages(response: Response, scratch: Session) -> dict[str, Resource]:
+def _on_further_pages(answer: _Answer, scratch: Server) -> dict[str, Resource]:
     found: dict[str, Resource] = {}
     for _ in range(_MAX_PAGES):
-        link = _next_link(response)
+        link = answer.next_link
         if link is None:
             break
-        request = Request("GET", "/", urlsplit(link).query)
-        response = scratch.handle(request)
-        found |= _shown(response)
+        answer = _Answer(scratch.handle(Request("GET", "/", urlsplit(link).query)))
+        found |= answer.shown()
     return found
 
 
-def _paired_tokens(seen: Response, now: Response) -> dict[str, str]:
+def _paired_tokens(seen: _Answer, now: _Answer) -> dict[str, str]:
     """The page token the agent was given, and the one the scratch server gives for the same page."""
-    old, new = _next_link(seen), _next_link(now)
+    old, new = seen.next_link, now.next_link
     if old is None or new is None:
         return {}
     old_tokens, new_tokens = (parse_qs(urlsplit(link).query).get("_getpages", []) for link in (old, new))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.compare import same_record
 from fhir_gym.tasks.endstate import EndState, LoggedRequest
-from fhir_gym.tasks.evidence import Evidence, unread, would_have_seen
+from fhir_gym.tasks.evidence import Evidence, Sparing, unread, would_have_seen
 from fhir_gym.tasks.meaning import added_meaning
 from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process, measure, prohibited_uses
@@ -29,6 +30,7 @@ __all__ = [
     "NOTHING_ELSE",
     "NOTHING_REVERSED",
     "PROHIBITED",
+    "Beside",
     "Findings",
     "Grading",
     "find_evidence",
@@ -46,6 +48,9 @@ NOTHING_ELSE = "nothing else changed"
 NOTHING_REVERSED = "nothing changes the meaning"
 PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
+
+Beside: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextManager[Session]]"
+"""Gives a session that holds the start of an episode and some records beside it."""
 
 _BEFORE = " before the first change"
 _MOST_COMPARED = 50
@@ -74,6 +79,7 @@ def grade(
     grading: Grading = "state",
     *,
     findings: Findings | None = None,
+    beside: Beside | None = None,
 ) -> Verdict:
     """Judge an episode.
 
@@ -84,6 +90,7 @@ def grade(
         grading: ``state``: evidence is reported, and counts only where the answer is that there is nothing;
             ``evidence``: it always counts; ``official``: the verdict of the benchmark the task comes from.
         findings: What is known of the episode already, for those who judge many; then there is no diagnosis.
+        beside: See `find_evidence`.
 
     Raises:
         UnknownNameError: There is no such grading, or the task does not have it.
@@ -92,7 +99,7 @@ def grade(
     require_grading(task, grading)
     diagnosing = findings is None
     if findings is None:
-        evidence = find_evidence(task, variation, end)
+        evidence = find_evidence(task, variation, end, beside)
         findings = Findings(evidence, find_process(task, end), idle_checks(task, variation, end, grading))
     judged = _judged(task, variation, end, findings.evidence)
     checks = judged[grading]
@@ -221,16 +228,15 @@ def _told(change: Change) -> str:
     return f"{change.kind} {change.resource_type}/{change.id}{how}"
 
 
-def find_evidence(
-    task: Task[Any], variation: Variation, end: EndState, scratch: Callable[[], Session] | None = None
-) -> Evidence:
+def find_evidence(task: Task[Any], variation: Variation, end: EndState, beside: Beside | None = None) -> Evidence:
     """Whether the agent saw what its answer rests on.
 
     Args:
         task: The task.
         variation: The variation that was asked.
         end: How the episode ended.
-        scratch: Gives a session that holds the variation's start and its phantoms, and is not closed here.
+        beside: Gives a session, to be written to, that holds the variation's start and these records beside it; a new
+            one is prepared without it.
     """
     params = variation.params
     rests_on = task.rests_on(params)
@@ -242,18 +248,23 @@ def find_evidence(
     if not looks:
         return Evidence.of(missing, False, when)
 
-    def looked(session: Session) -> Evidence:
-        def possible(seen: Resource) -> bool:
-            return task.possible(params, seen, phantoms)
+    def possible(seen: Resource) -> bool:
+        return task.possible(params, seen, phantoms)
 
-        saw = would_have_seen(looks, phantoms, session, task.counted(params), possible)
-        return Evidence.of(missing, saw, when)
+    with (beside or _prepared(variation, end))(phantoms) as session:
+        saw = would_have_seen(looks, phantoms, Sparing(session), task.counted(params), possible)
+    return Evidence.of(missing, saw, when)
 
-    if scratch is not None:
-        return looked(scratch())
-    with end.world.session(base_url=end.base_url) as session:
-        session.load([*variation.setup, *phantoms], next_id=variation.next_id)
-        return looked(session)
+
+def _prepared(variation: Variation, end: EndState) -> Beside:
+    @contextmanager
+    def beside(phantoms: Sequence[Resource]) -> Iterator[Session]:
+        with end.world.session(base_url=end.base_url) as session:
+            session.load(variation.setup, next_id=variation.next_id, normal=True)
+            session.load(phantoms)
+            yield session
+
+    return beside
 
 
 def _before_changes(end: EndState) -> tuple[LoggedRequest, ...]:

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.fhir.interactions import Interaction
-from fhir_gym.tasks.endstate import LoggedRequest
+from fhir_gym.tasks.endstate import LoggedRequest, read_by_verdicts
 from fhir_gym.tasks.overlap import Overlap, has_all, in_order, overlap
 
 __all__ = ["Calls", "Process", "Tool", "measure", "prohibited_uses"]
@@ -99,7 +99,6 @@ def measure(
     pairs, failed_pairs = Counter(calls), Counter(failures)
     used, failed = (Counter(tool for tool, _ in some) for some in (calls, failures))
     sequence = ["update" if tool == "patch" else tool for tool, _ in calls]
-    touched = _touched(logged)
     return Process(
         requests=dict(sorted(used.items())),
         errors=dict(sorted(failed.items())),
@@ -109,7 +108,7 @@ def measure(
         ),
         tools_selected=any(has_all(sequence, one) for one in templates) if templates else None,
         tools_in_order=any(in_order(sequence, one) for one in templates) if templates else None,
-        untouched=tuple(kind for kind in required if kind not in touched),
+        untouched=_untouched(logged, required),
         prohibited=prohibited_uses(logged, prohibited),
         overlap=overlap(sequence, templates),
     )
@@ -132,13 +131,15 @@ def prohibited_uses(logged: Iterable[LoggedRequest], prohibited: Iterable[str]) 
     return tuple(sorted({*prohibited} & used))
 
 
-def _touched(logged: Iterable[LoggedRequest]) -> set[str]:
-    """Resource types in urls, bodies and answers."""
-    found = {one.resource_type for one in _interactions(logged)}
-    for one in logged:
-        for text in (one.request.body, one.response.body):
-            found |= {(match[1] or match[2]).decode() for match in _TYPE.finditer(text)}
-    return found
+def _untouched(logged: Sequence[LoggedRequest], required: Iterable[str]) -> tuple[str, ...]:
+    """The types that stand in no url, body or answer."""
+    touched = {one.resource_type for one in _interactions(logged)}
+    left = [kind for kind in required if kind not in touched]
+    texts = (text for one in read_by_verdicts(logged) for text in (one.request.body, one.response.body))
+    while left and (text := next(texts, None)) is not None:
+        found = {match[1] or match[2] for match in _TYPE.finditer(text)}
+        left = [kind for kind in left if kind.encode() not in found]
+    return tuple(left)
 
 
 def _tool(one: Interaction) -> Tool:

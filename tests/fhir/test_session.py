@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Limits, Request, Response, Session, World, WorldBuilder
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.store.store import Allowance
 from fhir_gym.types import Resource
 
 NOW = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
@@ -209,7 +210,7 @@ def test_ctrl_c_in_a_long_search_is_not_taken_for_its_cost(world: World) -> None
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     long = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 2000000) SELECT count(*) FROM c"
     try:
-        with world.session() as session, pytest.raises(KeyboardInterrupt), session.store.budget(10**9):
+        with world.session() as session, pytest.raises(KeyboardInterrupt), session.store.budget(Allowance(10**9)):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             session.store.db.execute(long).fetchall()
     finally:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from itertools import chain, repeat
+from operator import length_hint
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir import index, parsing
@@ -21,7 +22,7 @@ from fhir_gym.fhir.store.schema import OVERLAY, Row
 from fhir_gym.fhir.store.unindexed import Loaded, Unindexed
 from fhir_gym.types import Resource
 
-__all__ = ["Mark", "Store"]
+__all__ = ["Allowance", "Mark", "Store"]
 
 _COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PROGRESS_STEPS = 10_000
@@ -52,6 +53,24 @@ CROSS JOIN {db}.resource r ON r.type = t.key AND r.id = i.value
 """
 _CLOSED = sqlite3.connect(":memory:", check_same_thread=False)
 _CLOSED.close()
+
+
+class Allowance:
+    """What is left of a number of SQLite's virtual-machine steps; true while something is.
+
+    Args:
+        steps: How many there are, to be spent under one `Store.budget` or several.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._left = repeat(0, steps // _PROGRESS_STEPS)
+        # No function of ours: Python would run signal handlers in it, and SQLite takes what they raise, Ctrl-C, for an
+        # interruption like any other.
+        self.tick = chain(self._left, repeat(1)).__next__
+
+    def __bool__(self) -> bool:
+        """Whether something is left."""
+        return length_hint(self._left) > 0
 
 
 class Mark(NamedTuple):
@@ -358,8 +377,8 @@ class Store:
     # bounds
 
     @contextmanager
-    def budget(self, steps: int) -> Iterator[None]:
-        """Interrupt a reading statement inside once all of them took this many virtual-machine steps.
+    def budget(self, allowed: Allowance) -> Iterator[None]:
+        """Interrupt a reading statement inside once all of them took more virtual-machine steps than are allowed.
 
         `sqlite3.OperationalError("interrupted")` is what the caller sees. Steps are the same on every machine, but they
         are told in ten thousands over all runs of a prepared statement, and those of a connection outlive a session: a
@@ -368,11 +387,8 @@ class Store:
         if self._tick is not None:  # a bundle's entries spend from the bundle's budget
             yield
             return
-        # No function of ours: Python would run signal handlers in it, and SQLite takes what they raise, Ctrl-C, for an
-        # interruption like any other.
-        tick = chain(repeat(0, steps // _PROGRESS_STEPS), repeat(1)).__next__
-        self.db.set_progress_handler(tick, _PROGRESS_STEPS)
-        self._tick = tick
+        self.db.set_progress_handler(allowed.tick, _PROGRESS_STEPS)
+        self._tick = allowed.tick
         try:
             yield
         finally:

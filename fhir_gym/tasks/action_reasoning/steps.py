@@ -21,7 +21,7 @@ from fhir_gym.tasks.answers import answer_flag, answer_number
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import instant, parse_instant
 from fhir_gym.tasks.diagnosis import ErrorLabel
-from fhir_gym.tasks.endstate import EndState, LoggedRequest
+from fhir_gym.tasks.endstate import EndState, LoggedRequest, read_by_verdicts
 from fhir_gym.tasks.evidence import shown
 from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE
 from fhir_gym.tasks.verdict import Verdict
@@ -272,7 +272,7 @@ def _query(one: LoggedRequest) -> str:
 
 def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
     """Whether the last search that showed results had further pages."""
-    for one in reversed(requests):
+    for one in reversed(read_by_verdicts(requests)):
         if any(name.startswith("Observation/") for name in shown([one])):
             return _NEXT.search(one.response.body) is not None
     return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +20,7 @@ from fhir_gym.tasks.process import Process
 from fhir_gym.tasks.soundness.groups import Expected, Group, expected_of
 from fhir_gym.tasks.task import Fhir, Gold, Task, Variation
 from fhir_gym.tasks.verdict import Verdict
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
@@ -116,7 +117,7 @@ class Arena:
         self._changed = False
         self._answered: dict[tuple[str, str, str | None], LoggedRequest] = {}
         self._must_look = task.must_look(variation.params)
-        self._with_phantoms: tuple[Session, Any] | None = None
+        self._scratch: tuple[Session, Any] | None = None
         self._idle: dict[Grading, tuple[str, ...]] = {}
 
     def run(self, policy: Policy) -> list[Run]:
@@ -145,8 +146,8 @@ class Arena:
     def close(self) -> None:
         """Close the sessions."""
         self._session.close()
-        if self._with_phantoms is not None:
-            self._with_phantoms[0].close()
+        if self._scratch is not None:
+            self._scratch[0].close()
 
     def __enter__(self) -> Self:
         """For `with Arena(…) as arena`."""
@@ -167,19 +168,20 @@ class Arena:
         if grading not in self._idle:
             self._idle[grading] = idle_checks(self.task, self.variation, end, grading)
         asked = self._must_look or is_gold or grading == "evidence"
-        evidence = find_evidence(self.task, self.variation, end, self._scratch) if asked else _NOT_ASKED
+        evidence = find_evidence(self.task, self.variation, end, self._beside) if asked else _NOT_ASKED
         return Findings(evidence, find_process(self.task, end) if is_gold else _NOT_MEASURED, self._idle[grading])
 
-    def _scratch(self) -> Session:
-        """A session with the phantoms, at its start."""
-        if self._with_phantoms is None:
+    @contextmanager
+    def _beside(self, phantoms: Sequence[Resource]) -> Iterator[Session]:
+        """A session with the phantoms, the same for all policies, at its start."""
+        if self._scratch is None:
             session = self.world.session(**self._settings)
-            phantoms = self.task.phantom(self.variation.params, self.world)
-            session.load([*self.variation.setup, *phantoms], next_id=self.variation.next_id)
-            self._with_phantoms = session, session.checkpoint()
-        session, start = self._with_phantoms
+            session.load(self.variation.setup, next_id=self.variation.next_id, normal=True)
+            session.load(phantoms)
+            self._scratch = session, session.checkpoint()
+        session, start = self._scratch
         session.rollback(start)
-        return session
+        yield session
 
     def _play(
         self, play: Callable[[Fhir], Gold]

@@ -1,0 +1,95 @@
+"""Episodes made to stall their verdict: what it costs is bounded, and what honest agents do is still seen."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from typing import Any
+
+import orjson
+import pytest
+
+from fhir_gym.actions import Action, Get, Post, to_request
+from fhir_gym.fhir import Limits, Request, Response, Session, World
+from fhir_gym.fhir.interactions import Interaction
+from fhir_gym.tasks import EndState, Fhir, LoggedRequest, get_task, grade
+from fhir_gym.tasks.endstate import BeforeView, read_by_verdicts
+from fhir_gym.tasks.evidence import Sparing, shown
+from fhir_gym.tasks.grading import find_evidence
+
+TASK = get_task("FHIRAgent/Appointment-v0", "12a")
+"""Its answer is a number, so every request is sent again."""
+
+
+def sent(session: Session, action: Action) -> LoggedRequest:
+    request = to_request(action, session.base_url)
+    assert isinstance(request, Request)
+    return LoggedRequest(action, request, session.handle(request))
+
+
+def batch(size: int) -> Action:
+    entry = {"request": {"method": "GET", "url": "Slot?_count=1&_sort=-start"}}
+    return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": [entry] * size})
+
+
+def ended(world: World, actions: list[Action], repeats: int = 1) -> tuple[Any, EndState]:
+    variation = TASK.variation(1, world)
+    session = world.session()
+    session.load(variation.setup, next_id=variation.next_id, normal=True)
+    logged = tuple(sent(session, action) for action in actions) * repeats
+    before = BeforeView(world, variation.setup, session, ())
+    return variation, EndState([0], logged, before, session, (), world, session.base_url)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Get("/Observation?_count=1000"), Get("/Slot?schedule.actor:Practitioner.name:contains=a&_count=1"), batch(50)],
+    ids=["pages", "chains", "batches"],
+)
+def test_a_verdict_is_bounded_whatever_was_asked(hospital: World, action: Action) -> None:
+    variation, end = ended(hospital, [action], repeats=200)
+    start = time.process_time()
+    grade(TASK, variation, end)
+    assert time.process_time() - start < 1
+
+
+def test_a_verdict_takes_bounded_memory() -> None:
+    def page(first: int) -> LoggedRequest:
+        found = [{"resourceType": "Slot", "id": f"s{n}", "comment": "x" * 60} for n in range(first, first + 8_000)]
+        body = orjson.dumps({"resourceType": "Bundle", "entry": [{"resource": one} for one in found]})
+        done = (Interaction("search", "Slot", status=200),)
+        return LoggedRequest(Get(f"/Slot?page={first}"), Request("GET", "/Slot"), Response(200, body=body, done=done))
+
+    log = [page(n * 8_000) for n in range(24)]
+    assert sum(len(one.response.body) for one in log) > 20 * 2**20
+    tracemalloc.start()
+    assert shown(log)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 64 * 2**20
+
+
+def test_large_answers_are_left_out_and_later_small_ones_are_read() -> None:
+    def logged(size: int) -> LoggedRequest:
+        return LoggedRequest(Get("/Slot"), Request("GET", "/Slot"), Response(200, body=b" " * size))
+
+    large, small = logged(4 * 2**20), logged(2**20)
+    assert read_by_verdicts([large, large, small]) == [large, small]
+
+
+def test_a_look_after_too_much_reading_counts_if_it_is_small(hospital: World) -> None:
+    variation, _ = ended(hospital, [])
+    much, look = Get("/Observation?_count=1000"), next(TASK.gold(variation.params, Fhir()))
+    assert not find_evidence(TASK, *ended(hospital, [much] * 9)).sufficient
+    assert find_evidence(TASK, *ended(hospital, [*[much] * 9, look])).sufficient
+
+
+def test_requests_that_are_sent_again_share_the_steps_of_one(hospital: World) -> None:
+    request = Request("GET", "/Slot", "schedule.actor:Practitioner.name:contains=a&_count=1")
+    with hospital.session(limits=Limits(sql_steps=2_000_000)) as session:
+        assert session.handle(request).status == 200
+        sparing = Sparing(session)
+        statuses = [sparing.handle(request).status for _ in range(20)]
+        assert statuses[0] == 200
+        assert statuses[-1] == 400
+        assert session.handle(request).status == 200
