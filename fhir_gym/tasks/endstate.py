@@ -20,7 +20,7 @@ __all__ = ["BeforeView", "EndState", "LoggedRequest", "View", "read_by_verdicts"
 
 _MOST_READ = 6 * 1024 * 1024
 """Bytes of an episode's answers that a verdict reads; more than fits into the context of a language model."""
-_LEAST = 16 * 1024
+_LEAST = 24 * 1024
 """What each interaction counts at least, as it is judged whether or not its answer is long."""
 
 
@@ -86,7 +86,7 @@ def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     """The requests whose answers a verdict reads: all of them, but for an episode made to stall it.
 
     Those are left out whose answers, added to the ones before that were read, exceed 6 MiB. A short answer counts as
-    16 KiB, in a bundle each of them.
+    24 KiB, in a bundle each of them.
     """
     left, found = _MOST_READ, []
     for one in logged:
