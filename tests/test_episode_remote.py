@@ -19,7 +19,6 @@ from fhir_gym.fhir.http import create_app
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.remote import RemoteSession
 from fhir_gym.rollouts import run
-from fhir_gym.tasks import task_keys
 from fhir_gym.types import Resource
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -52,7 +51,7 @@ def _total(server: str, query: str) -> int:
     return int(httpx.get(f"{server}/{query}").json()["total"])
 
 
-@pytest.mark.parametrize("task", task_keys(ENV_ID))
+@pytest.mark.parametrize("task", ["01", "02b", "11a", "15a"])
 def test_gold_succeeds_and_idle_does_not(hospital: World, server: str, task: str) -> None:
     for agent, reward in (("gold", 1.0), ("idle", 0.0)):
         (rollout,) = run(ENV_ID, agent, tasks=task, variations=0, world=hospital, fhir_server=server)

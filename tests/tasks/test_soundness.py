@@ -48,15 +48,15 @@ def problems(report: TaskReport) -> str:
 
 @pytest.fixture(scope="module")
 def on_hospital(hospital: World) -> SoundnessReport:
-    """All tasks, a few variations of each; the slow tests try 20."""
-    return check(hospital, PACKS, variations=[0, 1, 1_000], workers=2)
+    """All tasks, one variation of each; the slow tests try more."""
+    return check(hospital, PACKS, variations=[1_000], workers=2)
 
 
 @pytest.mark.parametrize(("env", "key"), TASKS)
 def test_tasks_are_sound(env: str, key: str, on_hospital: SoundnessReport) -> None:
     (report,) = [one for one in on_hospital.tasks if (one.env, one.task) == (env, key)]
     assert not report.failures, problems(report)
-    assert report.tallies["gold"].passed == report.variations == 3
+    assert report.tallies["gold"].passed == report.variations == 1
     assert report.gold_steps <= 15
     assert all(report.tallies[group].runs > 0 for group in ALWAYS)
     if report.kind == "action":
@@ -71,14 +71,14 @@ def test_no_constant_answer_pays(on_hospital: SoundnessReport) -> None:
 
 @pytest.mark.parametrize(("env", "key"), TASKS)
 def test_tasks_are_sound_in_a_small_world(env: str, key: str, tiny_world: World) -> None:
-    report = check_task(get_task(env, key), tiny_world, [0, 1, 1_000])
+    report = check_task(get_task(env, key), tiny_world, [1])
     assert not report.failures, problems(report)
-    assert report.tallies["gold"].passed == 3
+    assert report.tallies["gold"].passed == 1
 
 
 @pytest.mark.slow
-def test_twenty_variations_are_sound_and_every_check_is_needed(hospital: World) -> None:
-    report = check(hospital, PACKS, variations=[*range(10), *range(1_000, 1_010)], workers=2)
+def test_ten_variations_are_sound_and_every_check_is_needed(hospital: World) -> None:
+    report = check(hospital, PACKS, variations=[*range(5), *range(1_000, 1_005)], workers=2)
     assert report.sound, "\n".join([*report.problems, *(problems(one) for one in report.tasks if not one.sound)])
     assert all(report.best_constant(env)[1] <= 0.01 for env in PACKS)
 

@@ -38,7 +38,7 @@ def mini() -> Iterator[World]:
 @pytest.fixture(scope="module")
 def tallies(mini: World, tmp_path_factory: pytest.TempPathFactory) -> dict[type[Lazy], Tally]:
     path = tmp_path_factory.mktemp("cases") / "tasks.json"
-    write_cases(path, generate(mini, per_family=60))
+    write_cases(path, generate(mini, per_family=30))
     return dict(zip(LAZY, confusion(mini, task_file=path), strict=True))
 
 
@@ -81,7 +81,7 @@ def test_the_confusion_table_is_diagonal(tallies: dict[type[Lazy], Tally]) -> No
 
 @pytest.mark.parametrize("agent", [SaysNone, Constant, AlwaysOrders, NeverOrders], ids=lambda agent: agent.__name__)
 def test_what_reads_only_the_prompt_never_wins(agent: type[Lazy], tallies: dict[type[Lazy], Tally]) -> None:
-    assert tallies[agent].tried > 30 and tallies[agent].solved == 0
+    assert tallies[agent].tried >= 30 and tallies[agent].solved == 0
 
 
 @pytest.mark.parametrize(

