@@ -1,14 +1,19 @@
 """fhir_gym: environments in which LLM agents do real tasks on an embedded FHIR R4 server.
 
 Importing it registers the env ids with Gymnasium. Everything else is loaded when it is first used.
+
+Attributes:
+    __version__: Version of this package.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fhir_gym.envs.registration import SHIPPED, register_envs
+from fhir_gym.plugins import PACKS, plugins
+from fhir_gym.registration import SHIPPED, is_env_id, register_envs
 
 if TYPE_CHECKING:
     from fhir_gym import agents, envs, fhir, rollouts, tasks, worlds
@@ -17,8 +22,11 @@ if TYPE_CHECKING:
     from fhir_gym.rollouts import read_rollouts, run, write_rollouts
     from fhir_gym.tasks import get_task, task_keys
 
+    __version__: str
+
 __all__ = [
     "Episode",
+    "__version__",
     "agents",
     "envs",
     "fhir",
@@ -47,6 +55,8 @@ _MODULES = frozenset({"agents", "envs", "fhir", "rollouts", "tasks", "worlds"})
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for."""
+    if name == "__version__":
+        return version("fhir-gym")
     if name in _MODULES:
         return import_module(f"fhir_gym.{name}")
     if name not in _HOMES:
@@ -59,4 +69,13 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _register_installed() -> None:
+    """Register the packs of other distributions: by the entry point's name, or else by what it registers."""
+    names = plugins(PACKS)
+    register_envs(*(name for name in names if is_env_id(name)))
+    if not all(is_env_id(name) for name in names):
+        import_module("fhir_gym.tasks").packs()
+
+
 register_envs(*SHIPPED)
+_register_installed()

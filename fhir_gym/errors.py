@@ -15,6 +15,8 @@ __all__ = [
     "FhirGymError",
     "InfraError",
     "MissingExtraError",
+    "PluginError",
+    "PluginWarning",
     "RecordError",
     "TaskError",
     "UnknownNameError",
@@ -75,6 +77,14 @@ class TaskError(FhirGymError):
 
 class RecordError(FhirGymError):
     """A rollout record cannot be read or written."""
+
+
+class PluginError(FhirGymError):
+    """Something that another distribution adds, or a module that a user names, is of no use."""
+
+
+class PluginWarning(UserWarning):
+    """The same, where it was not asked for: the rest works."""
 
 
 class MissingExtraError(FhirGymError, ImportError):

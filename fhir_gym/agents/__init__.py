@@ -2,7 +2,7 @@
 
 from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.conversation import Conversation, opening
-from fhir_gym.agents.factory import AGENTS, make_agent
+from fhir_gym.agents.factory import AGENTS, agent_names, make_agent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
 from fhir_gym.agents.local import LocalAgent
@@ -41,6 +41,7 @@ __all__ = [
     "Room",
     "ScriptedAgent",
     "Usage",
+    "agent_names",
     "make_agent",
     "opening",
     "require_agent",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -13,12 +13,16 @@ from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
 from fhir_gym.agents.local import LocalAgent
-from fhir_gym.agents.protocol import Agent
+from fhir_gym.agents.protocol import Agent, require_agent
 from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.scripted import ScriptedAgent
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import AgentError, FhirGymError, UnknownNameError, WrongTypeError
+from fhir_gym.plugins import AGENTS as GROUP
+from fhir_gym.plugins import find_object, load, plugins
 
-__all__ = ["AGENTS", "make_agent"]
+__all__ = ["AGENTS", "agent_names", "make_agent"]
+
+Maker = Callable[..., Any]
 
 AGENTS: Mapping[str, Callable[..., Agent]] = MappingProxyType(
     {
@@ -33,40 +37,95 @@ AGENTS: Mapping[str, Callable[..., Agent]] = MappingProxyType(
 """What makes an agent, by name."""
 
 
+def agent_names() -> tuple[str, ...]:
+    """The names of agents, sorted: those that are shipped, and those that are installed."""
+    return tuple(sorted({*AGENTS, *plugins(GROUP)}))
+
+
 def make_agent(name: str, /, **settings: Any) -> Agent:
-    """An agent by name.
+    """An agent by name; one that only converses, as `run` takes it too, if that is what is named.
 
     Args:
-        name: One of `AGENTS`.
-        settings: Arguments of its class.
+        name: One of `agent_names`; or ``module:name`` of a class of agents, of a function that makes one, or of a
+            function of the observation (its first parameter is called so) that gives the action.
+        settings: Arguments of the class or function that makes it.
 
     Raises:
-        UnknownNameError: There is no such agent or setting.
-        FhirGymError: A setting is missing, or of another type.
+        UnknownNameError: There is no such agent, module or setting.
+        PluginError: What another distribution or a module adds fails when it is imported.
+        AgentError: An agent's own code fails when it is made.
+        FhirGymError: A setting is missing, or of another type; or what is named is no agent.
 
     Example:
         >>> make_agent("random", finish=0.1).name
         'random'
     """
-    if name not in AGENTS:
-        raise UnknownNameError("agent", name, AGENTS)
-    maker = AGENTS[name]
+    if name in AGENTS:
+        return cast(Agent, _made(name, AGENTS[name], settings))
+    installed = plugins(GROUP)
+    if name in installed:
+        found = load(installed[name])
+    elif ":" in name:
+        found = find_object(name)
+    else:
+        raise UnknownNameError("agent", name, agent_names())
+    if callable(found) and _is_policy(found):
+        return ScriptedAgent(_Policy(found), name=found.__name__)
+    try:
+        return cast(Agent, require_agent(_made(name, found, settings) if callable(found) else found))
+    except WrongTypeError as error:
+        raise WrongTypeError(f"{name} makes no agent: {error}") from error
+
+
+class _Policy:
+    """A function of the observation alone, for `ScriptedAgent`."""
+
+    def __init__(self, function: Callable[..., str]) -> None:
+        self._function = function
+        self._takes_step = len(inspect.signature(function).parameters) > 1
+        self.__qualname__ = function.__qualname__
+
+    def __call__(self, observation: str, step: int) -> str:
+        return self._function(observation, step) if self._takes_step else self._function(observation)
+
+
+def _is_policy(found: Maker) -> bool:
+    parameters = [] if inspect.isclass(found) else list(inspect.signature(found).parameters)
+    return parameters[:1] == ["observation"]
+
+
+def _made(name: str, maker: Maker, settings: Mapping[str, Any]) -> Any:
+    """What a class or function makes of settings that fit."""
     parameters = inspect.signature(maker).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {one.name: one for one in parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
     for setting in settings:
-        if setting not in parameters:
-            raise UnknownNameError(f"setting of agent {name}", setting, parameters)
-    for parameter in parameters.values():
+        if setting not in named and not takes_any:
+            raise UnknownNameError(f"setting of agent {name}", setting, named)
+    for parameter in named.values():
         if parameter.default is parameter.empty and parameter.name not in settings:
             raise FhirGymError(f"agent {name} needs a value for {parameter.name}")
     _check_types(name, maker, settings)
-    return maker(**settings)
+    try:
+        return maker(**settings)
+    except FhirGymError:
+        raise
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise AgentError(f"agent {name} cannot be made: {what}") from error
 
 
-def _check_types(name: str, maker: Callable[..., Agent], settings: Mapping[str, Any]) -> None:
+def _check_types(name: str, maker: Maker, settings: Mapping[str, Any]) -> None:
     """Refuse values of another type, as texts from a command line may be; their range is the agent's to check."""
-    hints = get_type_hints(maker.__init__)
+    try:
+        hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    except NameError:  # of names that only type checkers import nothing can be said
+        return
     for setting, value in settings.items():
-        kind: TypeAdapter[Any] = TypeAdapter(hints[setting], config=ConfigDict(strict=True))
+        if setting not in hints:
+            continue
+        config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+        kind: TypeAdapter[Any] = TypeAdapter(hints[setting], config=config)
         try:
             kind.validate_python(value)
         except ValidationError as error:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -57,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     command = get_command(app)
     try:
         # Not `app()`: it prints a usage error in six lines, and nothing at all for Ctrl-C.
-        with command.make_context("fhir-gym", list(sys.argv[1:] if argv is None else argv)) as context:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        with _surroundings(), command.make_context("fhir-gym", arguments) as context:
             command.invoke(context)
         sys.stdout.flush()
     except typer.Exit as left:
@@ -84,6 +88,21 @@ def _line(error: Exception) -> str:
     if isinstance(error, OSError):  # a file the user named, or a full disk
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
     return f"{type(error).__name__}: {error} (a bug of fhir_gym; with FHIR_GYM_DEBUG=1 it is a traceback)"
+
+
+@contextmanager
+def _surroundings() -> Iterator[None]:
+    """Modules of the current folder can be named, after what is installed; a warning is a line."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        yield
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    note(f"warning: {message}", style="yellow")
 
 
 def _leave(message: str, code: int, *, show: BaseException | None = None) -> NoReturn:

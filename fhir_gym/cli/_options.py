@@ -9,7 +9,27 @@ import typer
 
 __all__ = ["AGENT_SETTINGS", "EnvArgument", "JsonOption", "OwnWorldOption", "WorldOption", "agent_settings", "names"]
 
-EnvArgument = Annotated[str, typer.Argument(metavar="ENV_ID", help="Environment, e.g. FHIRAgent/Appointment-v0.")]
+
+def _one_pack(text: str) -> str:
+    """The env id a user names, after the module that registers it was imported."""
+    if "/" in text and ":" not in text:  # what is no module is looked up later, by whoever needs it
+        return text
+    from fhir_gym.tasks import find_packs
+
+    found = find_packs(text)
+    if len(found) > 1:
+        raise typer.BadParameter(f"{text} registers {', '.join(found)}; name one as {text}:{found[0]}")
+    return found[0]
+
+
+EnvArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV_ID",
+        callback=_one_pack,
+        help="Environment, e.g. FHIRAgent/Appointment-v0; or the module that registers one.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WorldOption = Annotated[str, typer.Option(help="Name of a world (see `worlds list`) or path of a world file.")]
 OwnWorldOption = Annotated[

@@ -18,7 +18,12 @@ __all__ = ["rollout"]
 
 def rollout(
     env_id: EnvArgument,
-    agent: Annotated[str, typer.Option(help="chat, gold, idle, local, random or scripted.")] = "gold",
+    agent: Annotated[
+        str,
+        typer.Option(
+            help="chat, gold, idle, local, random, scripted, an agent that is installed, or your own: module:Class."
+        ),
+    ] = "gold",
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="A setting of the agent; may be repeated.")
     ] = None,

@@ -24,12 +24,15 @@ app = typer.Typer(help="The tasks: list them, show one as an agent gets it, prov
 
 @app.command("list")
 def list_(
-    env_id: Annotated[str | None, typer.Argument(help="One environment; all of them if not given.")] = None,
+    env_id: Annotated[
+        str | None, typer.Argument(help="An environment, or a module that registers some; all if not given.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tasks of an environment, or of all."""
     from fhir_gym import tasks
 
+    chosen = tasks.find_packs(env_id) if env_id else tasks.packs()
     listed = [
         {
             "env": pack,
@@ -43,7 +46,7 @@ def list_(
             "phrasings": len(task.prompts),
             "held_out": task.key in tasks.HELD_OUT.get(pack, ()),
         }
-        for pack in ([env_id] if env_id else tasks.packs())
+        for pack in chosen
         for task in (tasks.get_task(pack, key) for key in tasks.task_keys(pack))
     ]
     if as_json:
@@ -132,7 +135,9 @@ def show(
 
 @app.command()
 def check(
-    env_ids: Annotated[list[str] | None, typer.Argument(help="Environments; all of them if not given.")] = None,
+    env_ids: Annotated[
+        list[str] | None, typer.Argument(help="Environments, or modules that register them; all if not given.")
+    ] = None,
     tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
     variations: Annotated[
         str, typer.Option(help="How many variations of each task, or which: 0-199,1000-1099.")
@@ -156,7 +161,7 @@ def check(
     if not tried:
         raise typer.BadParameter("at least one variation is needed", param_hint="--variations")
     reports = []
-    for name, chosen in soundness.by_world(env_ids or None, tasks=names(tasks), world=world).items():
+    for name, chosen in soundness.by_world(_packs(env_ids), tasks=names(tasks), world=world).items():
         with progress(f"Building {name}") as update:
             opened = worlds.load(name, progress=update)
         with opened, progress(f"Checking on {name}") as update:
@@ -185,7 +190,9 @@ def check(
 
 @app.command()
 def probe(
-    env_ids: Annotated[list[str] | None, typer.Argument(help="Environments; all of them if not given.")] = None,
+    env_ids: Annotated[
+        list[str] | None, typer.Argument(help="Environments, or modules that register them; all if not given.")
+    ] = None,
     tasks: Annotated[str | None, typer.Option(help="Keys of tasks, separated by commas; all if not given.")] = None,
     train: Annotated[
         int | None, typer.Option(min=20, help="Training variations; 200 if not given, 400 if slow.")
@@ -212,7 +219,7 @@ def probe(
     usual = SLOW if slow else QUICK
     effort = Effort(train or usual.train, test or usual.test, strict=slow)
     found: list[TaskProbe] = []
-    for name, chosen in soundness.by_world(env_ids or None, tasks=names(tasks), world=world).items():
+    for name, chosen in soundness.by_world(_packs(env_ids), tasks=names(tasks), world=world).items():
         with progress(f"Building {name}") as update:
             opened = worlds.load(name, progress=update)
         with opened, progress(f"Probing on {name}") as update:
@@ -230,6 +237,13 @@ def probe(
             _explain_probe(task)
     if not report.sound:
         raise typer.Exit(1)
+
+
+def _packs(named: list[str] | None) -> list[str] | None:
+    """The packs that arguments name, each once; None for all."""
+    from fhir_gym.tasks import find_packs
+
+    return list(dict.fromkeys(pack for text in named or () for pack in find_packs(text))) or None
 
 
 def _explain_probe(task: TaskProbe) -> None:

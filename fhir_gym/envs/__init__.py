@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fhir_gym.envs.registration import register_envs
+from fhir_gym.registration import register_envs
 
 if TYPE_CHECKING:
     from fhir_gym.envs.env import FHIREnv

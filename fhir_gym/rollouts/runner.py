@@ -25,6 +25,7 @@ from fhir_gym.rollouts.files import completed
 from fhir_gym.rollouts.plan import Job, Plan, plan
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.tasks import Grading, RewardRule
+from fhir_gym.tasks.registry import pack_for_workers, take_packs
 
 __all__ = ["run"]
 
@@ -169,7 +170,8 @@ def _serial(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter) -
 def _parallel(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter, workers: int) -> Iterator[Rollout]:
     # Spawned, not forked: SQLite connections and threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(todo, agent, world))
+    packed = pack_for_workers([todo.env_id])
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(todo, agent, world, packed))
     pending: deque[Future[Rollout]] = deque()
     jobs = iter(todo.jobs)
     try:
@@ -208,8 +210,9 @@ def _require_portable(agent: Agent) -> None:
 _worker: tuple[Plan, Agent, World] | None = None
 
 
-def _start_worker(todo: Plan, agent: Agent, world: World) -> None:
+def _start_worker(todo: Plan, agent: Agent, world: World, packed: bytes) -> None:
     global _worker
+    take_packs(packed)
     _worker = todo, agent, world
     # Ctrl-C reaches the whole process group: the main process stops the run, workers end the episode they are in.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -16,6 +16,7 @@ from fhir_gym.tasks.params import Params
 from fhir_gym.tasks.process import Process
 from fhir_gym.tasks.registry import (
     default_world,
+    find_packs,
     find_task,
     get_task,
     packs,
@@ -60,6 +61,7 @@ __all__ = [
     "appointment",
     "choose_tasks",
     "default_world",
+    "find_packs",
     "find_task",
     "genetic_testing",
     "get_experiment",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -10,23 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.errors import TaskError, UnknownNameError
+from fhir_gym.plugins import import_by_name
+from fhir_gym.registration import register_envs
+from fhir_gym.tasks.installed import load_installed
 from fhir_gym.tasks.task import Task
 
 __all__ = [
     "DEFAULT_WORLD",
     "Reader",
     "default_world",
+    "find_packs",
     "find_task",
     "get_task",
+    "pack_for_workers",
     "packs",
     "register",
     "register_modules",
     "register_reader",
+    "take_packs",
     "task_keys",
     "task_set",
 ]
 
 _TASK_MODULE = re.compile(r"t[0-9]")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 Reader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
 """Makes tasks of a benchmark's own files: the task file and, where there is one, its list of functions."""
@@ -39,23 +47,29 @@ _READERS: dict[str, Reader] = {}
 _WORLDS: dict[str, str] = {}
 
 
-def register(pack_id: str, task: Task[Any]) -> None:
-    """Add a task to a pack; the pack comes into being with its first task.
+def register(pack_id: str, task: Task[Any], *, world: str | None = None) -> None:
+    """Add a task to a pack; the pack comes into being with its first task, and is known to `gymnasium.make`.
 
     Args:
         pack_id: Env id of the pack (``"FHIRAgent/Appointment-v0"``).
         task: The task; it belongs to one pack only.
+        world: Name of the world the pack is done in where nobody names one; None to leave that as it is.
 
     Raises:
-        TaskError: The key is taken, or the task belongs to another pack.
+        TaskError: The key is taken, the task belongs to another pack, or the id is no env id.
     """
+    if isinstance(task, type) or not isinstance(task, Task):
+        raise TaskError(f"register takes a task, such as MyTask(), not {task!r}")
     if task.pack and task.pack != pack_id:
         raise TaskError(f"task {task.key} belongs to {task.pack}, not to {pack_id}")
+    register_envs(pack_id)
     pack = _PACKS.setdefault(pack_id, {})
     if task.key in pack and type(pack[task.key]) is not type(task):
         raise TaskError(f"{pack_id} has a task {task.key!r} already")
     task.pack = pack_id
     pack[task.key] = task
+    if world is not None:
+        _WORLDS[pack_id] = world
 
 
 def register_modules(pack_id: str, package: str, path: Iterable[str], *, world: str = DEFAULT_WORLD) -> None:
@@ -70,11 +84,10 @@ def register_modules(pack_id: str, package: str, path: Iterable[str], *, world: 
         path: Where its modules are (its ``__path__``).
         world: Name of the world it is done in where nobody names one.
     """
-    _WORLDS[pack_id] = world
     names = sorted(module.name for module in pkgutil.iter_modules(path) if _TASK_MODULE.match(module.name))
     classes: list[type[Task[Any]]] = [one for name in names for one in import_module(f"{package}.{name}").TASKS]
     for one in sorted(classes, key=lambda one: one.key):
-        register(pack_id, one())
+        register(pack_id, one(), world=world)
 
 
 def default_world(env_id: str) -> str:
@@ -88,8 +101,46 @@ def default_world(env_id: str) -> str:
 
 
 def packs() -> tuple[str, ...]:
-    """The env ids, sorted."""
+    """The env ids, sorted: of the packs that are shipped, installed or registered."""
+    load_installed()
     return tuple(sorted(_PACKS))
+
+
+def find_packs(text: str) -> tuple[str, ...]:
+    """The packs a user names: by env id, by ``module:env id``, or by the module or package that registers them.
+
+    Raises:
+        UnknownNameError: There is no such pack or module.
+        PluginError: The module fails when it is imported.
+        TaskError: It registers no tasks.
+    """
+    module, colon, env_id = text.partition(":")
+    if colon:
+        import_by_name(module)
+        _pack(env_id)
+        return (env_id,)
+    if text in _PACKS or not _MODULE.fullmatch(text):
+        _pack(text)
+        return (text,)
+    before = set(_PACKS)
+    try:
+        import_by_name(text)
+    except UnknownNameError as error:
+        raise UnknownNameError("environment or module", text, [*packs(), *error.known]) from error
+    found = tuple(
+        sorted(
+            env
+            for env, pack in _PACKS.items()
+            if env not in before or any(_is_of(task, text) for task in pack.values())
+        )
+    )
+    if not found:
+        raise TaskError(f"module {text} registers no tasks: it should call fhir_gym.tasks.register")
+    return found
+
+
+def _is_of(task: Task[Any], module: str) -> bool:
+    return f"{type(task).__module__}.".startswith(f"{module}.")
 
 
 def task_keys(env_id: str) -> tuple[str, ...]:
@@ -156,7 +207,33 @@ def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
     return tasks[key]
 
 
+def pack_for_workers(env_ids: Iterable[str]) -> bytes:
+    """The tasks of packs, as `take_packs` takes them in a process that may not know them.
+
+    Raises:
+        TaskError: Another process could not import one of their classes.
+    """
+    found = [task for env_id in env_ids for task in _pack(env_id).values()]
+    try:
+        return pickle.dumps(found)
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise TaskError(
+            f"worker processes cannot import all tasks of {', '.join(env_ids)} ({what}): define their classes at the "
+            "top of a module, or use no workers"
+        ) from error
+
+
+def take_packs(packed: bytes) -> None:
+    """Register the tasks of another process that this one does not know yet."""
+    for task in pickle.loads(packed):
+        if task.key not in _PACKS.get(task.pack, {}):
+            register(task.pack, task)
+
+
 def _pack(env_id: str) -> dict[str, Task[Any]]:
     if env_id not in _PACKS:
-        raise UnknownNameError("environment", env_id, _PACKS)
+        load_installed(env_id)
+    if env_id not in _PACKS:
+        raise UnknownNameError("environment", env_id, packs())
     return _PACKS[env_id]

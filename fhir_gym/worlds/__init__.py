@@ -4,10 +4,12 @@ from fhir_gym.worlds.cache import cache_dir
 from fhir_gym.worlds.catalogue import WorldInfo, available
 from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjson, import_server
 from fhir_gym.worlds.loading import Progress, build, load, write
+from fhir_gym.worlds.recipe import Recipe
 
 __all__ = [
     "ImportReport",
     "Progress",
+    "Recipe",
     "WorldInfo",
     "available",
     "build",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,31 +15,12 @@ from fhir_gym.fhir.store.schema import FORMAT
 from fhir_gym.types import Resource
 from fhir_gym.worlds import cohort, hospital
 from fhir_gym.worlds.cache import cache_dir
+from fhir_gym.worlds.installed import installed_worlds
+from fhir_gym.worlds.recipe import Recipe
 
 __all__ = ["RECIPES", "Recipe", "WorldInfo", "available", "cached_path", "imported_path", "imported_worlds"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a named world is generated.
-
-    Attributes:
-        name: Its name.
-        description: What it holds, in one line.
-        version: Version of the generator; another one makes cached files stale.
-        now: The world's present.
-        generate: Gives the resources of a seed.
-        total: How many they are, where that is known beforehand: then they are written as they come, in little memory.
-    """
-
-    name: str
-    description: str
-    version: int
-    now: datetime
-    generate: Callable[[int], Iterable[Resource]]
-    total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +104,16 @@ def imported_worlds() -> dict[str, Path]:
 
 
 def available() -> list[WorldInfo]:
-    """The worlds that can be loaded by name: generated ones first, then imported ones."""
-    found = []
-    for recipe in RECIPES.values():
-        path = cached_path(recipe)
-        found.append(WorldInfo(recipe.name, recipe.description, path, path.exists()))
-    return found + [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
+    """The worlds that can be loaded by name: generated ones first, then imported ones, then those of distributions."""
+    found = [_info(recipe) for recipe in RECIPES.values()]
+    found += [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
+    known = {one.name for one in found}
+    for name, one in installed_worlds().items():
+        if name not in known:
+            found.append(_info(one) if isinstance(one, Recipe) else WorldInfo(name, "installed", one, one.exists()))
+    return found
+
+
+def _info(recipe: Recipe) -> WorldInfo:
+    path = cached_path(recipe)
+    return WorldInfo(recipe.name, recipe.description, path, path.exists())

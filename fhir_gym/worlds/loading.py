@@ -10,9 +10,12 @@ from pathlib import Path
 
 from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.fhir.store import World, WorldBuilder
+from fhir_gym.plugins import WORLDS, plugins
 from fhir_gym.types import Resource
 from fhir_gym.worlds.cache import exclusive, remove_leftovers
-from fhir_gym.worlds.catalogue import RECIPES, Recipe, cached_path, imported_worlds
+from fhir_gym.worlds.catalogue import RECIPES, cached_path, imported_worlds
+from fhir_gym.worlds.installed import installed_world
+from fhir_gym.worlds.recipe import Recipe
 
 __all__ = ["Progress", "build", "load", "load_recipe", "write"]
 
@@ -48,12 +51,15 @@ def load(name_or_path: str | Path, *, progress: Progress | None = None) -> World
     imported = imported_worlds()
     if text in imported and isinstance(name_or_path, str):
         return World.open(imported[text])
+    installed = installed_world(text) if isinstance(name_or_path, str) else None
+    if installed is not None:
+        return load_recipe(installed, progress=progress) if isinstance(installed, Recipe) else World.open(installed)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         raise WorldError(f"{path} is a folder, not a world; `fhir-gym worlds import {path}` makes one of its files")
     if isinstance(name_or_path, Path) or path.exists() or path.name != text or path.suffix == ".sqlite":
         return World.open(path)
-    raise UnknownNameError("world", text, [*RECIPES, *imported])
+    raise UnknownNameError("world", text, [*RECIPES, *imported, *plugins(WORLDS)])
 
 
 def build(name: str, path: str | Path | None = None, *, seed: int = 0, progress: Progress | None = None) -> Path:
@@ -72,8 +78,8 @@ def build(name: str, path: str | Path | None = None, *, seed: int = 0, progress:
         UnknownNameError: No generated world has that name.
         WorldError: The file cannot be written.
     """
-    recipe = RECIPES.get(name)
-    if recipe is None:
+    recipe = RECIPES.get(name) or installed_world(name)
+    if not isinstance(recipe, Recipe):
         raise UnknownNameError("world", name, RECIPES)
     if path is not None:
         return _generate(recipe, Path(path).expanduser(), seed, progress)

@@ -15,9 +15,9 @@ import fhir_gym
 from fhir_gym.agents import make_agent
 from fhir_gym.agents.protocol import Context
 from fhir_gym.envs import FHIREnv
-from fhir_gym.envs.registration import SHIPPED
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
+from fhir_gym.registration import SHIPPED
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 Env = gym.Env[str, str]

@@ -14,7 +14,7 @@ from fhir_gym.actions import Finish
 from fhir_gym.errors import InfraError, UnknownNameError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.processes import end_with_parent
-from fhir_gym.tasks.registry import default_world, get_task, packs, task_keys
+from fhir_gym.tasks.registry import default_world, get_task, pack_for_workers, packs, take_packs, task_keys
 from fhir_gym.tasks.soundness.answers import bears_ids
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
 from fhir_gym.tasks.soundness.constants import always_create, constant_answers, other_variation
@@ -52,7 +52,7 @@ def check(
         env_ids: Packs; all of them if None.
         tasks: Keys of tasks; all of each pack if None.
         variations: Which variations, or how many from 0.
-        workers: Worker processes; 0 to run in this one. They know the packs that ship with this package.
+        workers: Worker processes; 0 to run in this one.
         progress: Told how far it is.
 
     Raises:
@@ -115,7 +115,8 @@ def _here(world: World, chosen: Iterable[Task[Any]], numbers: Sequence[int]) -> 
 def _elsewhere(world: World, chosen: Iterable[Task[Any]], numbers: Sequence[int], workers: int) -> Iterator[TaskReport]:
     # Spawned, not forked: SQLite connections and threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(world,))
+    packed = pack_for_workers(dict.fromkeys(task.pack for task in chosen))
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(world, packed))
     try:
         parts = [
             pool.submit(_work, task.pack, task.key, numbers[start : start + _CHUNK])
@@ -132,8 +133,9 @@ def _elsewhere(world: World, chosen: Iterable[Task[Any]], numbers: Sequence[int]
 _worker: World | None = None
 
 
-def _start_worker(world: World) -> None:
+def _start_worker(world: World, packed: bytes) -> None:
     global _worker
+    take_packs(packed)
     _worker = world
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the main process stops all
     end_with_parent()

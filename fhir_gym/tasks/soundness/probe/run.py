@@ -15,7 +15,7 @@ import numpy as np
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.processes import end_with_parent
-from fhir_gym.tasks.registry import get_task, task_keys
+from fhir_gym.tasks.registry import get_task, pack_for_workers, take_packs, task_keys
 from fhir_gym.tasks.soundness.harness import Progress
 from fhir_gym.tasks.soundness.probe.blind import counts_of, guesses
 from fhir_gym.tasks.soundness.probe.chance import RARE, most_hits
@@ -76,7 +76,7 @@ def probe(
         world: The world.
         chosen: The tasks. Others that share their prompts are looked at too, for the answers are judged together.
         effort: How many variations.
-        workers: Worker processes; 0 to run in this one. They know the packs that ship with this package.
+        workers: Worker processes; 0 to run in this one.
         progress: Told how far it is.
 
     Raises:
@@ -114,7 +114,8 @@ def _elsewhere(
     world: World, pools: Sequence[Sequence[Task[Any]]], effort: Effort, workers: int
 ) -> Iterator[list[TaskProbe]]:
     context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
-    with ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool:
+    packed = pack_for_workers(dict.fromkeys(task.pack for pool in pools for task in pool))
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(packed,)) as pool:
         parts = [pool.submit(_work, world, [(one.pack, one.key) for one in tasks], effort) for tasks in pools]
         try:
             yield from (part.result() for part in parts)
@@ -122,6 +123,11 @@ def _elsewhere(
             raise InfraError("a worker process died, perhaps for want of memory: try fewer workers") from error
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(packed: bytes) -> None:
+    take_packs(packed)
+    end_with_parent()
 
 
 def _work(world: World, names: Sequence[tuple[str, str]], effort: Effort) -> list[TaskProbe]:

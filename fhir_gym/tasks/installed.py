@@ -1,0 +1,58 @@
+"""The packs of other distributions, loaded when they are first asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+
+from fhir_gym.errors import PluginError
+from fhir_gym.plugins import PACKS, broken, load, plugins, warn
+from fhir_gym.registration import is_env_id
+
+__all__ = ["load_installed"]
+
+_tried: set[EntryPoint] = set()
+
+
+def load_installed(env_id: str | None = None) -> None:
+    """Let the packs register their tasks.
+
+    Entry points named after an env id are loaded for that id alone; all others may hold any.
+
+    Args:
+        env_id: The pack that is asked for; None for all.
+
+    Raises:
+        PluginError: The pack that is asked for is of no use. Of others a warning is given, once.
+    """
+    for name, point in plugins(PACKS).items():
+        if point in _tried or (env_id is not None and is_env_id(name) and name != env_id) or _is_begun(point.module):
+            continue
+        _tried.add(point)
+        try:
+            _load(point)
+        except PluginError as error:
+            if name == env_id:
+                _tried.discard(point)
+                raise
+            warn(error)
+
+
+def _is_begun(module: str) -> bool:
+    """Whether a module, or a package it is in, is just being imported: it imported us, and will register by itself."""
+    parts = module.split(".")
+    found = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
+    return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in found)
+
+
+def _load(point: EntryPoint) -> None:
+    """Import the module; call the function, where one is named."""
+    loaded = load(point)
+    if not point.attr:
+        return
+    if not callable(loaded):
+        raise broken(point, "is neither a module nor a function")
+    try:
+        loaded()
+    except Exception as error:
+        raise broken(point, f"fails: {type(error).__name__}: {error}") from error
