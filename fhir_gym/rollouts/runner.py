@@ -212,10 +212,10 @@ _worker: tuple[Plan, Agent, World] | None = None
 
 def _start_worker(todo: Plan, agent: Agent, world: World, packed: bytes) -> None:
     global _worker
-    take_packs(packed)
     _worker = todo, agent, world
     # Ctrl-C reaches the whole process group: the main process stops the run, workers end the episode they are in.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    take_packs(packed)
     end_with_parent()
 
 

@@ -135,9 +135,9 @@ _worker: World | None = None
 
 def _start_worker(world: World, packed: bytes) -> None:
     global _worker
-    take_packs(packed)
     _worker = world
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the main process stops all
+    take_packs(packed)
     end_with_parent()
 
 
