@@ -8,10 +8,12 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn
 
 import typer
@@ -58,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
     command = get_command(app)
+    sys.excepthook = _tell
     try:
         # Not `app()`: it prints a usage error in six lines, and nothing at all for Ctrl-C.
         arguments = list(sys.argv[1:] if argv is None else argv)
@@ -76,6 +79,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         _leave(_line(error), 2 if isinstance(error, _UsageError) else 1, show=error)
     sys.exit(0)
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback; names in its message may hold control characters."""
+    note("".join(traceback.format_exception(error)))
 
 
 def _line(error: Exception) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["err", "fields", "note", "out", "print_json", "print_text", "progress", "table"]
+__all__ = ["err", "fields", "note", "out", "print_json", "print_raw", "print_text", "progress", "table", "visible"]
 
 out = Console(highlight=False, emoji=False)
 """Results."""
@@ -19,41 +20,65 @@ out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 """Everything else: progress, hints, errors."""
 
-_SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\n\t"}
-"""Data and agents' texts may hold control characters; a terminal would obey them."""
+_OBEYED = (
+    *((0x00, 0x1F), (0x7F, 0x9F)),  # control characters: colours, titles, cursor, line ends
+    *((0x061C, 0x061C), (0x200E, 0x200F), (0x202A, 0x202E), (0x2066, 0x2069)),  # the direction of writing
+    *((0x2028, 0x2029), (0xD800, 0xDFFF)),  # line ends of Unicode; halves of characters, which no stream can write
+)
+_ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for a, b in _OBEYED for code in range(a, b + 1)}
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ESCAPES if code != ord("\n")}
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """A text with its control characters written out, so that a terminal shows them instead of obeying them.
+
+    Names of files, worlds and tasks, records, answers of servers and texts of agents may hold any.
+
+    Args:
+        text: The text.
+        keep: Control characters that stay.
+    """
+    return text.translate({code: shown for code, shown in _ESCAPES.items() if chr(code) not in keep})
 
 
 def print_json(value: Any) -> None:
     """Print plain data as indented JSON, the same on a terminal and elsewhere."""
-    out.file.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    out.file.write(text.translate(_JSON_ESCAPES) + "\n")  # in JSON, they stand in strings only
+
+
+def print_raw(text: str) -> None:
+    """Print text of several lines as it is, control characters shown."""
+    out.file.write(visible(text, keep="\n\t"))
 
 
 def print_text(text: str = "", *, style: str | None = None) -> None:
     """Print text as it is: square brackets are no markup, long lines are not cut, control characters are shown."""
-    out.print(text.translate(_SHOWN), style=style, markup=False, soft_wrap=True)
+    out.print(visible(text, keep="\n\t"), style=style, markup=False, soft_wrap=True)
 
 
 def note(text: str, *, style: str | None = None) -> None:
     """Print text on the error stream, as `print_text` does."""
-    err.print(text.translate(_SHOWN), style=style, markup=False, soft_wrap=True)
+    err.print(visible(text, keep="\n\t"), style=style, markup=False, soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table; a column whose cells are all numbers is set right."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    columns = [visible(name) for name in columns]
+    cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     numeric = [all(_is_number(row[at]) for row in cells) and bool(cells) for at in range(len(columns))]
     if out.is_terminal:
-        grid = Table(title=title, title_justify="left", header_style="bold")
+        grid = Table(title=title and Text(visible(title)), title_justify="left", header_style="bold")
         for name, right in zip(columns, numeric, strict=True):
-            grid.add_column(name, justify="right" if right else "left", overflow="fold")
+            grid.add_column(Text(name), justify="right" if right else "left", overflow="fold")
         for row in cells:
-            grid.add_row(*[_escape(cell) for cell in row])
+            grid.add_row(*map(Text, row))
         out.print(grid)
         return
-    widths = [max(len(line[at]) for line in [list(columns), *cells]) for at in range(len(columns))]
+    widths = [max(len(line[at]) for line in [columns, *cells]) for at in range(len(columns))]
     if title:
         print_text(title)
-    for line in [list(columns), *cells]:
+    for line in [columns, *cells]:
         pairs = zip(line, widths, numeric, strict=True)
         print_text("  ".join(cell.rjust(wide) if right else cell.ljust(wide) for cell, wide, right in pairs).rstrip())
 
@@ -62,7 +87,7 @@ def fields(pairs: Sequence[tuple[str, object]]) -> None:
     """Print names and values below each other."""
     wide = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        print_text(f"{name.ljust(wide)}  {value}")
+        print_text(f"{name.ljust(wide)}  {visible(str(value))}")
 
 
 @contextmanager
@@ -73,13 +98,19 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
         A function to call with how many are done, how many there are (0 if unknown), and a text to show behind them.
     """
     told = TextColumn("{task.fields[told]}", markup=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), told)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        told,
+    )
     bars = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-    bar = bars.add_task(label, total=None, told="")
+    bar = bars.add_task(visible(label), total=None, told="")
 
     def update(done: int, total: int, told: str = "") -> None:
         bars.start()
-        bars.update(bar, completed=done, total=total or None, told=told)
+        bars.update(bar, completed=done, total=total or None, told=visible(told))
 
     try:
         yield update
@@ -89,8 +120,3 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
 
 def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).replace(",", "").rstrip(" %").lstrip("-").isdigit() or text in ("", "-")
-
-
-def _escape(text: str) -> str:
-    """Text for Rich, its square brackets taken literally."""
-    return text.replace("[", "\\[")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fhir_gym.cli._console import note, out, print_json, print_text, table
+from fhir_gym.cli._console import note, print_json, print_raw, print_text, table
 from fhir_gym.cli._options import names
 
 __all__ = ["report"]
@@ -43,7 +43,7 @@ def report(
     if wanted is None:
         found = found.brief()
     if markdown:
-        out.file.write(evaluation.markdown(found))
+        print_raw(evaluation.markdown(found))
         return
     for section in evaluation.sections(found):
         table(section.columns, section.rows, title=section.title)

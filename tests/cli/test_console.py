@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import unicodedata
 
 import pytest
 from rich.console import Console
 
 from fhir_gym.cli import _console
+from tests.cli.conftest import Cli
 
 
 def test_table_elsewhere_than_on_a_terminal_is_plain_and_uncut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,3 +72,69 @@ def test_progress_that_never_began_shows_nothing(monkeypatch: pytest.MonkeyPatch
     with _console.progress("Working"):
         pass
     assert "Working" not in screen.getvalue()
+
+
+HOSTILE = "ward\x1b]0;owned\x07\r\x9b31m\u202egnp.exe\u2066\x7f\u2028\udc9b"
+SHOWN = "ward\\x1b]0;owned\\x07\\x0d\\x9b31m\\u202egnp.exe\\u2066\\x7f\\u2028\\udc9b"
+
+
+def obeyed(text: str) -> set[str]:
+    """What a terminal would obey, line ends aside."""
+    own = text.replace("\n", "").replace("\x1b[2K", "").replace("\x1b[?25l", "").replace("\x1b[?25h", "")
+    return {one for one in own if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in "\u202e\u2066"}
+
+
+def test_names_cannot_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _console.print_text(HOSTILE)
+    _console.note(HOSTILE)
+    _console.print_raw(f"{HOSTILE}\n")
+    _console.table((HOSTILE, "n"), [(f"{HOSTILE}\n2", 5)], title=HOSTILE)
+    _console.fields([("name", f"{HOSTILE}\nx")])
+    out, err = capsys.readouterr()
+    assert out.count(SHOWN) == 6
+    assert err == f"{SHOWN}\n"
+    assert obeyed(out) == set()
+
+
+def test_names_cannot_reach_a_terminal_in_tables_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=400, color_system=None)
+    monkeypatch.setattr(_console, "out", console)
+    monkeypatch.setattr(_console, "err", console)
+    _console.table((HOSTILE, "[b]n"), [(f"[red]{HOSTILE}", 5)], title=f"[red]{HOSTILE}")
+    with _console.progress(f"Building [b]{HOSTILE}") as update:
+        update(1, 2, f"[b]{HOSTILE}")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", screen.getvalue())  # of the progress bar
+    assert obeyed(shown) == set()
+    assert shown.count(f"[red]{SHOWN}") == 2
+    assert f"[b]{SHOWN}" in shown
+
+
+def test_json_is_the_same_value_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    _console.print_json({HOSTILE: [HOSTILE, "Zoë"]})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {HOSTILE: [HOSTILE, "Zoë"]}
+    assert obeyed(out) == set()
+    assert "Zoë" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("worlds", "info", HOSTILE),
+        ("worlds", "import", f"no-such-{HOSTILE}"),
+        ("tasks", "list", HOSTILE),
+        ("tasks", "show", "FHIRAgent/Appointment-v0", HOSTILE),
+        ("report", f"{HOSTILE}.jsonl"),
+        ("rollout", HOSTILE),
+        ("dataset", f"{HOSTILE}.jsonl", "--out", "x.jsonl", "--format", HOSTILE),
+        (HOSTILE,),
+        ("worlds", "list", f"--{HOSTILE}"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]).partition("ward")[0],
+)
+def test_errors_show_names_without_obeying_them(cli: Cli, arguments: tuple[str, ...]) -> None:
+    outcome = cli(*arguments)
+    assert outcome.code in (1, 2)
+    assert "ward" in outcome.err
+    assert obeyed(outcome.out + outcome.err) == set()
