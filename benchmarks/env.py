@@ -1,22 +1,28 @@
 """How fast environments step and reset: `python -m benchmarks.env [--observations N] [--quick]`.
 
-Each line is one figure. Times are of `gymnasium.Env` calls in one process, prompt and answer texts included.
+Each line is one figure. Times are of `gymnasium.Env` calls in one process, prompt and answer texts included; `unit_us`
+is the machine unit (`benchmarks._measure`), `units` the figure in units. A gold episode goes from the reset to a
+variation never seen before over the reference solution's steps to the verdict; its figure is processor time, the mean
+over a pack's tasks.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from statistics import mean, median
 
 import gymnasium as gym
 
 import fhir_gym
+from benchmarks._gold import gold_episodes
 from benchmarks._measure import Report, measure
 from benchmarks.large_world import large_world
 from fhir_gym import worlds
 from fhir_gym.fhir import World
+from fhir_gym.tasks import default_world, packs
 
-__all__ = ["main"]
+__all__ = ["gold", "main"]
 
 _ENV_ID = "FHIRAgent/Appointment-v0"
 _CREATE = (
@@ -64,12 +70,34 @@ def _episodes(world: World, report: Report, variations: int) -> None:
     report.line("episodes of gold", n=count, per_second=round(count / seconds, 1), steps=steps)
 
 
+def gold(variations: int) -> None:
+    """What an episode of the reference solution costs, by pack and over all tasks, each pack on its own world."""
+    means: list[float] = []
+    for env_id in packs():
+        with worlds.load(default_world(env_id)) as world:
+            found = gold_episodes(env_id, world, range(variations + 1))
+            tasks = {task: median(units) for task, units in found.items()}
+            means += tasks.values()
+            _gold(Report(world.name, world.manifest.total), env_id, [*tasks.values()], max(tasks.items(), key=_cost))
+    _gold(Report("all", 0), "all packs", means)
+
+
+def _cost(task: tuple[str, float]) -> float:
+    return task[1]
+
+
+def _gold(report: Report, pack: str, units: list[float], dearest: tuple[str, float] | None = None) -> None:
+    more = {"dearest_task": dearest[0], "dearest_units": round(dearest[1], 2)} if dearest else {}
+    report.line(f"gold episode: {pack}", n=len(units), units=round(mean(units), 2), **more)
+
+
 def main() -> None:
     """Print all figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.env", description=__doc__)
     parser.add_argument("--observations", type=int, default=200_000, help="size of the large world")
     parser.add_argument("--quick", action="store_true", help="few calls and no large world: does it run?")
     options = parser.parse_args()
+    gold(1 if options.quick else 10)
     with worlds.load("hospital-small") as small:
         run(small, quick=options.quick)
     if not options.quick:

@@ -1,7 +1,9 @@
 """How fast the FHIR server answers in process: `python -m benchmarks.server [--observations N | --world W] [--quick]`.
 
-Each line is one figure: name, world, records, n, p50_us, p95_us. The requests vary over patients, codes and ids, so no
-figure is that of one remembered answer. The large world is generated once and kept in the cache folder.
+Each line is one figure: name, world, records, n, p50_us, p95_us, the machine unit (`unit_us`) and the median in units.
+Beside a read and the searches stands the same work by SQL and orjson alone (`raw_us`; `times_raw` is the ratio). The
+requests vary over patients, codes and ids, so no figure is that of one remembered answer. The large world is generated
+once and kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks._measure import Report, measure
+from benchmarks._raw import Raw
 from benchmarks.large_world import large_world
 from fhir_gym import worlds
 from fhir_gym.fhir import Request, Response, Session, World
 
 __all__ = ["main"]
 
+_SINCE = datetime(2019, 6, 1, tzinfo=UTC)
 _IMPORT = "import time; t = time.perf_counter(); import fhir_gym; print((time.perf_counter() - t) * 1e6)"
 
 
@@ -40,26 +45,51 @@ class Workload:
             codes = {entry["resource"]["code"]["coding"][0]["code"]: None for entry in page.get("entry", [])}
             self.pairs.extend((patient, code) for code in codes)
         self.pairs = self.pairs[::7] + self.pairs  # Neighbouring calls ask for different patients.
+        self._raw = Raw(session.world.path)
 
-    def read(self, call: int) -> Response:
+    def close(self) -> None:
+        """Close what it opened itself."""
+        self._raw.close()
+
+    def read(self, call: int) -> str:
         """Read one Observation."""
-        return _ok(self.session, "GET", f"/Observation/{self.observations[call * 7919 % len(self.observations)]}")
+        return _ok(self.session, "GET", f"/Observation/{self._observation(call)}").text
 
-    def search(self, call: int) -> Response:
+    def read_raw(self, call: int) -> str:
+        """The same without a server."""
+        return self._raw.read("Observation", self._observation(call))
+
+    def _observation(self, call: int) -> str:
+        return self.observations[call * 7919 % len(self.observations)]
+
+    def search(self, call: int) -> str:
         """The first 20 of a patient's Observations with one code."""
-        patient, code = self.pairs[call % len(self.pairs)]
-        return _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&_count=20")
+        return self._searched(call, "_count=20")
 
-    def search_sorted(self, call: int) -> Response:
+    def search_raw(self, call: int) -> str:
+        """The same without a server."""
+        return self._raw.search(*self.pairs[call % len(self.pairs)], 20)
+
+    def search_sorted(self, call: int) -> str:
         """The same within dates, newest first."""
-        patient, code = self.pairs[call % len(self.pairs)]
-        query = f"patient={patient}&code={code}&date=ge2019-06-01&_sort=-date&_count=20"
-        return _ok(self.session, "GET", "/Observation", query)
+        return self._searched(call, f"date=ge{_SINCE:%Y-%m-%d}&_sort=-date&_count=20")
 
-    def search_5000(self, call: int) -> Response:
-        """All of a patient's Observations with one code, as an agent that asks for too much."""
+    def search_sorted_raw(self, call: int) -> str:
+        """The same without a server."""
         patient, code = self.pairs[call % len(self.pairs)]
-        return _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&_count=5000")
+        return self._raw.search_sorted(patient, code, int(_SINCE.timestamp() * 1000), 20)
+
+    def search_5000(self, call: int) -> str:
+        """All of a patient's Observations with one code, as an agent that asks for too much."""
+        return self._searched(call, "_count=5000")
+
+    def search_5000_raw(self, call: int) -> str:
+        """The same without a server."""
+        return self._raw.search(*self.pairs[call % len(self.pairs)], 5000)
+
+    def _searched(self, call: int, rest: str) -> str:
+        patient, code = self.pairs[call % len(self.pairs)]
+        return _ok(self.session, "GET", "/Observation", f"patient={patient}&code={code}&{rest}").text
 
     def create(self, call: int) -> Response:
         """Write a vital sign."""
@@ -83,11 +113,14 @@ def _ok(session: Session, method: str, path: str, query: str = "", body: bytes =
     return response
 
 
-def _mean_size(search: Callable[[int], Response], calls: int = 50) -> dict[str, float]:
+def _mean_size(search: Callable[[int], str], calls: int = 50) -> dict[str, float]:
     """How large the answers of a search are: entries on the page and bytes."""
     answers = [search(call) for call in range(calls)]
-    entries = sum(len(answer.json().get("entry", [])) for answer in answers)
-    return {"entries": round(entries / calls, 1), "bytes": round(sum(len(answer.body) for answer in answers) / calls)}
+    entries = sum(len(json.loads(answer).get("entry", [])) for answer in answers)
+    return {
+        "entries": round(entries / calls, 1),
+        "bytes": round(sum(len(answer.encode()) for answer in answers) / calls),
+    }
 
 
 def run(world: World, *, quick: bool) -> None:
@@ -96,18 +129,19 @@ def run(world: World, *, quick: bool) -> None:
     report = Report(world.manifest.name, sum(world.manifest.counts.values()))
     session = world.session()
     load = Workload(session)
-    report.times("read", measure(load.read, n))
-    for name, search, calls in (
-        ("search patient+code", load.search, n),
-        ("search patient+code+date, sorted", load.search_sorted, n),
-        ("search _count=5000", load.search_5000, max(10, n // 40)),
+    report.times("read", measure(load.read, n, raw=load.read_raw))
+    for name, search, raw, calls in (
+        ("search patient+code", load.search, load.search_raw, n),
+        ("search patient+code+date, sorted", load.search_sorted, load.search_sorted_raw, n),
+        ("search _count=5000", load.search_5000, load.search_5000_raw, max(10, n // 40)),
     ):
-        report.times(name, measure(search, calls), **_mean_size(search))
+        report.times(name, measure(search, calls, raw=raw), **_mean_size(search))
     report.times("create", measure(load.create, n))
     session.rollback()
     report.times("rollback of one create", measure(lambda _: session.rollback(), n, prepare=load.create))
     start = session.checkpoint()
     report.times("rollback to a checkpoint", measure(lambda _: session.rollback(start), n, prepare=load.create))
+    load.close()
     session.close()
     own = session_kib(world, max(10, n // 20))  # before sessions leave memory to the next ones
     opened: list[Session] = []

@@ -1,0 +1,48 @@
+"""What the benchmarks compare: the same work, beside a machine unit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks._gold import gold_episodes
+from benchmarks._measure import Report, Times, measure
+from benchmarks.server import Workload
+from fhir_gym import tasks, worlds
+
+
+def test_raw_work_finds_what_the_server_finds() -> None:
+    with worlds.load("hospital-small") as world, world.session() as session:
+        load = Workload(session, patients=3)
+        for call in range(6):
+            assert json.loads(load.read_raw(call)) == json.loads(load.read(call))
+            for server, raw in (
+                (load.search, load.search_raw),
+                (load.search_sorted, load.search_sorted_raw),
+                (load.search_5000, load.search_5000_raw),
+            ):
+                answered, by_hand = json.loads(server(call)), json.loads(raw(call))
+                assert by_hand["entry"] == answered.get("entry", [])
+                assert by_hand["total"] == answered["total"]
+        load.close()
+
+
+def test_a_figure_stands_beside_the_unit_and_the_raw_work(capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[int] = []
+    times = measure(calls.append, 30, raw=lambda call: sum(range(1_000)), prepare=lambda call: None)
+    assert sorted(set(calls)) == list(range(-3, 30))
+    assert len(times) == 30 and times == sorted(times)
+    Report("w", 7).times("figure", Times([2.0, 1.0, 3.0], unit_us=4.0, raw=Times([1.0, 1.0, 1.0], 4.0)))
+    Report("w", 7).times("measured", times)
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (first["p50_us"], first["units"], first["times_raw"]) == (2.0, 0.5, 2.0)
+    assert second.keys() >= {"p50_us", "p95_us", "unit_us", "units", "raw_us", "times_raw"}
+
+
+def test_gold_episodes_are_those_of_all_tasks() -> None:
+    env_id = "FHIRAgent/GeneticTesting-v0"
+    with worlds.load("hospital-small") as world:
+        found = gold_episodes(env_id, world, range(3))
+    assert found.keys() == tasks.task_set(env_id).keys()
+    assert all(len(units) == 2 and min(units) > 0 for units in found.values())
