@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import gymnasium
@@ -103,3 +104,17 @@ def test_every_task_is_documented() -> None:
 
 def test_the_ranges_in_the_docs_are_those_of_the_tasks() -> None:
     assert ranges.markdown() in (ROOT / "docs" / "action_reasoning.md").read_text("utf-8")
+
+
+def test_every_extra_is_documented_and_asked_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "start.md").read_text("utf-8")
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "fhir_gym").rglob("*.py"))
+    for extra in extras:
+        assert f"| `{extra}` |" in table
+        assert extra == "dev" or f"fhir-gym[{extra}]" in source, f"nothing asks for the extra {extra}"
+    assert set(re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)) == set(extras)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert fhir_gym.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 import gymnasium as gym
 import httpx
 import pytest
-import uvicorn
 
 from fhir_gym.episode import Episode
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.http import create_app
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.remote import RemoteSession
 from fhir_gym.rollouts import run
+from fhir_gym.testing import serving
 from fhir_gym.types import Resource
 
 ENV_ID = "FHIRAgent/Appointment-v0"
-
-
-@contextmanager
-def serving(world: World) -> Iterator[str]:
-    """Base url of a server that holds a world, in a thread."""
-    config = uvicorn.Config(create_app(world), host="127.0.0.1", port=0, log_level="error")
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not running.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}/fhir"
-    finally:
-        running.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""For tests and dry runs: a chat server that says what it is told, fails to order, or knows every solution.
+"""For tests and dry runs: a chat server that says what it is told, or knows every solution; our own server by HTTP.
 
 Example:
     >>> from fhir_gym.testing import ChatServer
@@ -9,7 +9,8 @@ Example:
 
 from fhir_gym.testing.answers import Policy, Say, script
 from fhir_gym.testing.faults import FAULTS, Fault, some_faults
+from fhir_gym.testing.fhir import serving
 from fhir_gym.testing.gold import GoldOverChat
 from fhir_gym.testing.server import ChatServer
 
-__all__ = ["FAULTS", "ChatServer", "Fault", "GoldOverChat", "Policy", "Say", "script", "some_faults"]
+__all__ = ["FAULTS", "ChatServer", "Fault", "GoldOverChat", "Policy", "Say", "script", "serving", "some_faults"]
