@@ -36,7 +36,9 @@ _CARELESS: Mapping[Scenario, tuple[frozenset[str], ...]] = {
     "window": (frozenset({"latest regardless of window"}), frozenset({"whole record"})),
     "demographic": (frozenset({"other sex", "other age"}),),
 }
-"""Lazy ways that a find of a scenario should catch, one of each set, beside that of reading one unsorted page."""
+"""Lazy ways that a find of a scenario should catch, one of each set, beside the common ones."""
+_COMMON = (frozenset({"first page"}), frozenset({"void result"}))
+"""Lazy ways that any find should catch."""
 
 PATTERNS: Mapping[Scenario, str] = {
     "sparse": "AAAAAB",
@@ -134,6 +136,7 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
     left = {cell: list(picks) for cell, picks in cells.items()}
     for picks in left.values():
         rng.shuffle(picks)
+        picks.sort(key=lambda pick: _ease(pick.find))
     order = sorted(left)
     rng.shuffle(order)
     patients: Counter[str] = Counter()
@@ -160,7 +163,7 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
 
 def _ease(find: Find) -> int:
     """How many of the commonest lazy ways it does not catch."""
-    return ("first page" not in find.traps) + sum(not ways & find.traps for ways in _CARELESS.get(find.scenario, ()))
+    return sum(not ways & find.traps for ways in (*_COMMON, *_CARELESS.get(find.scenario, ())))
 
 
 class _Pool(NamedTuple):
