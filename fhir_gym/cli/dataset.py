@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fhir_gym.cli._console import note, print_text
 from fhir_gym.cli._options import names
+from fhir_gym.errors import RecordError
+
+if TYPE_CHECKING:
+    from fhir_gym.rollouts import Rollout
 
 __all__ = ["dataset"]
 
@@ -32,7 +37,7 @@ def dataset(
 
     Example: fhir-gym dataset rollouts.jsonl --format messages --out train.jsonl
     """
-    from fhir_gym.rollouts import Selection, read_rollouts, write_dataset
+    from fhir_gym.rollouts import Selection, write_dataset
 
     if any(out.resolve() == source.resolve() for source in rollouts):
         raise typer.BadParameter(f"{out} is a file to read from; choose another", param_hint="--out")
@@ -43,8 +48,20 @@ def dataset(
         valid_only=not invalid,
         dedupe=not duplicates,
     )
-    found = (rollout for source in rollouts for rollout in read_rollouts(source))
+    found = (rollout for source in rollouts for rollout in _rollouts_of(source))
     report = write_dataset(found, out, format, selection=selection)
     print_text(f"{report.rows} examples of {report.rollouts} episodes written to {out}")
     for reason, count in report.left_out.most_common():
         note(f"{count} left out: {reason}")
+
+
+def _rollouts_of(source: Path) -> Iterator[Rollout]:
+    """The rollouts of a file, which has to have some."""
+    from fhir_gym.rollouts import read_rollouts
+
+    found = False
+    for rollout in read_rollouts(source):
+        found = True
+        yield rollout
+    if not found:
+        raise RecordError(f"{source}: holds no rollouts")
