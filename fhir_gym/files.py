@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from errno import EISDIR
 from glob import escape
 from os import PathLike
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import BinaryIO
 
 from fhir_gym.errors import FhirGymError
 
-__all__ = ["problem", "replacing", "write_all", "write_whole"]
+__all__ = ["problem", "real", "replacing", "write_all", "write_whole"]
 
 
 @contextmanager
@@ -35,6 +34,7 @@ def replacing(path: str | PathLike[str], error: type[FhirGymError] = FhirGymErro
     Yields:
         The open file.
     """
+    _require_writable([path], error)
     try:
         with ExitStack() as stack:
             file, finish = _begin(Path(path), stack)
@@ -51,6 +51,7 @@ def write_all(files: Mapping[Path, str | bytes], error: type[FhirGymError] = Fhi
         files: What each is to hold.
         error: What is raised where one cannot be written.
     """
+    _require_writable(files, error)
     path = Path()
     try:
         with ExitStack() as stack:
@@ -88,11 +89,24 @@ def problem(path: str | PathLike[str]) -> str | None:
     return None if allowed else f"{path} cannot be written: {folder} is not writable"
 
 
+def real(path: str | PathLike[str]) -> Path:
+    """Where a path leads, links followed: for telling whether two paths are one file. Never raises."""
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a home that is not known
+        return Path(path).absolute()
+
+
+def _require_writable(paths: Iterable[str | PathLike[str]], error: type[FhirGymError]) -> None:
+    for path in paths:
+        wrong = problem(path)
+        if wrong is not None:
+            raise error(wrong)
+
+
 def _begin(path: Path, stack: ExitStack) -> tuple[BinaryIO, Callable[[], None]]:
     """A file to write to, and what puts it in its place; the stack removes what is left over."""
-    whole = path.expanduser().resolve()
-    if whole.is_dir():
-        raise IsADirectoryError(EISDIR, "it is a folder")
+    whole = real(path)
     whole.parent.mkdir(parents=True, exist_ok=True)
     if whole.exists() and not whole.is_file():
         direct = stack.enter_context(whole.open("wb"))

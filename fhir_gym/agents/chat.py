@@ -84,6 +84,7 @@ class ChatAgent(Alone):
         self._protocol: Protocol = protocol
         self._system, self._seed = system, seed
         self._room = (context_tokens, max_tokens, observation_chars)
+        Room(*self._room)  # refuses what makes no sense
         given: dict[str, Json] = {
             "model": model,
             "protocol": protocol,

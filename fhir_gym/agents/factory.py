@@ -124,7 +124,7 @@ def _check_types(name: str, maker: Maker, settings: Mapping[str, Any]) -> None:
     for setting, value in settings.items():
         if setting not in hints:
             continue
-        config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+        config = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
         kind: TypeAdapter[Any] = TypeAdapter(hints[setting], config=config)
         try:
             kind.validate_python(value)

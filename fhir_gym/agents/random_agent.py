@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.agents.protocol import Context
+from fhir_gym.errors import FhirGymError
 from fhir_gym.types import Json
 
 __all__ = ["RandomAgent"]
@@ -25,11 +26,16 @@ class RandomAgent:
 
     Args:
         finish: Chance of finishing at each step.
+
+    Raises:
+        FhirGymError: That is no chance.
     """
 
     name = "random"
 
     def __init__(self, finish: float = 0.15) -> None:
+        if not 0 <= finish <= 1:
+            raise FhirGymError(f"finish must be a chance from 0 to 1, not {finish}")
         self.settings: Mapping[str, Json] = {"finish": finish}
         self._finish = finish
         self._rng = random.Random(0)

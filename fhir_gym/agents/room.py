@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from fhir_gym.agents.protocol import OutOfContext
 from fhir_gym.agents.replies import Message, Usage
+from fhir_gym.errors import FhirGymError
 
 __all__ = ["Room", "shorten", "tokens"]
 
@@ -25,9 +26,15 @@ class Room:
         context_tokens: What the model can read and write in all; None if nobody need count.
         reply_tokens: What its next reply may take.
         observation_chars: Most characters of one observation; None for no limit of its own.
+
+    Raises:
+        FhirGymError: One of them is not positive.
     """
 
     def __init__(self, context_tokens: int | None, reply_tokens: int | None, observation_chars: int | None) -> None:
+        for limit in (context_tokens, reply_tokens, observation_chars):
+            if limit is not None and limit < 1:
+                raise FhirGymError(f"a limit of tokens or characters must be positive, not {limit}")
         self._context = context_tokens
         self._reply = reply_tokens or _DEFAULT_REPLY
         self._most = observation_chars

@@ -90,12 +90,14 @@ def _line(error: Exception) -> str:
     """What is wrong, in a line."""
     if isinstance(error, _UsageError):
         message = error.format_message().replace("Value error, ", "")  # none where help was asked for, and shown
+        message = " ".join(message.split())
         return message and f"{message} (see {error.ctx.command_path if error.ctx else 'fhir-gym'} --help)"
     if isinstance(error, FhirGymError):
         return str(error)
     if isinstance(error, OSError):  # a file the user named, or a full disk
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-    return f"{type(error).__name__}: {error} (a bug of fhir_gym; with FHIR_GYM_DEBUG=1 it is a traceback)"
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said} (a bug of fhir_gym; with FHIR_GYM_DEBUG=1 it is a traceback)"
 
 
 @contextmanager
@@ -105,6 +107,7 @@ def _surroundings() -> Iterator[None]:
     if folder not in sys.path:
         sys.path.append(folder)
     with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _warn
         yield
 
@@ -117,7 +120,7 @@ def _leave(message: str, code: int, *, show: BaseException | None = None) -> NoR
     if show is not None and os.environ.get("FHIR_GYM_DEBUG"):
         raise show
     if message:
-        note(f"error: {' '.join(message.split())}", style="red")
+        note(f"error: {message.rstrip()}", style="red")
     sys.exit(code)
 
 

@@ -13,7 +13,7 @@ import typer
 from fhir_gym.cli._console import fields, note, out, print_json, print_text, progress, table
 from fhir_gym.cli._options import AGENT_SETTINGS, JsonOption, WorldOption, agent_settings
 from fhir_gym.cli._summary import Summary
-from fhir_gym.files import problem, write_all, write_whole
+from fhir_gym.files import problem, real, write_all, write_whole
 
 if TYPE_CHECKING:
     from fhir_gym.curation.audit import AuditReport
@@ -195,10 +195,10 @@ def sweep(
         raise typer.BadParameter("--resume and --overwrite exclude each other")
     if not windows and not shifts:
         raise typer.BadParameter("at least one of --windows and --shifts is needed")
-    beside = _tasks_of(out)
-    files = (("--out", out), ("--out", beside), ("--csv", csv))
     read, hint = [*_given(tasks_file), *_file_of(world)], "--resume goes on with it, --overwrite replaces it"
-    _require_free(overwrite or resume, *files, read=read, hint=hint)
+    _require_free(overwrite or resume, ("--out", out), read=read, hint=hint)
+    beside = _tasks_of(out)
+    _require_free(overwrite or resume, ("--out", beside), ("--csv", csv), read=[out, *read], hint=hint)
     from fhir_gym.agents import make_agent
     from fhir_gym.curation import sweep as sweeps
 
@@ -233,7 +233,7 @@ def _require_free(
     overwrite: bool, *wanted: tuple[str, Path | None], read: Sequence[Path] = (), hint: str = "--overwrite replaces it"
 ) -> None:
     """Refuse files that cannot be written, are read as well, or exist: one may be a sheet that was filled in."""
-    named = {path.resolve() for path in read}
+    named = {real(path) for path in read}
     for option, path in wanted:
         if path is None:
             continue
@@ -242,11 +242,11 @@ def _require_free(
             wrong = wrong or f"{path} is no file"
         elif path.exists() and not overwrite:
             wrong = wrong or f"{path} exists; {hint}"
-        if path.resolve() in named:
+        if real(path) in named:
             wrong = f"{path} is read or written already"
         if wrong is not None:
             raise typer.BadParameter(wrong, param_hint=option)
-        named.add(path.resolve())
+        named.add(real(path))
 
 
 def _rephrased(cases: tuple[Case, ...], world: World, model: str, base_url: str | None) -> tuple[Case, ...]:

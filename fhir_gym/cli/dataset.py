@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +10,8 @@ import typer
 
 from fhir_gym.cli._console import note, print_text
 from fhir_gym.cli._options import names
-from fhir_gym.errors import RecordError
+from fhir_gym.errors import RecordError, UnknownNameError
+from fhir_gym.files import real
 
 if TYPE_CHECKING:
     from fhir_gym.rollouts import Rollout
@@ -39,7 +40,7 @@ def dataset(
     """
     from fhir_gym.rollouts import Selection, write_dataset
 
-    if any(out.resolve() == source.resolve() for source in rollouts):
+    if any(real(out) == real(source) for source in rollouts):
         raise typer.BadParameter(f"{out} is a file to read from; choose another", param_hint="--out")
     selection = Selection(
         success_only=not failures,
@@ -48,20 +49,25 @@ def dataset(
         valid_only=not invalid,
         dedupe=not duplicates,
     )
-    found = (rollout for source in rollouts for rollout in _rollouts_of(source))
-    report = write_dataset(found, out, format, selection=selection)
+    report = write_dataset(_rollouts_of(rollouts, names(tasks) or ()), out, format, selection=selection)
     print_text(f"{report.rows} examples of {report.rollouts} episodes written to {out}")
     for reason, count in report.left_out.most_common():
         note(f"{count} left out: {reason}")
 
 
-def _rollouts_of(source: Path) -> Iterator[Rollout]:
-    """The rollouts of a file, which has to have some."""
+def _rollouts_of(sources: Sequence[Path], tasks: Sequence[str]) -> Iterator[Rollout]:
+    """The rollouts of files, which have to have some, of all the tasks that were named."""
     from fhir_gym.rollouts import read_rollouts
 
-    found = False
-    for rollout in read_rollouts(source):
-        found = True
-        yield rollout
-    if not found:
-        raise RecordError(f"{source}: holds no rollouts")
+    seen: dict[str, None] = {}
+    for source in sources:
+        found = False
+        for rollout in read_rollouts(source):
+            found = True
+            seen[rollout.task.key] = None
+            yield rollout
+        if not found:
+            raise RecordError(f"{source}: holds no rollouts")
+    for task in tasks:
+        if task not in seen:
+            raise UnknownNameError("task of these rollouts", task, seen)

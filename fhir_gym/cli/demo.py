@@ -11,6 +11,8 @@ import typer
 from fhir_gym.cli._console import note, print_text, progress
 from fhir_gym.cli._options import WorldOption
 from fhir_gym.cli._summary import Summary, tell
+from fhir_gym.errors import FhirGymError
+from fhir_gym.files import problem
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -38,9 +40,10 @@ def demo(
     from fhir_gym import rollouts, worlds
 
     records, examples = out / "rollouts.jsonl", out / "train.jsonl"
-    note("Agents: gold plays the reference solutions, random tries things, idle does nothing.")
+    _require_own(records, examples)
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
+    note("Agents: gold plays the reference solutions, random tries things, idle does nothing.")
     with opened:
         summary = _run(opened, records, variations)
     report = rollouts.write_dataset(rollouts.read_rollouts(records), examples, "messages")
@@ -51,6 +54,22 @@ def demo(
     print_text()
     shown = (one for one in rollouts.read_rollouts(records) if (one.agent.name, one.task.key) == ("gold", _SHOWN))
     tell(next(shown))
+
+
+def _require_own(records: Path, examples: Path) -> None:
+    """Refuse to replace files that are not an earlier demo's."""
+    from fhir_gym import rollouts
+
+    for path in (records, examples):
+        wrong = problem(path)
+        if wrong is not None:
+            raise FhirGymError(wrong)
+    earlier = records.exists() and all(
+        (one.env_id, one.agent.name in _AGENTS, one.task.key in _TASKS) == (_ENV_ID, True, True)
+        for one in rollouts.read_rollouts(records)
+    )
+    if not earlier and (records.exists() or examples.exists()):
+        raise FhirGymError(f"{records.parent} holds files that are not of a demo; --out names another folder")
 
 
 def _run(world: World, records: Path, variations: int) -> Summary:

@@ -104,7 +104,7 @@ def rollout(
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
     settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
     actor = make_agent(agent, **settings)  # after what is cheap to refuse: it may load a model
-    world = world or default_world(env_id)
+    world = default_world(env_id) if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     prices = None if price_in is None and price_out is None else (price_in or 0.0, price_out or 0.0)

@@ -102,7 +102,7 @@ def show(
     from fhir_gym.tasks import default_world
 
     found = get_task(env_id, task)
-    world = world or default_world(env_id)
+    world = default_world(env_id) if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     with opened, Episode(env_id, task=task, variation=variation, world=opened) as episode:

@@ -309,7 +309,7 @@ def _rows_of_csv(text: str, path: Path) -> list[dict[str, str]]:
         raise RecordError(f"{path}: no CSV: {error}") from error
     for name in _KEPT:
         if name not in (reader.fieldnames or ()):
-            raise RecordError(f"{path}: no review sheet: {UnknownNameError('column', name, reader.fieldnames or ())}")
+            raise RecordError(f"{path}: no review sheet: it has no column {name!r}")
     # A line of empty cells is what spreadsheets leave at the end.
     filled = [row for row in rows if any(isinstance(value, str) and value.strip() for value in row.values())]
     return [{name: _unharmed(row[name] or "") for name in _KEPT} for row in filled]

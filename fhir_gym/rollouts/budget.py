@@ -28,7 +28,7 @@ class Budget:
         """Refuse caps that make no sense."""
         for name in ("episodes", "tokens", "seconds"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:  # NaN is neither
                 raise FhirGymError(f"a budget's {name} must be positive, not {value}")
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import isnan
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from typing import Any, Literal, get_args
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents import Message
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
-from fhir_gym.errors import MissingExtraError, RecordError, UnknownNameError
+from fhir_gym.errors import FhirGymError, MissingExtraError, RecordError, UnknownNameError
 from fhir_gym.files import replacing
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.types import Json
@@ -51,6 +52,11 @@ class Selection:
     tasks: str | Collection[str] | None = None
     valid_only: bool = True
     dedupe: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is no number."""
+        if self.min_reward is not None and isnan(self.min_reward):
+            raise FhirGymError("min_reward must be a number, not nan")
 
     def refusal(self, rollout: Rollout) -> str | None:
         """Why a rollout is left out, None if it is not; duplicates are `export`'s to find."""

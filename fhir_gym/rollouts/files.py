@@ -96,6 +96,7 @@ def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n") and not _is_json(line):
+                _require_cut_off(line, number, source)
                 warnings.warn(f"{source}:{number}: left out: the line is incomplete, its writer stopped", stacklevel=2)
             elif line.strip():
                 yield _rollout(line, f"{source}:{number}")
@@ -163,9 +164,15 @@ def _judged(path: Path) -> dict[bytes, bytes]:
                     except (KeyError, TypeError) as error:
                         raise RecordError(f"{path}:{number}: no rollout: it lacks {error}") from error
                     found.setdefault(episode, record)
-            elif number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
-                raise RecordError(f"{path} holds something else than rollouts; name another file")
+            else:
+                _require_cut_off(line, number, path)
     return found
+
+
+def _require_cut_off(line: bytes, number: int, path: Path) -> None:
+    """Refuse an incomplete line that no writer of rollouts has begun."""
+    if number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
+        raise RecordError(f"{path}: holds no rollouts but something else")
 
 
 def _is_known(line: bytes, judged: Mapping[bytes, bytes], path: Path) -> bool:
@@ -220,7 +227,7 @@ def _write(file: BinaryIO, line: bytes, path: Path) -> None:
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -29,6 +29,9 @@ __all__ = ["Job", "Plan", "numbers", "plan"]
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?\Z")
 
+_MOST = 1_000_000
+"""Longest range of variations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -121,8 +124,10 @@ def numbers(text: str) -> tuple[int, ...]:
         if match is None:
             raise FhirGymError(f"variations {text!r} are not numbers like 3, 0-9 or 0-4,1000-1004")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first > 1_000_000:
+        if last < first:
             raise FhirGymError(f"variations {part.strip()!r}: the second number must be the larger one")
+        if last - first > _MOST:
+            raise FhirGymError(f"variations {part.strip()!r} are more than {_MOST:,}")
         found += range(first, last + 1)
     return tuple(dict.fromkeys(found))
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.fhir.store import World, WorldBuilder
+from fhir_gym.fhir.store.schema import APPLICATION_ID
+from fhir_gym.files import problem
 from fhir_gym.plugins import WORLDS, plugins
 from fhir_gym.types import Resource
 from fhir_gym.worlds.cache import exclusive, remove_leftovers
@@ -21,6 +23,9 @@ __all__ = ["Progress", "build", "load", "load_recipe", "write"]
 
 Progress = Callable[[int, int], None]
 """Is told how many resources are done and how many there are; 0 if that is not known yet."""
+
+_APPLICATION = slice(68, 72)
+"""Where SQLite keeps the id of the application that a file belongs to."""
 
 _STEP = 100  # resources between two calls of a progress function
 
@@ -82,11 +87,35 @@ def build(name: str, path: str | Path | None = None, *, seed: int = 0, progress:
     if not isinstance(recipe, Recipe):
         raise UnknownNameError("world", name, RECIPES)
     if path is not None:
-        return _generate(recipe, Path(path).expanduser(), seed, progress)
+        target = Path(path).expanduser()
+        require_replaceable(target)
+        return _generate(recipe, target, seed, progress)
     target = cached_path(recipe, seed)
     with exclusive(target):
         remove_leftovers(target)
         return _generate(recipe, target, seed, progress)
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse a place that cannot be written, or holds something else than a world.
+
+    Raises:
+        WorldError: What is wrong.
+    """
+    wrong = problem(path)
+    if wrong is None and path.exists() and not is_world(path):
+        wrong = f"{path} is no world, so no world takes its place"
+    if wrong is not None:
+        raise WorldError(wrong)
+
+
+def is_world(path: Path) -> bool:
+    """Whether a file is a world's, by its first bytes; an empty one will do."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(_APPLICATION.stop)
+    return not head or int.from_bytes(head[_APPLICATION], "big") == APPLICATION_ID
 
 
 def write(
