@@ -104,9 +104,9 @@ def require_replaceable(path: Path) -> None:
     """
     wrong = problem(path)
     if wrong is None and path.exists() and not is_world(path):
-        wrong = f"{path} is no world, so no world takes its place"
+        wrong = f"{path} exists and is no world"
     if wrong is not None:
-        raise WorldError(wrong)
+        raise WorldError(f"cannot write a world: {wrong}")
 
 
 def is_world(path: Path) -> bool:
