@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fhir_gym.errors import FhirGymError
+from fhir_gym.processes import is_running
 
 __all__ = ["problem", "real", "replacing", "write_all", "write_whole"]
 
@@ -136,17 +136,5 @@ def _remove_leftovers(whole: Path) -> None:
     """Delete what killed writers of a file left."""
     for part in whole.parent.glob(f".{escape(whole.name)}.*.part"):
         number = part.name.split(".")[-2]
-        if number.isdecimal() and not _is_running(int(number)):
+        if number.isdecimal() and not is_running(int(number)):
             _discard(part)
-
-
-def _is_running(process: int) -> bool:
-    if sys.platform == "win32":
-        return False  # there a file in use cannot be deleted
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True

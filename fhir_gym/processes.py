@@ -1,13 +1,21 @@
-"""Worker processes that end with the process they work for."""
+"""Processes: workers that end with the process they work for, and what killed ones left behind."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
-__all__ = ["end_with_parent"]
+__all__ = ["end_with_parent", "is_running", "temporary_folder"]
+
+_PREFIX = "fhir-gym-"
 
 _watched: int | None = None
 """The process that already watches its parent: after a fork its thread is gone."""
@@ -30,3 +38,31 @@ def end_with_parent() -> None:
 def _watch(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)  # nobody is left who could take a result, or an error
+
+
+def is_running(process: int) -> bool:
+    """Whether a process may be there; on Windows never, where a file in use cannot be deleted anyway."""
+    if sys.platform == "win32":
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder in the system's own for temporary files, deleted at the end; those of killed processes are deleted too.
+
+    Yields:
+        Its path.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        number = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if number.isdecimal() and not is_running(int(number)):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
+        yield Path(folder)

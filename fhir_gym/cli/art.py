@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from fhir_gym.cli._console import fields, note, out, print_json, print_text, pro
 from fhir_gym.cli._options import AGENT_SETTINGS, JsonOption, WorldOption, agent_settings
 from fhir_gym.cli._summary import Summary
 from fhir_gym.files import problem, real, write_all, write_whole
+from fhir_gym.processes import temporary_folder
 
 if TYPE_CHECKING:
     from fhir_gym.curation.audit import AuditReport
@@ -359,8 +359,8 @@ def _do_sweep(
         return plan.includes(one, actor, world)
 
     summary = Summary()
-    with TemporaryDirectory() as folder:
-        tasks = Path(folder, "tasks.json")
+    with temporary_folder() as folder:
+        tasks = folder / "tasks.json"
         write_cases(tasks, found.cases)
         plan = rollouts.plan(PACK, task_file=tasks, seed=how["seed"])
         done = frozenset() if overwrite else rollouts.completed(records, like=mine)

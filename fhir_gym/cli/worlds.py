@@ -1,7 +1,8 @@
-"""`fhir-gym worlds …`: list, build, import, info, verify."""
+"""`fhir-gym worlds …`: list, build, import, remove, info, verify."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import World
     from fhir_gym.worlds import ImportReport
 
-__all__ = ["app", "build", "import_", "info", "list_", "verify"]
+__all__ = ["app", "build", "import_", "info", "list_", "remove", "verify"]
 
-app = typer.Typer(help="What a server holds: list, build, import, inspect and verify worlds.", no_args_is_help=True)
+app = typer.Typer(
+    help="What a server holds: list, build, import, remove, inspect and verify worlds.", no_args_is_help=True
+)
 
 _PATHS_SHOWN = 20
 
@@ -55,11 +58,12 @@ def build(
 def import_(
     source: Annotated[str, typer.Argument(help="Folder (searched in depth), file, or url of a FHIR server.")],
     format: Annotated[
-        Literal["ndjson", "bundles"],
+        Literal["ndjson", "bundles"] | None,
         typer.Option(
-            help="Files: ndjson (bulk export, a resource a line) or bundles (.json with a Bundle each, as Synthea's)."
+            help="Files: ndjson (bulk export, a resource a line) or bundles (.json with a Bundle each, as Synthea's); "
+            "by default what their endings say."
         ),
-    ] = "ndjson",
+    ] = None,
     types: Annotated[
         str | None, typer.Option(help="From a server only these, such as Patient,Observation; by default all it has.")
     ] = None,
@@ -68,6 +72,7 @@ def import_(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default that of the folder.")] = None,
     out: OutOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Let it take the place of a world that is there.")] = False,
 ) -> None:
     """Import your own data as a world, whole or not at all. From a server: interrupted, the same command goes on.
 
@@ -86,12 +91,14 @@ def import_(
                 headers=_headers(header or []),
                 out=out,
                 name=name,
+                replace=replace,
                 progress=update,
                 on_report=reports.append,
             )
         else:
-            importer = worlds.import_ndjson if format == "ndjson" else worlds.import_bundles
-            world = importer(source, out=out, name=name, progress=update, on_report=reports.append)
+            chosen = format or worlds.format_of(Path(source).expanduser())
+            importer = worlds.import_ndjson if chosen == "ndjson" else worlds.import_bundles
+            world = importer(source, out=out, name=name, replace=replace, progress=update, on_report=reports.append)
     with world:
         _show(world)
     for report in reports:
@@ -104,6 +111,32 @@ def _headers(lines: list[str]) -> dict[str, str]:
         if not colon or not name.strip():
             raise typer.BadParameter(f"{name!r} is not of the form 'Name: value'", param_hint="--header")
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of an imported or a generated world.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a world from the cache: for good if it was imported; a generated one is built when next asked for.
+
+    With an imported world goes what an interrupted import of that name has fetched.
+    """
+    from fhir_gym import worlds
+
+    found = worlds.kept(name)
+    if not (found.files or found.unfinished):
+        note(f"{name} is not built: there is nothing to remove")
+        return
+    files = len(found.files) + (found.unfinished is not None)
+    size = f"{files} file{'s' if files > 1 else ''}, {found.bytes / 1e6:,.1f} MB"
+    if not yes:
+        lost = "it is built again when next asked for" if found.generated else "it was imported and is then gone"
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(f"{name} ({size}): {lost}; --yes removes it without asking")
+        typer.confirm(f"Remove {name} ({size})? {lost}", abort=True, err=True)
+    worlds.remove(name)
+    print_text(f"removed {name} ({size})")
 
 
 @app.command()

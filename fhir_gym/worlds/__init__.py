@@ -2,21 +2,28 @@
 
 from fhir_gym.worlds.cache import cache_dir
 from fhir_gym.worlds.catalogue import WorldInfo, available
+from fhir_gym.worlds.files import Format, format_of
 from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjson, import_server
 from fhir_gym.worlds.loading import Progress, build, load, write
 from fhir_gym.worlds.recipe import Recipe
+from fhir_gym.worlds.removing import Kept, kept, remove
 
 __all__ = [
+    "Format",
     "ImportReport",
+    "Kept",
     "Progress",
     "Recipe",
     "WorldInfo",
     "available",
     "build",
     "cache_dir",
+    "format_of",
     "import_bundles",
     "import_ndjson",
     "import_server",
+    "kept",
     "load",
+    "remove",
     "write",
 ]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from fhir_gym.errors import WorldError
 
-__all__ = ["VARIABLE", "cache_dir", "exclusive", "remove_leftovers"]
+__all__ = ["VARIABLE", "cache_dir", "exclusive", "remove_leftovers", "sweep"]
 
 VARIABLE = "FHIR_GYM_CACHE"
 """Environment variable that names another cache folder."""
+
+_ENDINGS = (".partial", ".scratch")
+_swept: set[Path] = set()
 
 if sys.platform == "win32":
     import errno
@@ -28,11 +32,17 @@ if sys.platform == "win32":
             except OSError as error:
                 if error.errno != errno.EDEADLOCK:  # else: it tried ten times; a build may take longer
                     raise
+
+    def _try(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 else:
     import fcntl
 
     def _acquire(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def _try(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def cache_dir() -> Path:
@@ -73,6 +83,19 @@ def exclusive(path: Path) -> Iterator[None]:
 
 def remove_leftovers(path: Path) -> None:
     """Delete what a killed build of this file left; only for who holds its lock."""
-    for ending in ("partial", "scratch"):
-        for leftover in path.parent.glob(f".{path.name}.*.{ending}"):
+    for ending in _ENDINGS:
+        for leftover in path.parent.glob(f".{escape(path.name)}.*{ending}"):
             leftover.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what killed builds in a folder of the cache left, once a process; running builds are left alone."""
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    with suppress(OSError):  # somebody else's cache, or none: nobody needs this to succeed
+        names = {left.name.rsplit(".", 2)[0][1:] for left in folder.glob(".*.*") if left.suffix in _ENDINGS}
+        for name in names:
+            with folder.joinpath(f".{name}.lock").open("ab") as lock, suppress(OSError):  # it is being built
+                _try(lock.fileno())
+                remove_leftovers(folder / name)

@@ -14,11 +14,20 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir.store.schema import FORMAT
 from fhir_gym.types import Resource
 from fhir_gym.worlds import cohort, hospital
-from fhir_gym.worlds.cache import cache_dir
+from fhir_gym.worlds.cache import cache_dir, sweep
 from fhir_gym.worlds.installed import installed_worlds
 from fhir_gym.worlds.recipe import Recipe
 
-__all__ = ["RECIPES", "Recipe", "WorldInfo", "available", "cached_path", "imported_path", "imported_worlds"]
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "WorldInfo",
+    "available",
+    "cached_path",
+    "check_name",
+    "imported_path",
+    "imported_worlds",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -91,11 +100,23 @@ def imported_path(name: str) -> Path:
     Raises:
         WorldError: The name is no file name, or that of a generated world.
     """
+    check_name(name)
     if name in RECIPES:
         raise WorldError(f"{name!r} is the name of a generated world; choose another one")
-    if not _NAME.fullmatch(name):
-        raise WorldError(f"{name!r} cannot be a world's name: letters, digits, '.', '_' and '-' only")
     return cache_dir() / "imported" / f"{name}.sqlite"
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that an imported world cannot have.
+
+    Raises:
+        WorldError: It is no file name.
+    """
+    if not _NAME.fullmatch(name):
+        raise WorldError(
+            f"{name!r} cannot be a world's name: it begins with a letter or digit and has no more than a hundred "
+            "letters, digits, '.', '_' and '-'"
+        )
 
 
 def imported_worlds() -> dict[str, Path]:
@@ -105,6 +126,8 @@ def imported_worlds() -> dict[str, Path]:
 
 def available() -> list[WorldInfo]:
     """The worlds that can be loaded by name: generated ones first, then imported ones, then those of distributions."""
+    for folder in ("worlds", "imported"):
+        sweep(cache_dir() / folder)
     found = [_info(recipe) for recipe in RECIPES.values()]
     found += [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
     known = {one.name for one in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ __all__ = ["Format", "Record", "document", "find_files", "format_of", "lines"]
 Format = Literal["ndjson", "bundles"]
 
 _ENDINGS: dict[str, Format] = {".ndjson": "ndjson", ".json": "bundles"}
+_BUNDLE = re.compile(rb'"resourceType"\s*:\s*"Bundle"')
 _DOCUMENT_BYTES = 128 * 1024 * 1024
 _MOST_RATIO = 250  # of a gzipped file to its packed size; resources come to 10 to 50
 _UNPACKED_BYTES = 16 * 1024 * 1024  # so much any gzipped file may hold, however small
@@ -45,24 +47,29 @@ class _BombError(Exception):
 
 
 def format_of(source: Path) -> Format:
-    """How the resources of a file or folder are kept, as its endings tell.
+    """How the resources of a file or folder are kept, as the endings tell.
+
+    Beside `.ndjson` files, `.json` files that are no Bundles count as notes of the export.
 
     Raises:
         WorldError: There is no such file or folder, nothing in it can be imported, or files of both formats can.
     """
-    endings = Counter(_ending(path) for path in _all_files(source))
-    found = {format: sum(endings[one] for one in endings if _ENDINGS.get(_plain(one)) == format) for format in _names()}
-    if not any(found.values()):
-        seen = ", ".join(f"{number} {ending or 'without an ending'}" for ending, number in endings.most_common(5))
+    files = _all_files(source)
+    rows, documents = (
+        [path for path in files if _ENDINGS.get(_plain(_ending(path))) == format] for format in ("ndjson", "bundles")
+    )
+    if not rows and not documents:
+        seen = Counter(map(_ending, files)).most_common(5)
+        told = ", ".join(f"{number} {ending or 'without an ending'}" for ending, number in seen)
         raise WorldError(
-            f"cannot import {source}: no {' or '.join(_ENDINGS)} file in it; it holds {seen or 'no files'}"
+            f"cannot import {source}: no {' or '.join(_ENDINGS)} file in it; it holds {told or 'no files'}"
         )
-    if all(found.values()):
+    if rows and (bundles := [path for path in documents if _begins_like_a_bundle(path)]):
         raise WorldError(
-            f"cannot import {source}: it holds {found['ndjson']} .ndjson and {found['bundles']} .json files; choose "
-            "with --format ndjson or --format bundles, and import the others as a world of their own"
+            f"cannot import {source}: it holds {len(rows)} .ndjson files ({rows[0].name}) and {len(bundles)} "
+            f".json files with a Bundle ({bundles[0].name}); choose with --format ndjson or --format bundles"
         )
-    return next(format for format, number in found.items() if number)
+    return "ndjson" if rows else "bundles"
 
 
 def find_files(source: Path, endings: Sequence[str]) -> list[Path]:
@@ -151,8 +158,12 @@ def _plain(ending: str) -> str:
     return ending.removesuffix(".gz")
 
 
-def _names() -> tuple[Format, ...]:
-    return tuple(_ENDINGS.values())
+def _begins_like_a_bundle(path: Path) -> bool:
+    try:
+        with _open(path) as file:
+            return _BUNDLE.search(file.read(4096)) is not None
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,17 +13,17 @@ from pathlib import Path
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import index
 from fhir_gym.fhir.store import World, WorldBuilder
-from fhir_gym.fhir.store.builder import UnusableResourceError
+from fhir_gym.fhir.store.builder import UnusableResourceError, check_present
 from fhir_gym.types import Resource
 from fhir_gym.worlds.alterations import Alterations
 from fhir_gym.worlds.bundles import bundle_records
-from fhir_gym.worlds.cache import exclusive, remove_leftovers
-from fhir_gym.worlds.catalogue import imported_path
+from fhir_gym.worlds.cache import exclusive, remove_leftovers, sweep
+from fhir_gym.worlds.catalogue import check_name, imported_path
 from fhir_gym.worlds.downloading import Download
 from fhir_gym.worlds.files import Record, find_files, lines
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.server import Server
-from fhir_gym.worlds.survey import Survey, present
+from fhir_gym.worlds.survey import RefusedError, Survey, present
 
 __all__ = ["ImportReport", "import_bundles", "import_ndjson", "import_server"]
 
@@ -69,6 +70,7 @@ def import_ndjson(
     *,
     out: str | Path | None = None,
     name: str | None = None,
+    replace: bool = False,
     now: datetime | None = None,
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
@@ -83,21 +85,23 @@ def import_ndjson(
         source_dir: The folder, or one file.
         out: File to write; by default the cache folder, where `load(name)` finds it.
         name: Name of the world; by default that of the folder or file.
+        replace: Whether the world may take the place of one that is there.
         now: The world's present; by default the next full quarter of an hour after the data's newest clinical date.
         progress: Told how far it is: how many resources are written, of how many.
         on_report: Called with the report before the world is returned.
 
     Raises:
-        WorldError: Nothing to import, unusable lines, or the world cannot be written.
+        WorldError: Nothing to import, unusable lines, a world is there, or it cannot be written.
     """
     source = Path(source_dir).expanduser()
+    target = _Target.of(out, name or _name_of(source), replace, now)
     files = find_files(source, [".ndjson"])
 
     def records() -> Iterator[Record]:
         for path in files:
             yield from lines(path, _shown(path, source))
 
-    return _Import(str(source), len(files), records, now, progress, on_report).into(out, name or _name_of(source))
+    return _Import(str(source), len(files), records, now, progress, on_report).into(target)
 
 
 def import_bundles(
@@ -105,6 +109,7 @@ def import_bundles(
     *,
     out: str | Path | None = None,
     name: str | None = None,
+    replace: bool = False,
     now: datetime | None = None,
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
@@ -115,12 +120,13 @@ def import_bundles(
     Arguments, errors and result are those of `import_ndjson`.
     """
     source = Path(source_dir).expanduser()
+    target = _Target.of(out, name or _name_of(source), replace, now)
     files = find_files(source, [".json"])
 
     def records() -> Iterator[Record]:
         return bundle_records([(path, _shown(path, source)) for path in files])
 
-    return _Import(str(source), len(files), records, now, progress, on_report).into(out, name or _name_of(source))
+    return _Import(str(source), len(files), records, now, progress, on_report).into(target)
 
 
 def import_server(
@@ -129,6 +135,7 @@ def import_server(
     types: Sequence[str] | None = None,
     out: str | Path | None = None,
     name: str | None = None,
+    replace: bool = False,
     now: datetime | None = None,
     headers: Mapping[str, str] | None = None,
     page_size: int = 500,
@@ -145,6 +152,7 @@ def import_server(
         types: Resource types to import; by default all that its CapabilityStatement says can be searched for.
         out: File to write; by default the cache folder, where `load(name)` finds it.
         name: Name of the world; by default made of the url.
+        replace: Whether the world may take the place of one that is there.
         now: The world's present; by default the next full quarter of an hour after the data's newest clinical date.
         headers: Sent with every request, such as `{"Authorization": "Bearer …"}`.
         page_size: How many resources to ask for at once; a server may give fewer.
@@ -157,22 +165,39 @@ def import_server(
             differ, or the world cannot be written.
     """
     server = Server(url, headers=headers)
-    path = _target(out, name or server.name)
-    folder = path.with_name(f".{path.name}.spool")
     try:
-        with exclusive(folder / "spool"):
+        target = _Target.of(out, name or server.name, replace, now)
+        folder = target.path.with_name(f".{target.path.name}.spool")
+        with _leaving_nothing_empty(folder), exclusive(folder / "spool"):
             download = Download(server, folder, types, page_size, progress)
             download.run()
-            if out is not None:  # the spool's lock guards the file as well
-                remove_leftovers(path)
             source = _Import(
                 server.base, 0, download.records, now, progress, on_report, download.verify, download.notes
             )
-            world = source.into(out, name or server.name)
+            try:
+                world = source.into(target)
+            except RefusedError:  # the server has to change, and what came of it is worth nothing then
+                download.spool.remove()
+                raise
             download.spool.remove()
     finally:
         server.close()
     return world
+
+
+@contextmanager
+def _leaving_nothing_empty(folder: Path) -> Iterator[None]:
+    """Delete a spool to which no page has come, and what folders were made for it, where an import fails."""
+    made = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        yield
+    except BaseException:
+        if not any(path.stat().st_size for path in folder.glob("*.ndjson")):
+            shutil.rmtree(folder, ignore_errors=True)
+            for parent in made:
+                with suppress(OSError):  # something else is in it by now
+                    parent.rmdir()
+        raise
 
 
 def _shown(path: Path, source: Path) -> str:
@@ -192,19 +217,19 @@ class _Import:
     verify: Callable[[Survey], None] | None = None
     notes: Callable[[], tuple[str, ...]] = tuple
 
-    def into(self, out: str | Path | None, name: str) -> World:
+    def into(self, target: _Target) -> World:
         """Write the world and open it."""
-        path = _target(out, name)
         survey = self._survey()
         now, why = (self.now, "as given") if self.now else present(survey)
-        with exclusive(path) if out is None else nullcontext():
-            if out is None:
-                remove_leftovers(path)
-            with WorldBuilder(path, name=name, seed=None, now=now) as builder:
+        with exclusive(target.path) if target.cached else nullcontext():
+            if target.cached:
+                target.check_free()  # another import may have come first
+                remove_leftovers(target.path)
+            with WorldBuilder(target.path, name=target.name, seed=None, now=now) as builder:
                 report = self._write(builder, survey, now, why)
         if self.on_report:
             self.on_report(report)
-        return World.open(path)
+        return World.open(target.path)
 
     def _survey(self) -> Survey:
         survey = self._seen_by(Survey())
@@ -262,11 +287,39 @@ class _Import:
         )
 
 
-def _target(out: str | Path | None, name: str) -> Path:
-    path = Path(out).expanduser() if out is not None else imported_path(name)
-    if path.is_dir():
-        raise WorldError(f"cannot write a world to {path}: it is a folder")
-    return path
+@dataclass(frozen=True)
+class _Target:
+    """Where a world goes, and what it is called."""
+
+    path: Path
+    name: str
+    cached: bool
+    replace: bool
+
+    @classmethod
+    def of(cls, out: str | Path | None, name: str, replace: bool, now: datetime | None) -> _Target:
+        """Check it before anything is read.
+
+        Raises:
+            WorldError: The name or the present cannot be one, or something is there that must not be replaced.
+        """
+        check_name(name)
+        if now is not None:
+            check_present(now)
+        path = Path(out).expanduser() if out is not None else imported_path(name)
+        if path.is_dir():
+            raise WorldError(f"cannot write a world to {path}: it is a folder")
+        if out is None:
+            sweep(path.parent)
+        target = cls(path, name, out is None, replace)
+        target.check_free()
+        return target
+
+    def check_free(self) -> None:
+        """Refuse to replace what is there, unless that was asked for."""
+        if self.path.exists() and not self.replace:
+            what = f"the world {self.name!r}" if self.cached else str(self.path)
+            raise WorldError(f"{what} is there and is not replaced unless asked for: --replace, in Python replace=True")
 
 
 class _Tally:
@@ -293,4 +346,4 @@ def _add(builder: WorldBuilder, survey: Survey, place: str, resource: Resource) 
 
 def _name_of(source: Path) -> str:
     stem = source.resolve().name.split(".")[0] if source.is_file() else source.resolve().name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "imported"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "imported"

@@ -14,7 +14,7 @@ from fhir_gym.fhir.store.schema import APPLICATION_ID
 from fhir_gym.files import problem
 from fhir_gym.plugins import WORLDS, plugins
 from fhir_gym.types import Resource
-from fhir_gym.worlds.cache import exclusive, remove_leftovers
+from fhir_gym.worlds.cache import exclusive, remove_leftovers, sweep
 from fhir_gym.worlds.catalogue import RECIPES, cached_path, imported_worlds
 from fhir_gym.worlds.installed import installed_world
 from fhir_gym.worlds.recipe import Recipe
@@ -91,6 +91,7 @@ def build(name: str, path: str | Path | None = None, *, seed: int = 0, progress:
         require_replaceable(target)
         return _generate(recipe, target, seed, progress)
     target = cached_path(recipe, seed)
+    sweep(target.parent)
     with exclusive(target):
         remove_leftovers(target)
         return _generate(recipe, target, seed, progress)
@@ -168,6 +169,7 @@ def load_recipe(recipe: Recipe, *, progress: Progress | None = None) -> World:
         progress: Told how far a build is.
     """
     path = cached_path(recipe)
+    sweep(path.parent)
     if path.exists() and (world := _open_sound(path)):
         return world
     with exclusive(path):

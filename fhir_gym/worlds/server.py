@@ -72,7 +72,7 @@ class Server:
         parts = _split(url)
         place = parts.netloc.rpartition("@")[2]
         self.base = urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
-        self.name = re.sub(r"[^A-Za-z0-9]+", "-", place + parts.path).strip("-") or "server"
+        self.name = re.sub(r"[^A-Za-z0-9]+", "-", place + parts.path).strip("-")[:100] or "server"
         auth = (parts.username, parts.password or "") if parts.username is not None else None
         sent = {"Accept": "application/fhir+json", "Accept-Encoding": _ENCODINGS, "Cache-Control": "no-cache"}
         sent |= headers or {}

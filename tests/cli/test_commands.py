@@ -74,6 +74,28 @@ def test_import_then_info(cli: Cli, tmp_path: Path) -> None:
     assert (info["name"], info["counts"]) == ("ward", {"Patient": 3})
 
 
+def test_a_folder_of_bundles_is_recognised_and_what_was_dropped_is_listed(cli: Cli, tmp_path: Path) -> None:
+    entry = {"resource": {"resourceType": "Patient", "id": "p", "shoeSize": 44}}
+    (tmp_path / "a.json").write_text(json.dumps({"resourceType": "Bundle", "type": "collection", "entry": [entry]}))
+    out = tmp_path / "ward.sqlite"
+    outcome = cli("worlds", "import", tmp_path, "--name", "ward", "--out", out)
+    assert outcome.code == 0 and "Patient.shoeSize (1)" in outcome.err
+    again = cli("worlds", "import", tmp_path, "--name", "ward", "--out", out)
+    assert again.code == 1 and "--replace" in again.err and again.err.count("\n") == 1
+    assert cli("worlds", "import", tmp_path, "--name", "ward", "--out", out, "--replace").code == 0
+
+
+def test_a_world_is_removed_if_one_means_it(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FHIR_GYM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "p.ndjson").write_text('{"resourceType": "Patient", "id": "p"}')
+    cli("worlds", "import", tmp_path / "p.ndjson", "--name", "ward")
+    asked = cli("worlds", "remove", "ward")
+    assert asked.code == 2 and "--yes" in asked.err
+    assert "removed ward (1 file" in cli("worlds", "remove", "ward", "--yes").out
+    assert cli("worlds", "remove", "ward", "--yes").code == 2
+    assert "not built" in cli("worlds", "remove", "empty", "--yes").err
+
+
 def test_import_from_a_server(cli: Cli, hospital: World, tmp_path: Path) -> None:
     out = tmp_path / "copy.sqlite"
     with served(app := Watched(create_app(hospital))) as url:

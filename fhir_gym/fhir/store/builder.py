@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,9 +28,10 @@ from fhir_gym.fhir.store.schema import (
     table_statements,
 )
 from fhir_gym.fhir.store.stamping import last_update, milliseconds, moment_of
+from fhir_gym.processes import is_running
 from fhir_gym.types import Resource
 
-__all__ = ["UnusableResourceError", "WorldBuilder"]
+__all__ = ["UnusableResourceError", "WorldBuilder", "check_present"]
 
 _FIRST_ID = 1000  # HAPI's id sequence starts here
 _BATCH = 2000
@@ -37,6 +39,18 @@ _BATCH = 2000
 
 class UnusableResourceError(WorldError):
     """A resource that no server would store as it is."""
+
+
+def check_present(now: datetime) -> None:
+    """Refuse what cannot be a world's present.
+
+    Raises:
+        WorldError: It has no time zone, or dates around it would be none.
+    """
+    if now.tzinfo is None:
+        raise WorldError(f"a world's `now` needs a time zone, not {now.isoformat()}")
+    if now.year not in YEARS:
+        raise WorldError(f"a world's `now` lies in the years {YEARS[0]} to {YEARS[-1]}, not at {now.isoformat()}")
 
 
 class WorldBuilder:
@@ -54,10 +68,9 @@ class WorldBuilder:
     """
 
     def __init__(self, path: Path, *, name: str, seed: int | None, now: datetime) -> None:
-        if now.tzinfo is None:
-            raise WorldError(f"a world's `now` needs a time zone, not {now.isoformat()}")
-        if now.year not in YEARS or not name.isprintable():
-            raise WorldError(f"a world cannot be called {name!r} or have {now.isoformat()} as its present")
+        check_present(now)
+        if not name.isprintable():
+            raise WorldError(f"a world cannot be called {name!r}: a name is one line of text")
         self.path = path
         self._name, self._seed, self._now = name, seed, now.astimezone(UTC)
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -81,6 +94,7 @@ class WorldBuilder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._remove()
+            self._remove_leftovers()
             self._db = sqlite3.connect(self._temporary, isolation_level=None)
             self._db.execute(f"PRAGMA main.page_size={PAGE_BYTES}")
             self._db.execute("ATTACH ? AS scratch", (str(self._scratch),))
@@ -231,6 +245,13 @@ class WorldBuilder:
         if db := getattr(self, "_db", None):
             db.close()
         self._remove()
+
+    def _remove_leftovers(self) -> None:
+        """Delete what killed builders of this file left."""
+        for left in self.path.parent.glob(f".{escape(self.path.name)}.*"):
+            *_, process, ending = left.name.split(".")
+            if ending in ("partial", "scratch") and process.isdecimal() and not is_running(int(process)):
+                left.unlink(missing_ok=True)
 
     def _remove(self) -> None:
         for file in (self._temporary, self._scratch):
