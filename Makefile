@@ -59,6 +59,7 @@ bench: $(DEV) ## figures as JSON lines; the first run builds large worlds
 	@$(BIN)/python -m benchmarks.http
 	@$(BIN)/python -m benchmarks.reasoning_errors --tasks 40
 	@$(BIN)/python -m benchmarks.soak --requests 2000
+	@$(BIN)/python -m benchmarks.fuzz --steps 5000
 	@$(BIN)/python -m benchmarks.chat $(filter --quick,$(ARGS))
 
 docs: $(DEV) ## run the code in README and docs, check that every command and task is there

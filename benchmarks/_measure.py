@@ -98,8 +98,8 @@ def measure(
     return Times(times, unit, Times(raws, unit) if raw else None)
 
 
-def memory_mib(pid: int) -> float:
-    """Resident memory of a process (Linux)."""
+def memory_mib(pid: int | str) -> float:
+    """Resident memory of a process (Linux), of this one if `pid` is ``self``."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 

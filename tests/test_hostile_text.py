@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from benchmarks._hostile import FRAMES, PATTERNS, repeated
 from fhir_gym.actions import GRAMMAR, MAX_ACTION_LENGTH, Invalid, parse
 from fhir_gym.agents.conversation import read
 from fhir_gym.agents.local import _calls
@@ -17,30 +19,6 @@ from fhir_gym.tasks.meaning import takes_back
 from fhir_gym.tasks.medagentbench import wording
 from fhir_gym.tasks.medagentbench.official.loop import Loop
 from tests.linear import is_linear
-
-PATTERNS = [
-    *("~", "`", "```", "```\n", "~~~\n", "\n```", "``` ", "\n~~~ ", "` ", "~ "),
-    *(" ", "\t", "\n", "\r", "\r\n", " \n", "\n ", "\u00a0", "\u2003", "\u2028", "\ufeff", "\x00", "\x1b", "\x85"),
-    *("{", "}", "[", "]", "(", ")", "[]", "{}", "[1],", '{"a":', '{"a":1},', "(["),
-    *('"', "'", "\\", '\\"', '","', "'a',", '""'),
-    *(",", "0", "1,", "9", "-", "1e", "0.", "a", "A/", "é", "\U0001f600", "e\u0301"),
-    *("<think>", "</think>", "<think></think>", "<tool_call>", "</tool_call>", "<tool_call> ", "<", "</", "<a>"),
-    *("GET /Patient\n", "GET ", "FINISH", "FINISH(", "FINISH([", "Prefer: x\n", "Accept:", "HTTP/1.1 "),
-    *("%", "%20", "&", "=", "a=b&", "#", "?", "/", "://", "Patient/1/_history/", "1 mg ", "1 / ", "not ", "'n't "),
-]
-FRAMES = [
-    *(("", ""), ("GET /Patient", ""), ("GET /Patient", "x"), ("GET /Patient", "HTTP/1.1x"), ("GET /Patient?a=b", "")),
-    *(("GET /Patient\n", ""), ("POST /Patient ", ""), ("POST /Patient\n```json\n", "\n```"), ("```\n", "```")),
-    *(("~~~\n", "\nx"), ("`", "`"), ("FINISH(", ")"), ("FINISH([", "])"), ('FINISH(["', '"])')),
-]
-
-
-def repeated(pattern: str, before: str = "", behind: str = "") -> Callable[[int], str]:
-    def text(length: int) -> str:
-        times = (length - len(before) - len(behind)) // len(pattern)
-        return f"{before}{pattern * times}{behind}"
-
-    return text
 
 
 def each_frame(work: Callable[[str], object]) -> Callable[[str], object]:
@@ -55,7 +33,7 @@ def each_frame(work: Callable[[str], object]) -> Callable[[str], object]:
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
 def test_actions_are_read_in_linear_time(pattern: str) -> None:
-    assert is_linear(each_frame(parse), repeated(pattern))
+    assert is_linear(each_frame(parse), partial(repeated, pattern))
 
 
 def _replies(text: str) -> None:
@@ -73,7 +51,7 @@ def _replies(text: str) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
 def test_replies_of_a_model_are_read_in_linear_time(pattern: str) -> None:
-    assert is_linear(_replies, repeated(pattern))
+    assert is_linear(_replies, partial(repeated, pattern))
 
 
 def _grading(text: str) -> None:
@@ -89,7 +67,7 @@ def _grading(text: str) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
 def test_what_agents_wrote_is_graded_in_linear_time(pattern: str) -> None:
-    assert is_linear(_grading, repeated(pattern))
+    assert is_linear(_grading, partial(repeated, pattern))
 
 
 @pytest.mark.parametrize("form", [Ids(("Patient",)), IdSet("Patient"), Count(), CountedIds("Patient")], ids=repr)
@@ -97,7 +75,7 @@ def test_long_answers_are_read_in_linear_time(form: Ids | IdSet | Count | Counte
     def judge(text: str) -> None:
         form.problem([*range(len(text))], "http://localhost:8080/fhir")
 
-    assert is_linear(judge, repeated("x"))
+    assert is_linear(judge, partial(repeated, "x"))
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":[', "[[],"])

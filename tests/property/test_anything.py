@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks._hostile import places, replaced
 from fhir_gym.fhir import Request, World
 from fhir_gym.types import Json
 from tests.fhir.writing import entry
@@ -104,20 +105,6 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
     max_leaves=4,
 )
-
-
-def places(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Paths of everything in a document."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path] + [found for key, inner in items for found in places(inner, (*path, key))]
-
-
-def replaced(value: Json, path: tuple[str | int, ...], by: Json) -> Json:
-    if not path:
-        return by
-    copy = value.copy()
-    copy[path[0]] = replaced(value[path[0]], path[1:], by)
-    return copy
 
 
 @st.composite

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from fhir_gym.fhir.index import Field
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.conditions import NOTHING, AllOf, AnyOf, Condition, Not
+from fhir_gym.fhir.search.conditions import NOTHING, AllOf, AnyOf, Condition, Not, Rows
 from fhir_gym.fhir.search.dates import date_condition
 from fhir_gym.fhir.search.names import split, unescape
 from fhir_gym.fhir.search.numbers import quantity_condition
@@ -35,7 +38,18 @@ def composite_condition(
             found = [_part(scope, name, f, p) for f, p in zip(fields, pieces, strict=False)]
             parts.append(AllOf(tuple(found)))
     whole: Condition = parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
-    return Not(whole) if modifier == "not" else whole
+    if modifier == "not":
+        return Not(whole)
+    return whole if len(parts) == 1 else AllOf((*_first_codes(scope, name, fields[0], values), whole))
+
+
+def _first_codes(scope: Scope, name: str, field: Field, values: list[str]) -> Iterator[Condition]:
+    """What holds for each alternative and can drive a query, which a choice of pairs cannot: one of the first codes."""
+    codes = [pieces[0] for value in values if all(pieces := split(value, "$")) and len(pieces) > 1]
+    if field.kind == "token" and codes:
+        found = token_condition(scope, name, field, None, codes)
+        if isinstance(found, Rows):
+            yield replace(found, turn=9)  # it has no say in the order of the matches
 
 
 def _part(scope: Scope, name: str, field: Field, value: str) -> Condition:

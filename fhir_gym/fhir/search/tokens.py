@@ -43,14 +43,34 @@ def token_condition(scope: Scope, name: str, field: Field, modifier: str | None,
 
 
 def _any(name: str, field: Field, values: list[str]) -> Condition:
+    """One of some codes, of codes with their systems, of systems: at most a condition each, however many there are."""
     plain: list[str] = []
+    systems: list[str] = []
+    pairs: list[tuple[str, str]] = []
     parts: list[Condition] = []
     for value in values:
-        pieces = split(value.lstrip(), "|")
-        if len(pieces) == 1:
-            plain.append(unescape(pieces[0]))
+        system, *rest = map(unescape, split(value.lstrip(), "|"))
+        if not rest:
+            plain.append(system)
+        elif len(rest) > 1:
+            parts.append(NOTHING)
+        elif name in ("_tag", "_security") and not rest[0]:
+            raise FhirError(
+                400,
+                f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}",
+            )
+        elif name in ("_tag", "_security") and not system:
+            plain.append(rest[0])
+        elif rest[0]:
+            pairs.append((rest[0], system))
         else:
-            parts.append(_with_system(name, field, value, pieces))
+            systems.append(system)
+    if systems:
+        # any code of a system; HAPI finds nothing for text that is no system but a code ("code|")
+        where = f"@.pid {marks(field.pids)} AND @.system {marks(tuple(systems))}"
+        parts.append(Rows("token", where, (*field.pids, *systems), rank=60, turn=PLAIN))
+    if pairs:
+        parts.append(_pairs(field, pairs))
     if plain:
         unique = len(plain) == 1 and len(field.pids) == 1
         # one row of several with the same value under other systems is enough
@@ -60,25 +80,18 @@ def _any(name: str, field: Field, values: list[str]) -> Condition:
     return any_of(parts)
 
 
-def _with_system(name: str, field: Field, value: str, pieces: list[str]) -> Condition:
-    system, code = unescape(pieces[0]), unescape(pieces[1])
-    if len(pieces) > 2:
-        return NOTHING
-    if name in ("_tag", "_security"):
-        if not code:
-            raise FhirError(
-                400,
-                f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}",
-            )
-        if not system:
-            return _any(name, field, [pieces[1]])
-    if not code:
-        # any code of a system; HAPI finds nothing for text that is no system but a code ("code|")
-        where = f"@.pid {marks(field.pids)} AND @.system = ?"
-        return Rows("token", where, (*field.pids, system), rank=60, turn=PLAIN)
-    where = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?"
-    unique = len(field.pids) == 1
-    return Rows("token", where, (*field.pids, code, system), rank=20, turn=PLAIN, owned=True, unique=unique)
+def _pairs(field: Field, pairs: list[tuple[str, str]]) -> Condition:
+    """Any of these codes, each of its system."""
+    codes = tuple(dict.fromkeys(code for code, _ in pairs))
+    where = f"@.pid {marks(field.pids)} AND @.value {marks(codes)}"
+    if len(pairs) == 1:
+        unique = len(field.pids) == 1
+        where, values = f"{where} AND @.system = ?", (*field.pids, *pairs[0])
+        return Rows("token", where, values, rank=20, turn=PLAIN, owned=True, unique=unique)
+    # The + keeps SQLite from trying each alternative as a way into the index: from 15 on that takes it 0.1 s.
+    either = " OR ".join(["(+@.value = ? AND +@.system = ?)"] * len(pairs))
+    values = (*field.pids, *codes, *(one for pair in pairs for one in pair))
+    return Rows("token", f"{where} AND ({either})", values, rank=21, turn=PLAIN, owned=True)
 
 
 def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Condition:
