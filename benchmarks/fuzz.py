@@ -1,7 +1,7 @@
 """Whether anything an agent may write raises or stalls: `python -m benchmarks.fuzz --steps N --seed S`.
 
 Each round draws a task and a variation from the seed and its number and plays some episodes with texts that are nearly
-right (`benchmarks._hostile`), to the verdict. The last line sums up: steps, exceptions (there must be none), CPU time
+right (`benchmarks._hostile`), to the verdict. Every 50,000 steps and at the end a line sums up: steps, exceptions (there must be none), CPU time
 of a step in milliseconds (the last step of an episode includes its verdict), memory, and a digest of all observations:
 the same seed gives the same. An exception is printed with what repeats it; the exit code is then 1.
 """
@@ -34,6 +34,8 @@ __all__ = ["Fuzz", "main"]
 _EPISODES = 12
 """Episodes of a round: drawing a variation takes longer than playing one."""
 _STEPS = 12
+_OFTEN = 50_000
+"""Steps after which a line says how far it is."""
 _SLOWEST = 12
 
 
@@ -151,18 +153,26 @@ def main() -> None:
     number = asked.only or 0
     fuzz.round(number, min(500, asked.steps))  # worlds opened, tables read: what any process has after its first minute
     start = memory_mib("self")
+    told = 0
     while asked.only is None and len(fuzz.micros) < asked.steps:
         number += 1
         seen = len(fuzz.exceptions)
         fuzz.round(number, asked.steps - len(fuzz.micros))
         for found in fuzz.exceptions[seen:]:
             print(json.dumps(found), flush=True)
-    for slow in fuzz.slowest:
-        print(json.dumps(slow))
+        if len(fuzz.micros) - told >= _OFTEN:
+            told = len(fuzz.micros)
+            _sum_up(fuzz, start)
+    for line in (*fuzz.exceptions[: asked.only is not None], *fuzz.slowest):
+        print(json.dumps(line))
+    _sum_up(fuzz, start)
+    sys.exit(1 if fuzz.exceptions else 0)
+
+
+def _sum_up(fuzz: Fuzz, start: float) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     memory = {"rss_start_mib": start, "rss_end_mib": memory_mib("self"), "rss_peak_mib": round(peak, 1)}
-    print(json.dumps({**fuzz.figures(), **memory}))
-    sys.exit(1 if fuzz.exceptions else 0)
+    print(json.dumps({**fuzz.figures(), **memory}), flush=True)
 
 
 if __name__ == "__main__":
