@@ -1,9 +1,10 @@
 """Whether anything an agent may write raises or stalls: `python -m benchmarks.fuzz --steps N --seed S`.
 
 Each round draws a task and a variation from the seed and its number and plays some episodes with texts that are nearly
-right (`benchmarks._hostile`), to the verdict. Every 50,000 steps and at the end a line sums up: steps, exceptions (there must be none), CPU time
-of a step in milliseconds (the last step of an episode includes its verdict), memory, and a digest of all observations:
-the same seed gives the same. An exception is printed with what repeats it; the exit code is then 1.
+right (`benchmarks._hostile`), to the verdict. Every 50,000 steps and at the end a line sums up: steps, exceptions
+(there must be none), CPU time of a step in milliseconds (the last step of an episode includes its verdict), memory,
+and a digest of all observations: the same seed gives the same. An exception is printed with what repeats it
+(`--only ROUND`); the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -150,21 +152,20 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="number of the one round to play, to repeat what it raised")
     asked = parser.parse_args()
     fuzz = Fuzz(asked.seed)
-    number = asked.only or 0
-    fuzz.round(number, min(500, asked.steps))  # worlds opened, tables read: what any process has after its first minute
-    start = memory_mib("self")
-    told = 0
-    while asked.only is None and len(fuzz.micros) < asked.steps:
-        number += 1
-        seen = len(fuzz.exceptions)
+    start, told, seen = 0.0, 0, 0
+    for number in count() if asked.only is None else [asked.only]:
         fuzz.round(number, asked.steps - len(fuzz.micros))
         for found in fuzz.exceptions[seen:]:
             print(json.dumps(found), flush=True)
+        seen = len(fuzz.exceptions)
+        start = start or memory_mib("self")  # worlds are open, tables read: what any process has after its first minute
+        if len(fuzz.micros) >= asked.steps:
+            break
         if len(fuzz.micros) - told >= _OFTEN:
             told = len(fuzz.micros)
             _sum_up(fuzz, start)
-    for line in (*fuzz.exceptions[: asked.only is not None], *fuzz.slowest):
-        print(json.dumps(line))
+    for slow in fuzz.slowest:
+        print(json.dumps(slow))
     _sum_up(fuzz, start)
     sys.exit(1 if fuzz.exceptions else 0)
 
