@@ -77,8 +77,8 @@ def test_tasks_are_sound_in_a_small_world(env: str, key: str, tiny_world: World)
 
 
 @pytest.mark.slow
-def test_ten_variations_are_sound_and_every_check_is_needed(hospital: World) -> None:
-    report = check(hospital, PACKS, variations=[*range(5), *range(1_000, 1_005)], workers=2)
+def test_six_variations_are_sound_and_every_check_is_needed(hospital: World) -> None:
+    report = check(hospital, PACKS, variations=[*range(3), *range(1_000, 1_003)], workers=2)
     assert report.sound, "\n".join([*report.problems, *(problems(one) for one in report.tasks if not one.sound)])
     assert all(report.best_constant(env)[1] <= 0.01 for env in PACKS)
 
@@ -94,7 +94,7 @@ def test_tasks_are_sound_on_real_patients(shared_dir: Any, tmp_path: Any) -> Non
     from fhir_gym import worlds
 
     with worlds.import_ndjson(shared_dir / "medagentbench", out=tmp_path / "real.world") as world:
-        report = check(world, PACKS, variations=[0, 1, 2, 1_000, 1_001], workers=2)
+        report = check(world, PACKS, variations=[0, 1_000], workers=2)
     failed = [problems(one) for one in report.tasks if one.failures]
     assert not failed, "\n".join(failed)
 
