@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir import World, WorldBuilder
+from fhir_gym.fhir import Request, Response, World, WorldBuilder
 from tests.fhir.writing import observation, patient
 
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
@@ -104,6 +104,29 @@ def changed(good: Path, tmp_path: Path) -> Callable[..., Path]:
     return change
 
 
+ROWS = {
+    "half a text": "UPDATE resource SET body = substr(body, 1, length(body) - 1)",
+    "nothing": "UPDATE resource SET body = x''",
+    "a list": "UPDATE resource SET body = CAST('[1]' AS BLOB)",
+    "text": "UPDATE resource SET body = CAST(body AS TEXT)",
+    "another id": """UPDATE resource SET body = CAST(replace(CAST(body AS TEXT), '"id":"', '"id":"x') AS BLOB)""",
+    "a second id": "UPDATE resource SET body = CAST(substr(CAST(body AS TEXT), 1, length(body) - 1) AS BLOB) "
+    """|| CAST(',"id":"x"}' AS BLOB)""",
+    "another type": "UPDATE resource SET body = CAST(replace(CAST(body AS TEXT), type, 'Group') AS BLOB)",
+    "another type in the row": "UPDATE resource SET type = 'Group'",
+    "no UTF-8": "UPDATE resource SET body = CAST(replace(CAST(body AS TEXT), '}', '') AS BLOB) || x'ff227d7d'",
+    "no UTF-8 in ids": "UPDATE resource SET id = CAST(x'ff' AS TEXT) || rid",
+    "deep nesting": "UPDATE resource SET body = CAST('{\"a\":' || replace(hex(zeroblob(9999)), '0', '[') AS BLOB)",
+    "huge": "UPDATE resource SET body = zeroblob(70000000) WHERE rid < 3",
+    "large": "UPDATE resource SET body = zeroblob(17000000) WHERE rid < 3",
+    "another version": "UPDATE resource SET version = version + 1",
+    "words for numbers": "UPDATE resource SET version = 'one', updated = 'now', deleted = 'no'",
+    "a time beyond time": "UPDATE resource SET updated = 9223372036854775807",
+    "a deletion": "UPDATE resource SET deleted = 1",
+    "a number for a method": "UPDATE resource SET method = x'00'",
+}
+
+
 def refused(path: Path) -> str:
     """What opening the file says: one line that names it."""
     with pytest.raises(WorldError) as caught:
@@ -137,6 +160,48 @@ def test_the_message_names_what_is_wrong(changed: Callable[..., Path]) -> None:
     assert "view 'resource' is not defined as in a world" in refused(changed(*SCHEMA["a view for the resources"]))
     assert "index 'resource_type' is missing" in refused(changed(*SCHEMA["an index less"]))
     assert "view 'other', which is no part of a world" in refused(changed(*SCHEMA["a view more"]))
+
+
+def ways(world: World) -> Iterator[Callable[[], Any]]:
+    """Each way to a resource's content."""
+
+    def ask(method: str, path: str, query: str = "", body: bytes = b"") -> Callable[[], Any]:
+        def act() -> Response:
+            with world.session() as session:
+                headers = {"content-type": "application/fhir+json"}
+                return session.handle(Request(method, path, query, headers, body))
+
+        return act
+
+    yield lambda: world.read("Patient", "p0")
+    yield lambda: list(world.resources())
+    yield ask("GET", "/Patient/p0")
+    yield ask("GET", "/Patient/p0/_history")
+    yield ask("GET", "/Patient/p0/$everything")
+    yield ask("GET", "/_history")
+    yield ask("GET", "/Patient", "_count=100")
+    yield ask("GET", "/Patient", "_elements=name")
+    yield ask("GET", "/Observation", "_include=Observation:subject")
+    yield ask("PUT", "/Patient/p0", "", b'{"resourceType": "Patient", "id": "p0"}')
+    yield ask("DELETE", "/Patient/p0")
+    yield world.verify
+
+
+@pytest.mark.parametrize("change", ROWS)
+def test_a_resource_that_is_not_what_its_row_says_is_refused(changed: Callable[..., Path], change: str) -> None:
+    """No way shows any of it, and none fails in another way."""
+    path, refusals = changed(ROWS[change]), 0
+    for number in range(len(list(ways(World.open(path))))):
+        with World.open(path) as world:
+            way = list(ways(world))[number]
+            try:
+                found = way()
+            except WorldError as error:
+                assert str(path) in str(error) and str(error).isprintable() and len(str(error)) < 400 + len(str(path))
+                refusals += 1
+            else:
+                assert found is None or found.status in (201, 404) or not found.json().get("entry"), "it is not shown"
+    assert refusals > 3
 
 
 @pytest.mark.parametrize("statement", ["REINDEX", "ANALYZE", "DELETE FROM sqlite_stat1", "VACUUM"])

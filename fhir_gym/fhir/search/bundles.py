@@ -69,6 +69,7 @@ def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes) -> by
     found: dict[int, bytes] = {}
     for start in range(0, len(rids), _CHUNK):
         chunk = tuple(rids[start : start + _CHUNK])
+        ctx.store.examine(chunk)
         for db in ("main", "overlay"):
             for rid, head, body, gone in ctx.store.db.execute(
                 _ENTRIES[shape.whole, db, len(chunk)], (ctx.base_url, *chunk)

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 from weakref import finalize
 
+from fhir_gym.fhir.store.examination import Examination
 from fhir_gym.fhir.store.schema import overlay_script
 
 __all__ = ["Connections", "connect"]
@@ -49,10 +50,15 @@ class Connections:
 
     Args:
         path: World file.
+        resources: How many it holds.
+
+    Attributes:
+        examination: Which of them were looked over.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, resources: int) -> None:
         self.path = path
+        self.examination = Examination(resources)
         self._idle: list[sqlite3.Connection] = []
         self._most = _IDLE
         self._process = os.getpid()

@@ -94,6 +94,7 @@ class Store:
 
     def __init__(self, connections: Connections, *, first_rid: int) -> None:
         self._connections = connections
+        self._examination = connections.examination
         self.db = connections.take()
         self._next_rid = first_rid
         self._types: Counter[str] = Counter()
@@ -122,10 +123,13 @@ class Store:
             ).fetchone()
             if row:
                 return Row(*row)
-        row = self.db.execute(
-            f"SELECT {_COLUMNS} FROM main.resource WHERE type = ? AND id = ?", (resource_type, id)
-        ).fetchone()
-        return Row(*row) if row else None
+        try:
+            row = self.db.execute(
+                f"SELECT {_COLUMNS} FROM main.resource WHERE type = ? AND id = ?", (resource_type, id)
+            ).fetchone()
+        except sqlite3.DataError as error:
+            raise _too_large(error) from error
+        return self._examination.check(Row(*row)) if row else None
 
     def known(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
         """The rid and the current version of resources, by type and id; without those there never were."""
@@ -139,8 +143,27 @@ class Store:
             found.update(((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (wanted,)))
         return found
 
+    def examine(self, rids: Sequence[int]) -> None:
+        """Look over those of these resources that are the world's, before a query takes their content as it is.
+
+        Raises:
+            sqlite3.DatabaseError: One is not what its row says.
+        """
+        new = self._examination.new(rids)
+        for start in range(0, len(new), _CHUNK):
+            chunk = new[start : start + _CHUNK]
+            marks = ",".join("?" * len(chunk))
+            query = f"SELECT {_COLUMNS} FROM main.resource WHERE rid IN ({marks})"
+            try:
+                with self._shielded():  # at no request's expense: the same one has to cost the same each time
+                    for row in self.db.execute(query, chunk):
+                        self._examination.check(Row._make(row))
+            except sqlite3.DataError as error:
+                raise _too_large(error) from error
+
     def row(self, rid: int) -> Row:
         """The current version of the resource with this number."""
+        self.examine((rid,))
         for db in ("overlay", "main"):
             row = self.db.execute(f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid = ?", (rid,)).fetchone()
             if row:
@@ -152,6 +175,7 @@ class Store:
         found: dict[int, Row] = {}
         for start in range(0, len(rids), _CHUNK):
             chunk = rids[start : start + _CHUNK]
+            self.examine(chunk)
             marks = ",".join("?" * len(chunk))
             for db in ("main", "overlay") if self._types else ("main",):
                 query = f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid IN ({marks})"
@@ -165,6 +189,7 @@ class Store:
     def versions(self, rid: int) -> list[Row]:
         """All versions of one resource, newest first; of an amended version its last form."""
         rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? ORDER BY seq DESC", (rid,))
+        self.examine((rid,))
         rows += self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
         newest: dict[int, Row] = {}
         for row in rows:
@@ -180,6 +205,7 @@ class Store:
         )
         order = "ORDER BY updated DESC, seq DESC, rid DESC"
         keys = self.db.execute(f"{both} {order} LIMIT ? OFFSET ?", (*values, *values, limit, offset)).fetchall()
+        self.examine([rid for _, seq, rid in keys if not seq])
         return [self._version(seq, rid) for _, seq, rid in keys]
 
     def _version(self, seq: int, rid: int) -> Row:
@@ -369,6 +395,7 @@ class Store:
         return [(self._before(rid, seq), rows) for rid, rows in written.items()]
 
     def _before(self, rid: int, seq: int) -> Row | None:
+        self.examine((rid,))
         rows = self._select(
             f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (rid, seq)
         ) or self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
@@ -406,6 +433,11 @@ class Store:
 
     def _select_one(self, query: str, values: Sequence[Any]) -> Any:
         return self.db.execute(query, values).fetchone()[0]
+
+
+def _too_large(error: sqlite3.DataError) -> sqlite3.DatabaseError:
+    """What SQLite says of a row that is larger than any of ours: not of a query, but of the file."""
+    return sqlite3.DatabaseError(f"a resource of it is too large: {error}")
 
 
 def _history_filter(resource_type: str | None, since: int | None) -> tuple[str, tuple[str | int, ...]]:

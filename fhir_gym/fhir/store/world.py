@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir.store.connections import Connections, connect
+from fhir_gym.fhir.store.examination import Examination
 from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.opening import read_manifest
+from fhir_gym.fhir.store.schema import Row
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class World:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self.connections = Connections(path)
+        self.connections = Connections(path, manifest.total)
         self._local = threading.local()
         self._readers: list[Session] = []
 
@@ -83,7 +86,7 @@ class World:
         """Ids of a type in creation order."""
         with self._failures():
             rows = self._reader.store.db.execute(
-                "SELECT id FROM main.resource WHERE type = ? ORDER BY rid", (resource_type,)
+                "SELECT id FROM main.resource WHERE type = ? ORDER BY rid LIMIT ?", (resource_type, self.manifest.total)
             )
             return [id for (id,) in rows]
 
@@ -118,8 +121,8 @@ class World:
         """The stored JSON of all resources, or of one type's, in creation order."""
         where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
         with self._failures(), closing(connect(self.path)) as db:
-            for (body,) in db.execute(f"SELECT body FROM resource {where} ORDER BY rid", values):
-                yield body
+            for row in map(Row._make, db.execute(f"SELECT * FROM resource {where} ORDER BY rid", values)):
+                yield self.connections.examination.check(row).body
 
     def verify(self) -> None:
         """Read all of the file and compare it with what was built; takes a while on a large world.
@@ -131,9 +134,13 @@ class World:
             for (problem,) in db.execute("PRAGMA integrity_check(1)"):
                 if problem != "ok":
                     raise WorldError(f"the world {self.path} is damaged: {problem.splitlines()[-1]}")
-            columns = "CAST(type AS TEXT), CAST(id AS TEXT), CAST(body AS BLOB)"  # whatever damage made of them
-            rows = db.execute(f"SELECT {columns} FROM resource ORDER BY rid")
-            if str(ContentHash(self.now, rows)) != self.manifest.content_hash:
+            found, counts = ContentHash(self.now), Counter[str]()
+            examination = Examination(self.manifest.total)
+            for row in map(Row._make, db.execute("SELECT * FROM resource ORDER BY rid")):
+                examination.check(row)
+                found.add(row.type, row.id, row.body)
+                counts[row.type] += 1
+            if str(found) != self.manifest.content_hash or counts != self.manifest.counts:
                 raise WorldError(f"the world {self.path} is damaged: its resources are not those it was built from")
 
     def close(self) -> None:

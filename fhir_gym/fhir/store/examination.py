@@ -1,0 +1,65 @@
+"""Looking a world's resources over when they are first read: the file may be anybody's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+import orjson
+
+from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.store.schema import MOST_BODY_BYTES, Row
+
+__all__ = ["Examination"]
+
+_TYPES = frozenset(RESOURCE_TYPES)
+_MOMENTS = range(-62_135_596_800_000, 253_402_300_800_000)
+"""Milliseconds since the epoch of the years 1 to 9999."""
+
+
+class Examination:
+    """Which resources of a world were found to be what their rows say; each is looked over once a process.
+
+    Args:
+        resources: How many the world holds; they are numbered from 1.
+    """
+
+    def __init__(self, resources: int) -> None:
+        self._sound = bytearray(resources + 1)
+
+    def new(self, rids: Iterable[int]) -> list[int]:
+        """Those of these numbers that are of the world and were not looked over yet."""
+        sound = self._sound
+        return [rid for rid in rids if rid < len(sound) and not sound[rid]]
+
+    def check(self, row: Row) -> Row:
+        """Let a row of the world pass.
+
+        Raises:
+            sqlite3.DatabaseError: It does not hold what it says.
+        """
+        if not self._sound[row.rid]:
+            if problem := _problem(row):
+                raise sqlite3.DatabaseError(f"{str(row.type)[:64]!r}/{str(row.id)[:64]!r}: {problem}")
+            self._sound[row.rid] = 1
+        return row
+
+
+def _problem(row: Row) -> str | None:
+    """What speaks against a row; None if nothing."""
+    if not isinstance(row.body, bytes) or len(row.body) > MOST_BODY_BYTES:
+        return f"its content is no JSON of up to {MOST_BODY_BYTES:,} bytes"
+    try:
+        resource = orjson.loads(row.body)
+    except ValueError as error:
+        return f"its content is no JSON: {error}"
+    if not isinstance(resource, dict) or row.type not in _TYPES:
+        return "its content is no resource"
+    meta = resource.get("meta")
+    said = resource.get("resourceType"), resource.get("id"), meta.get("versionId") if isinstance(meta, dict) else None
+    if said != (row.type, row.id, str(row.version)):
+        return "its content is another resource"
+    whole = all(type(value) is int for value in (row.version, row.updated, row.deleted))
+    if not whole or row.updated not in _MOMENTS or row.deleted or not isinstance(row.method, str):
+        return "its row has values of the wrong kind"
+    return None
