@@ -201,7 +201,7 @@ def test_a_resource_that_is_not_what_its_row_says_is_refused(changed: Callable[.
                 refusals += 1
             else:
                 assert found is None or found.status in (201, 404) or not found.json().get("entry"), "it is not shown"
-    assert refusals > 3
+    assert refusals >= 3
 
 
 @pytest.mark.parametrize("statement", ["REINDEX", "ANALYZE", "DELETE FROM sqlite_stat1", "VACUUM"])
