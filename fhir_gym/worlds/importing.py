@@ -21,7 +21,7 @@ from fhir_gym.worlds.cache import exclusive, remove_leftovers, sweep
 from fhir_gym.worlds.catalogue import check_name, imported_path
 from fhir_gym.worlds.downloading import Download
 from fhir_gym.worlds.files import Record, find_files, lines
-from fhir_gym.worlds.loading import Progress
+from fhir_gym.worlds.loading import Progress, require_replaceable
 from fhir_gym.worlds.server import Server
 from fhir_gym.worlds.survey import RefusedError, Survey, present
 
@@ -307,8 +307,6 @@ class _Target:
         if now is not None:
             check_present(now)
         path = Path(out).expanduser() if out is not None else imported_path(name)
-        if path.is_dir():
-            raise WorldError(f"cannot write a world to {path}: it is a folder")
         if out is None:
             sweep(path.parent)
         target = cls(path, name, out is None, replace)
@@ -317,9 +315,10 @@ class _Target:
 
     def check_free(self) -> None:
         """Refuse to replace what is there, unless that was asked for."""
-        if self.path.exists() and not self.replace:
+        if self.path.is_file() and not self.replace:
             what = f"the world {self.name!r}" if self.cached else str(self.path)
             raise WorldError(f"{what} is there and is not replaced unless asked for: --replace, in Python replace=True")
+        require_replaceable(self.path)
 
 
 class _Tally:

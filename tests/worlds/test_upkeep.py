@@ -55,6 +55,16 @@ def test_a_world_is_replaced_only_if_asked(tmp_path: Path, own_place: bool) -> N
         assert world.ids("Patient") == ["b"]
 
 
+def test_what_is_no_world_is_never_replaced(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("all of it")
+    with pytest.raises(WorldError, match="is no world"):
+        worlds.import_ndjson(source(tmp_path / "one", "a"), out=thesis, replace=True)
+    with pytest.raises(WorldError, match="is no world"):
+        worlds.build("empty", thesis)
+    assert thesis.read_text() == "all of it"
+
+
 @pytest.mark.parametrize("name", ["two words", "a/b", "..", "new\nline", "\x1b[2J", "é", "x" * 101, "-x"])
 def test_a_name_is_a_name_wherever_the_file_goes(tmp_path: Path, name: str) -> None:
     with pytest.raises(WorldError, match="cannot be a world's name"):
