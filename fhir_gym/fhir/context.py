@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID
 
 from fhir_gym.fhir.interactions import Interaction, Kind
 from fhir_gym.fhir.limits import Limits
@@ -28,6 +28,10 @@ TICK = timedelta(seconds=1)
 def instant(moment: datetime) -> str:
     """A FHIR instant in UTC with milliseconds, as HAPI prints it: ``2023-11-13T10:15:00.000+00:00``."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+_now_text = lru_cache(maxsize=64)(instant)
+"""The same, remembered: searches do not move a session's clock."""
 
 
 @dataclass(slots=True)
@@ -59,8 +63,9 @@ class Sequence:
     def new_token(self) -> str:
         """The next token in the form of a random uuid."""
         self.tokens += 1
-        digest = blake2b(f"{self.seed}/{self.tokens}".encode(), digest_size=16).digest()
-        return str(UUID(bytes=digest, version=4))
+        digits = blake2b(f"{self.seed}/{self.tokens}".encode(), digest_size=16).hexdigest()
+        variant = "89ab"[int(digits[16], 16) & 3]
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
     def tick(self) -> datetime:
         """Move the clock by one write and return the new time."""
@@ -103,7 +108,7 @@ class Context:
     @property
     def now_text(self) -> str:
         """The virtual clock as a FHIR instant."""
-        return instant(self.sequence.now)
+        return _now_text(self.sequence.now)
 
     def new_id(self) -> str:
         """The next id of the sequence."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
 
-__all__ = ["check_size", "json_values", "refusing", "too_costly"]
+__all__ = ["check_size", "json_values", "refusal", "refusing", "too_costly"]
 
 _DAMAGE = ("no such", "malformed", "unsupported file format", "database")
 """How the messages begin with which SQLite tells of a broken file under the code that it also uses for queries."""
@@ -21,25 +21,35 @@ def too_costly() -> FhirError:
     return FhirError(400, "This request is too costly for this server: narrow it", code="too-costly")
 
 
+def refusal(error: sqlite3.Error | OverflowError) -> FhirError | None:
+    """What SQLite says of a query as an answer; None for errors of the file.
+
+    The query was interrupted, or is larger or more deeply nested than SQLite allows.
+    """
+    if isinstance(error, OverflowError):
+        return FhirError(400, "This request holds a number that is too large for this server", code="value")
+    code, text = getattr(error, "sqlite_errorcode", None), str(error)
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return too_costly()
+    if code in _OF_QUERIES and not text.startswith(_DAMAGE):
+        message = f"This request is larger than this server's database can run ({text}): ask for less at once"
+        return FhirError(400, message, code="too-costly")
+    return None
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """Turn what SQLite says of a query into an answer; errors of the file pass as they are.
 
     Raises:
-        FhirError: The query was interrupted, or is larger or more deeply nested than SQLite allows.
+        FhirError: See `refusal`.
     """
     try:
         yield
-    except sqlite3.Error as error:
-        code, text = getattr(error, "sqlite_errorcode", None), str(error)
-        if code == sqlite3.SQLITE_INTERRUPT:
-            raise too_costly() from None
-        if code in _OF_QUERIES and not text.startswith(_DAMAGE):
-            message = f"This request is larger than this server's database can run ({text}): ask for less at once"
-            raise FhirError(400, message, code="too-costly") from None
+    except (sqlite3.Error, OverflowError) as error:
+        if found := refusal(error):
+            raise found from None
         raise
-    except OverflowError:
-        raise FhirError(400, "This request holds a number that is too large for this server", code="value") from None
 
 
 def json_values(body: bytes) -> int:

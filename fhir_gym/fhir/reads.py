@@ -96,6 +96,8 @@ def _answer(ctx: Context, row: Row, request: Request, pairs: Pairs) -> Response:
     if _unchanged(row, request):
         return Response(304)
     headers = version_headers(ctx, row.type, row.id, row.version, row.updated)
+    if not pairs:
+        return Response(200, headers, row.body)
     shaped = shape(row.body, pairs)
     return Response(200, {**headers, **shaped.headers}, shaped.body)
 

@@ -57,7 +57,9 @@ def _check_size(limits: Limits, request: Request) -> None:
         raise FhirError(414, f"The URL is longer than the {limits.url_chars} characters this server reads")
     if len(request.body) > limits.body_bytes:
         raise FhirError(413, f"The body is larger than the {limits.body_bytes} bytes this server reads")
-    if not request.path.startswith(("/Binary", "Binary")) and json_values(request.body) > limits.json_values:
+    if not request.body or request.path.startswith(("/Binary", "Binary")):
+        return
+    if json_values(request.body) > limits.json_values:
         raise FhirError(413, f"The body holds more than the {limits.json_values} values this server reads")
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context, Sequence, Validation
-from fhir_gym.fhir.costs import refusing
+from fhir_gym.fhir.costs import refusal
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.headers import JSON, uri
 from fhir_gym.fhir.interactions import attempted
@@ -33,7 +33,7 @@ __all__ = ["DEFAULT_BASE_URL", "Change", "Checkpoint", "Session"]
 
 DEFAULT_BASE_URL = "http://localhost:8080/fhir"
 _TYPES = frozenset(RESOURCE_TYPES)
-_URIS = frozenset({"Location", "Content-Location"})
+_URIS = ("Location", "Content-Location")
 _MAX_DIAGNOSTICS = 10_000
 """Characters of an error's text that are shown: some repeat what was sent."""
 _BATCH = 500
@@ -123,7 +123,7 @@ class Session:
         request = _without_surrogates(request)
         ctx = self._context(request)
         try:
-            with self.store.budget(Allowance(self.limits.sql_steps)), refusing(), self._all_or_nothing(request):
+            with self.store.budget(Allowance(self.limits.sql_steps)), self._all_or_nothing(request):
                 response = dispatch(ctx, request)
                 if (size := len(response.body)) > self.limits.answer_bytes:
                     raise FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
@@ -131,8 +131,11 @@ class Session:
             response = _failure(error)
         except RecursionError:
             response = _failure(FhirError(400, "The request is nested too deeply for this server"))
-        except sqlite3.Error as error:
-            raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
+        except (sqlite3.Error, OverflowError) as error:
+            refused = refusal(error)
+            if refused is None:
+                raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
+            response = _failure(refused)
         return self._finish(ctx, request, response)
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
@@ -301,8 +304,9 @@ class Session:
     def _finish(self, ctx: Context, request: Request, response: Response) -> Response:
         """Indentation, valid headers, HEAD and the log: the same for every answer."""
         headers, body = dict(response.headers), response.body
-        for name in _URIS & headers.keys():
-            headers[name] = uri(headers[name])
+        for name in _URIS:
+            if name in headers:
+                headers[name] = uri(headers[name])
         if body:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
             if headers["Content-Type"] == JSON and self._wants_indentation(request):
@@ -310,7 +314,7 @@ class Session:
         log = ctx.log or (attempted(request.method, [part for part in request.path.split("/") if part]),)
         if response.status >= 400:  # also what had been done before the refusal is undone
             log = tuple(one._replace(status=response.status, effect="") for one in log)
-        done = tuple(one if one.status else one._replace(status=response.status) for one in log)
+        done = tuple([one if one.status else one.answered(response.status) for one in log])
         return Response(response.status, headers, b"" if request.method == "HEAD" else body, done)
 
     def _wants_indentation(self, request: Request) -> bool:

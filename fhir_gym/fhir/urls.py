@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -12,6 +13,7 @@ __all__ = ["Pairs", "decode", "decode_query", "encode", "encode_pairs", "search_
 Pairs = list[tuple[str, str]]
 """Decoded parameters in the order sent."""
 
+_PLAIN = re.compile(r"[A-Za-z0-9\-_.*]*")
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -47,6 +49,8 @@ def decode_query(query: str) -> Pairs:
 
 def encode(text: str) -> str:
     """Percent-encode a name or value as HAPI does in links: all but letters, digits and ``-_.*``."""
+    if _PLAIN.fullmatch(text):
+        return text
     return quote(text, safe="*").replace("~", "%7E")
 
 

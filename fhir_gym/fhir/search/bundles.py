@@ -70,7 +70,7 @@ def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes) -> by
     for start in range(0, len(rids), _CHUNK):
         chunk = tuple(rids[start : start + _CHUNK])
         ctx.store.examine(chunk)
-        for db in ("main", "overlay"):
+        for db in ctx.store.schemas():
             for rid, head, body, gone in ctx.store.db.execute(
                 _ENTRIES[shape.whole, db, len(chunk)], (ctx.base_url, *chunk)
             ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
     "BY_REFERENCE",
@@ -35,8 +35,7 @@ Sql = tuple[str, tuple[Any, ...]]
 """Text with ``?`` and the values for them, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """The resource has a row like this.
 
     Attributes:

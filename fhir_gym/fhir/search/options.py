@@ -133,6 +133,8 @@ def _check_contained(values: Sequence[str]) -> None:
 
 def parse_shape(elements: Sequence[str], summaries: Sequence[str]) -> Shape:
     """`_elements` and `_summary`, all repeats together."""
+    if not elements and not summaries:
+        return WHOLE
     names = tuple(piece for value in elements for piece in value.split(",") if piece)
     modes = {piece.strip().lower() for value in summaries for piece in value.split(",")}
     modes &= {"true", "data", "text", "count"}

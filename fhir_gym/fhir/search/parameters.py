@@ -81,16 +81,16 @@ def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition |
         if parsed.base.startswith("_"):
             return None
         return _all([_missing(scope, parsed.base, value) for value in values])
-    alternatives = [found for value in values if (found := _alternatives(value))]
+    alternatives = [(value, found) for value in values if (found := _alternatives(value))]
     if not alternatives:
         return None
     kind = "date" if parsed.base == "_lastUpdated" else parameters[parsed.base].type
     if kind == "date":
-        given = [value for value in values if _alternatives(value)]
+        given = [value for value, _ in alternatives]
         if parsed.base == "_lastUpdated":
             return updated_condition(scope.resource_type, given)
         return date_condition(scope.field(parsed.base), given)
-    return _all([_typed(scope, parsed, kind, options) for options in alternatives])
+    return _all([_typed(scope, parsed, kind, options) for _, options in alternatives])
 
 
 def _alternatives(value: str) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, repeat
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ _INSERT_TOGETHER = {
     for table, statement in _INSERT.items()
 }
 _DELETE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
+_FIND = {db: f"SELECT {_COLUMNS} FROM {db}.resource WHERE type = ? AND id = ?" for db in ("main", "overlay")}
 _KNOWN = """
 SELECT r.type, r.id, r.rid, r.version FROM json_each(?) t CROSS JOIN json_each(t.value) i
 CROSS JOIN {db}.resource r ON r.type = t.key AND r.id = i.value
@@ -71,6 +72,21 @@ class Allowance:
     def __bool__(self) -> bool:
         """Whether something is left."""
         return length_hint(self._left) > 0
+
+
+class _Budget:
+    """Lets a store's statements spend of an allowance; no generator, for every request has one."""
+
+    __slots__ = ("_allowed", "_store")
+
+    def __init__(self, store: Store, allowed: Allowance) -> None:
+        self._store, self._allowed = store, allowed
+
+    def __enter__(self) -> None:
+        self._store.spend(self._allowed)
+
+    def __exit__(self, *_: object) -> None:
+        self._store.spend(None)
 
 
 class Mark(NamedTuple):
@@ -109,6 +125,10 @@ class Store:
         """Whether the overlay holds rows of this type; if not, the world alone answers for it."""
         return resource_type in self._types
 
+    def schemas(self) -> tuple[str, ...]:
+        """Schemas that hold rows of any type; what both hold, the last one says."""
+        return ("main", "overlay") if self._types else ("main",)
+
     def select(self, query: str, values: Sequence[Any]) -> sqlite3.Cursor:
         """Run a query on index rows, which names the numbers of their paths among its values."""
         if self._unindexed:
@@ -117,19 +137,16 @@ class Store:
 
     def find(self, resource_type: str, id: str) -> Row | None:
         """The current version of a resource, deleted or not; None if there never was one."""
+        row = None
         if resource_type in self._types:
-            row = self.db.execute(
-                f"SELECT {_COLUMNS} FROM overlay.resource WHERE type = ? AND id = ?", (resource_type, id)
-            ).fetchone()
-            if row:
-                return Row(*row)
+            row = self.db.execute(_FIND["overlay"], (resource_type, id)).fetchone()
+        if row:
+            return Row._make(row)
         try:
-            row = self.db.execute(
-                f"SELECT {_COLUMNS} FROM main.resource WHERE type = ? AND id = ?", (resource_type, id)
-            ).fetchone()
+            row = self.db.execute(_FIND["main"], (resource_type, id)).fetchone()
         except sqlite3.DataError as error:
             raise _too_large(error) from error
-        return self._examination.check(Row(*row)) if row else None
+        return self._examination.check(Row._make(row)) if row else None
 
     def known(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
         """The rid and the current version of resources, by type and id; without those there never were."""
@@ -138,7 +155,7 @@ class Store:
             ids.setdefault(resource_type, []).append(id)
         wanted = parsing.dumps(ids).decode()
         found: dict[tuple[str, str], tuple[int, int]] = {}
-        for db in ("main", "overlay") if self._types else ("main",):
+        for db in self.schemas():
             query = _KNOWN.replace("{db}", db)
             found.update(((type_, id), (rid, version)) for type_, id, rid, version in self.db.execute(query, (wanted,)))
         return found
@@ -177,7 +194,7 @@ class Store:
             chunk = rids[start : start + _CHUNK]
             self.examine(chunk)
             marks = ",".join("?" * len(chunk))
-            for db in ("main", "overlay") if self._types else ("main",):
+            for db in self.schemas():
                 query = f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid IN ({marks})"
                 found.update((row[0], Row(*row)) for row in self.db.execute(query, tuple(chunk)))
         return [found[rid] for rid in rids]
@@ -403,24 +420,20 @@ class Store:
 
     # bounds
 
-    @contextmanager
-    def budget(self, allowed: Allowance) -> Iterator[None]:
+    def budget(self, allowed: Allowance) -> AbstractContextManager[None]:
         """Interrupt a reading statement inside once all of them took more virtual-machine steps than are allowed.
 
         `sqlite3.OperationalError("interrupted")` is what the caller sees. Steps are the same on every machine, but they
         are told in ten thousands over all runs of a prepared statement, and those of a connection outlive a session: a
         statement may be charged one portion more than another time.
         """
-        if self._tick is not None:  # a bundle's entries spend from the bundle's budget
-            yield
-            return
-        self.db.set_progress_handler(allowed.tick, _PROGRESS_STEPS)
-        self._tick = allowed.tick
-        try:
-            yield
-        finally:
-            self._tick = None
-            self.db.set_progress_handler(None, 0)
+        # a bundle's entries spend from the bundle's budget
+        return _Budget(self, allowed) if self._tick is None else nullcontext()
+
+    def spend(self, allowed: Allowance | None) -> None:
+        """Count the steps of statements from now on; None counts none."""
+        self._tick = None if allowed is None else allowed.tick
+        self.db.set_progress_handler(self._tick, _PROGRESS_STEPS if self._tick else 0)
 
     def close(self) -> None:
         """Give the connection back; the overlay is gone. May be called twice."""
