@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ADD_NOTHING", "added_meaning", "takes_back"]
 
-ADD_NOTHING = "Add nothing that changes who, what, when, how much or whether."
+ADD_NOTHING = (
+    "Add nothing of your own that would change whom the record is about, what it says, its dates or amounts, or "
+    "whether it is valid."
+)
 """What the prompts of tasks that create records say about elements that nobody asked for."""
 
 _TAKES_BACK = re.compile(

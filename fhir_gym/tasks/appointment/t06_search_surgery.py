@@ -174,7 +174,7 @@ class _SearchSurgery(SceneTask[SearchSurgeryParams, Surgeries, Window]):
 def _agenda(rng: random.Random, first: int) -> list[tuple[int, str, Concept]]:
     """How many days ahead a patient's orders are, their statuses and categories: surgery plans and others.
 
-    One that is void and one for a scan come before the next plan, unless that is today.
+    One or two that are void and one for a scan come before the next plan, unless that is today.
 
     Args:
         rng: Source of chance.
@@ -184,8 +184,9 @@ def _agenda(rng: random.Random, first: int) -> list[tuple[int, str, Concept]]:
     sooner = first or second
     agenda = [(ahead, "active", SURGICAL) for ahead in (-rng.choice((1, rng.randrange(2, _FAR))), first, second)]
     agenda += [(rng.randrange(sooner), rng.choice(_VOIDED), SURGICAL), (rng.randrange(sooner), "active", IMAGING)]
-    _, status, category = rng.choice(agenda[2:])
-    return [*agenda, (rng.choice((-rng.randrange(1, _FAR), second + rng.randrange(1, _FAR))), status, category)]
+    if rng.random() < 0.5:
+        return [*agenda, (rng.randrange(sooner), rng.choice(_VOIDED), SURGICAL)]
+    return [*agenda, (rng.choice((-rng.randrange(1, _FAR), second + rng.randrange(1, _FAR))), "active", SURGICAL)]
 
 
 def _order(rng: random.Random, ids: Ids, patient: str, day: date, status: str, category: Concept) -> Plan:
