@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fhir_gym.types import Json, Resource
+from fhir_gym.worlds.showing import line
 
 __all__ = ["Alterations"]
 
@@ -65,5 +66,6 @@ def _paths(path: str, value: Json) -> Iterator[str]:
 
 
 def _count(paths: Counter[str], path: str) -> None:
+    path = line(path, 200)
     if path in paths or len(paths) < _PATHS:
         paths[path] += 1

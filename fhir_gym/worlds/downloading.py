@@ -12,6 +12,7 @@ from fhir_gym.worlds.files import Record, lines
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.rewriting import rewrite
 from fhir_gym.worlds.server import ExpiredError, Page, Server
+from fhir_gym.worlds.showing import line
 from fhir_gym.worlds.spool import Spool, State
 from fhir_gym.worlds.survey import Survey
 
@@ -92,7 +93,7 @@ class Download:
         """What a user should know of it."""
         notes = []
         if self.unknown:
-            notes.append(f"left out, as they are not of R4: {', '.join(self.unknown)}")
+            notes.append(line(f"left out, as they are not of R4: {', '.join(self.unknown)}"))
         if self.unverified:
             notes.append(f"the server does not say how many there are of: {', '.join(self.unverified)}")
         return tuple(notes)
@@ -147,7 +148,7 @@ class _Course:
         """Take in the page after a state; give what speaks against going on."""
         self._pages.add(hash(state.next))
         if page.next is not None and hash(page.next) in self._pages:
-            return f"after {len(self._pages)} pages, {page.next} comes again"
+            return f"after {len(self._pages)} pages, {line(page.next, 200)} comes again"
         before = len(self._resources)
         self._resources.update(hash(str(resource.get("id"))) for resource in page.resources)
         self._vain = self._vain + 1 if len(self._resources) == before else 0

@@ -15,6 +15,7 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.redirects import destination
 from fhir_gym.types import Json, Resource
+from fhir_gym.worlds.showing import line
 
 __all__ = ["ExpiredError", "Page", "Server"]
 
@@ -22,6 +23,8 @@ _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _ATTEMPTS = 7  # with pauses of half a minute in all
 _LONGEST_PAUSE = 60.0
 _ANSWER_BYTES = 128 * 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_LINK_CHARS = 10_000
 _ENCODINGS = "gzip, deflate"  # no others: a few of their bytes could unpack to gigabytes at once
 
 
@@ -75,7 +78,7 @@ class Server:
         self.name = re.sub(r"[^A-Za-z0-9]+", "-", place + parts.path).strip("-")[:100] or "server"
         auth = (parts.username, parts.password or "") if parts.username is not None else None
         sent = {"Accept": "application/fhir+json", "Accept-Encoding": _ENCODINGS, "Cache-Control": "no-cache"}
-        sent |= headers or {}
+        sent |= _sendable(headers or {})
         self._client = httpx.Client(timeout=timeout, headers=sent, auth=auth, follow_redirects=False)
         self._pause = pause
 
@@ -94,7 +97,7 @@ class Server:
             raise WorldError(f"{self.base} is not a FHIR server: {self.base}/metadata is no CapabilityStatement")
         version = str(found.get("fhirVersion", "4"))
         if not version.startswith("4"):
-            raise WorldError(f"{self.base} is a server of FHIR {_line(version)}; only R4 can be imported")
+            raise WorldError(f"{self.base} is a server of FHIR {line(version, 60)}; only R4 can be imported")
         rest = [part for part in _objects(found.get("rest")) if part.get("mode", "server") == "server"]
         types = [_searchable(entry) for part in rest for entry in _objects(part.get("resource"))]
         return list(dict.fromkeys(name for name in types if name))
@@ -141,6 +144,8 @@ class Server:
         """The next page, asked for where the server was given: behind a proxy it may call itself something else."""
         for link in _objects(bundle.get("link")):
             if link.get("relation") == "next" and isinstance(link.get("url"), str):
+                if len(link["url"]) > _LINK_CHARS:
+                    raise WorldError(f"{self.base} gives a link of {len(link['url']):,} characters to the next page")
                 target, here = urlsplit(urljoin(url, str(link["url"]))), urlsplit(self.base)
                 return urlunsplit((here.scheme, here.netloc, target.path, target.query, ""))
         return None
@@ -181,7 +186,7 @@ class Server:
         with self._client.stream("GET", url) as answer:
             encoding = answer.headers.get("content-encoding", "")
             if encoding and encoding.lower() not in _ENCODINGS.split(", "):
-                raise WorldError(f"{url} is answered in an encoding that was not asked for: {_line(encoding)}")
+                raise WorldError(f"{url} is answered in an encoding that was not asked for: {line(encoding, 60)}")
             for part in answer.iter_bytes():
                 content += part
                 if len(content) > _ANSWER_BYTES:
@@ -240,11 +245,16 @@ def _told(answer: _Answer) -> str:
         return ""
     issues = _objects(outcome.get("issue")) if isinstance(outcome, dict) else []
     said = next((issue["diagnostics"] for issue in issues if isinstance(issue.get("diagnostics"), str)), "")
-    return f": {_line(said)}" if said else ""
+    return f": {line(said)}" if said else ""
 
 
-def _line(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:300])
+def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise WorldError(
+                f"the header {line(name, 60)!r} cannot be sent: its name or value has a forbidden character"
+            )
+    return dict(headers)
 
 
 def _retry_after(answer: _Answer) -> float | None:

@@ -16,6 +16,7 @@ from fhir_gym.fhir.store.stamping import clinical_dates, moment_of
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.files import Record
 from fhir_gym.worlds.hospital import NOW
+from fhir_gym.worlds.showing import line
 
 __all__ = ["MOST_PROBLEMS", "RefusedError", "Survey", "present"]
 
@@ -77,7 +78,7 @@ class Survey:
     def complain(self, place: str, problem: str) -> None:
         """Note a problem, or count it where there are many."""
         if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(f"{place}: {problem}")
+            self.problems.append(line(f"{place}: {problem}"))
         else:
             self._untold += 1
 
@@ -114,8 +115,7 @@ def _unusable(value: Json) -> str | None:
 
 
 def _short(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
+    return line(repr(value), 80)
 
 
 def _refusal(resource: Resource) -> str | None:

@@ -167,6 +167,22 @@ def test_elements_that_are_dropped_are_listed(tmp_path: Path) -> None:
     assert reports[0].dropped == {"Patient.shoeSize": 2, "Patient.name.nick": 1, "Patient.name": 1}
 
 
+def test_what_strangers_wrote_is_told_in_one_line(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "p.ndjson",
+        {"resourceType": "Patient", "id": "a", "gender": "\x1b[2J\n" + "x" * 100_000},
+        {"resourceType": "\x1b[2J" * 1000, "id": "a"},
+        {"resourceType": "Patient", "id": "\n" * 1000},
+    )
+    with pytest.raises(WorldError, match="3 problems") as caught:
+        worlds.import_ndjson(source)
+    assert all(line.isprintable() and len(line) < 500 for line in str(caught.value).splitlines())
+    reports: list[ImportReport] = []
+    strange = write(tmp_path / "q.ndjson", PATIENT | {"\x1b]0;" + "y" * 10_000: 1})
+    worlds.import_ndjson(strange, out=tmp_path / "w.sqlite", on_report=reports.append).close()
+    assert [path.isprintable() and len(path) <= 201 for path in reports[0].dropped] == [True]
+
+
 def test_a_line_too_long_is_one_problem_among_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fhir_gym.worlds.files.MOST_BODY_BYTES", 1000)
     source = tmp_path / "p.ndjson"

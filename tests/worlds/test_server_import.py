@@ -321,6 +321,7 @@ def test_types_of_another_version_are_left_out(tmp_path: Path, pauses: list[floa
             },
             r"never end: more than 1,004 resources have come",
         ),
+        ({"first": [bundle(patient(1), next="?page=" + "9" * 20_000)]}, "a link of 20,006 characters"),
         ({"metadata": [Response(b"x", headers={"content-encoding": "zstd"})]}, "an encoding that was not asked for"),
         ({"first": PAGES["first"], "more": [Response(status_code=410)]}, "forgot the search for Patient 3 times"),
         ({"first": [Response(status_code=410)]}, "is not there"),
@@ -334,6 +335,12 @@ def test_what_cannot_be_imported(
     with pytest.raises(WorldError, match=complaint):
         run(tmp_path, **answers)
     assert not (tmp_path / "w.sqlite").exists()
+
+
+@pytest.mark.parametrize("headers", [{"X": "a\r\nY: b"}, {"X": "é"}, {"X y": "a"}, {"": "a"}, {"X": "\x00"}])
+def test_headers_that_cannot_be_sent(tmp_path: Path, headers: dict[str, str]) -> None:
+    with pytest.raises(WorldError, match="cannot be sent"):
+        worlds.import_server("http://127.0.0.1:1/fhir", headers=headers, out=tmp_path / "w.sqlite")
 
 
 def test_nobody_there(tmp_path: Path) -> None:
