@@ -100,6 +100,7 @@ def marks(values: tuple[Any, ...]) -> str:
 
 def any_of(parts: Sequence[Condition]) -> Condition:
     """One of these; as one `Rows` if they are about rows of one table, so that they can drive a query."""
+    parts = [part for part in parts if part != NOTHING] or [NOTHING]
     if len(parts) == 1:
         return parts[0]
     rows = [part for part in parts if isinstance(part, Rows)]

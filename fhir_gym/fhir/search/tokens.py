@@ -43,17 +43,15 @@ def token_condition(scope: Scope, name: str, field: Field, modifier: str | None,
 
 
 def _any(name: str, field: Field, values: list[str]) -> Condition:
-    """One of some codes, of codes with their systems, of systems: at most a condition each, however many there are."""
     plain: list[str] = []
-    systems: list[str] = []
     pairs: list[tuple[str, str]] = []
-    parts: list[Condition] = []
+    systems: list[str] = []
     for value in values:
         system, *rest = map(unescape, split(value.lstrip(), "|"))
         if not rest:
             plain.append(system)
         elif len(rest) > 1:
-            parts.append(NOTHING)
+            continue  # nothing has such a token
         elif name in ("_tag", "_security") and not rest[0]:
             raise FhirError(
                 400,
@@ -65,33 +63,33 @@ def _any(name: str, field: Field, values: list[str]) -> Condition:
             pairs.append((rest[0], system))
         else:
             systems.append(system)
+    return _rows(field, tuple(plain), pairs, tuple(systems)) if plain or pairs or systems else NOTHING
+
+
+def _rows(field: Field, plain: tuple[str, ...], pairs: list[tuple[str, str]], systems: tuple[str, ...]) -> Rows:
+    """Rows with one of some codes, of codes with their systems, or of systems (HAPI finds nothing for ``code|``).
+
+    SQLite may enter the index by the code; the + keeps it from trying each alternative, which takes it 0.1 s from 15
+    alternatives on, and from merging them, which loses rows (3.40).
+    """
+    codes = tuple(dict.fromkeys([*plain, *(code for code, _ in pairs)]))
+    tests = ["+@.value = ? AND +@.system = ?"] * len(pairs)
+    values = [one for pair in pairs for one in pair]
+    if plain:  # one row of several with the same value under other systems is enough
+        tests.append(f"+@.value {marks(plain)} AND @.n = 0")
+        values += plain
     if systems:
-        # any code of a system; HAPI finds nothing for text that is no system but a code ("code|")
-        where = f"@.pid {marks(field.pids)} AND @.system {marks(tuple(systems))}"
-        parts.append(Rows("token", where, (*field.pids, *systems), rank=60, turn=PLAIN))
-    if pairs:
-        parts.append(_pairs(field, pairs))
-    if plain:
-        unique = len(plain) == 1 and len(field.pids) == 1
-        # one row of several with the same value under other systems is enough
-        where = f"@.pid {marks(field.pids)} AND @.value {marks(tuple(plain))} AND @.n = 0"
-        rank = 20 if len(plain) == 1 else 22
-        parts.insert(0, Rows("token", where, (*field.pids, *plain), rank, turn=PLAIN, owned=True, unique=unique))
-    return any_of(parts)
-
-
-def _pairs(field: Field, pairs: list[tuple[str, str]]) -> Condition:
-    """Any of these codes, each of its system."""
-    codes = tuple(dict.fromkeys(code for code, _ in pairs))
-    where = f"@.pid {marks(field.pids)} AND @.value {marks(codes)}"
-    if len(pairs) == 1:
-        unique = len(field.pids) == 1
-        where, values = f"{where} AND @.system = ?", (*field.pids, *pairs[0])
-        return Rows("token", where, values, rank=20, turn=PLAIN, owned=True, unique=unique)
-    # The + keeps SQLite from trying each alternative as a way into the index: from 15 on that takes it 0.1 s.
-    either = " OR ".join(["(+@.value = ? AND +@.system = ?)"] * len(pairs))
-    values = (*field.pids, *codes, *(one for pair in pairs for one in pair))
-    return Rows("token", f"{where} AND ({either})", values, rank=21, turn=PLAIN, owned=True)
+        tests.append(f"+@.system {marks(systems)}")
+        values += systems
+    where, given = f"@.pid {marks(field.pids)}", field.pids
+    if not systems:
+        where, given = f"{where} AND @.value {marks(codes)}", (*given, *codes)
+    either = " OR ".join(f"({test})" for test in tests)
+    rank = (60 if systems else 22 if len(plain) > 1 else 20) + (len(tests) > 1)
+    unique = len(codes) == len(field.pids) == 1 and not systems
+    return Rows(
+        "token", f"{where} AND ({either})", (*given, *values), rank, turn=PLAIN, owned=not systems, unique=unique
+    )
 
 
 def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Condition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -96,3 +97,38 @@ def test_the_overlay_is_left_out_until_it_holds_the_type(clinic: World) -> None:
         assert not any("overlay.token" in t for t in _statements(session, "/Observation?code=GLU"))
         assert any("overlay.token" in t for t in _statements(session, "/Patient?gender=male"))
         assert any("overlay" in t for t in _statements(session, "/Observation?patient.gender=male"))
+
+
+_MANY = [
+    ("code", [*(f"http://loinc.org|x{n}" for n in range(40)), "http://loinc.org|L-K", "|GLU"], ""),
+    ("code", [*(f"urn:x{n}|" for n in range(40)), "http://loinc.org|"], ""),
+    ("code", [*(f"x{n}" for n in range(20)), *(f"|x{n}" for n in range(20)), "http://loinc.org|L-GLU", "a|b|c"], ""),
+    ("code", [*(f"x{n}" for n in range(20)), "http://loinc.org|L-K"], ":not"),
+    (
+        "code-value-quantity",
+        [*(f"x{n}$5" for n in range(20)), "GLU$100", "http://loinc.org|L-K$gt5", "GLU$90", "x$"],
+        "",
+    ),
+    ("subject", [*(f"urn:uuid:{n}" for n in range(20)), *(f"Group/{n}" for n in range(20)), "Patient/P1", "P3"], ""),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "modifier"), _MANY, ids=range(len(_MANY)))
+def test_many_alternatives_find_what_each_finds(clinic: World, name: str, values: list[str], modifier: str) -> None:
+    def found(value: str) -> set[str]:
+        bundle = session.get(f"/Observation?{name}{modifier}={quote(value)}&_count=100")
+        return {entry["resource"]["id"] for entry in bundle.get("entry", [])}
+
+    with clinic.session() as session:
+        each = [found(value) for value in values]
+        expected = set.intersection(*each) if modifier == ":not" else set.union(*each)
+        assert expected
+        assert found(",".join(values)) == expected
+
+
+@pytest.mark.parametrize(("name", "values", "modifier"), _MANY[:3], ids=range(3))
+def test_many_codes_are_found_by_key(explain: Explain, name: str, values: list[str], modifier: str) -> None:
+    steps = explain(f"/Observation?{name}{modifier}={quote(','.join(values))}")
+    assert [step for step in steps if step.startswith("SCAN")] == []
+    assert any(step.startswith("SEARCH t USING") and "pid=?" in step for step in steps)
+    assert not any("MULTI-INDEX OR" in step for step in steps)
