@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from fhir_gym.fhir import Limits, Request, Response, Session, World
+from fhir_gym.fhir.answered import interactions
 from fhir_gym.fhir.http import create_app
 from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.fhir.remote import RemoteSession
+from fhir_gym.fhir.touched import asked
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR, build_world
 from tests.worlds.serving import served
@@ -189,3 +191,23 @@ def test_the_log_is_no_part_of_the_answer(world: World) -> None:
         response = send(session, "GET", "/Patient/S1")
         assert response == Response(response.status, response.headers, response.body)
         assert "done" not in repr(response)
+
+
+def answered(method: str, path: str, response: Response, body: Any = None) -> list[str]:
+    """What a server elsewhere did that gave this answer, where nothing it changed can be looked up."""
+    request = Request(method, path, "", {"content-type": FHIR}, json.dumps(body).encode())
+    try:
+        parts = asked(request, "http://elsewhere/fhir")
+    except ValueError:
+        parts = []
+    return [_told(one) for one in interactions(request, response, parts, [[] for _ in parts])]
+
+
+def test_an_answer_that_does_not_say_what_was_done_leaves_the_worst() -> None:
+    done = json.dumps({"resourceType": "Bundle", "type": "batch-response", "entry": [{"response": {"status": "200"}}]})
+    assert answered("POST", "/Patient", Response(200, {}, b"")) == ["create Patient/ created"]
+    assert answered("POST", "/Patient", Response(400, {}, b"")) == ["create Patient/"]
+    assert answered("POST", "/Patient/$merge", Response(200, {}, b"{}")) == ["update $merge Patient/ updated"]
+    assert answered("POST", "/Patient/$everything", Response(200, {}, b"{}")) == ["operation $everything Patient/"]
+    assert answered("POST", "/", Response(200, {}, done.encode()), "unreadable") == ["other / updated"]
+    assert answered("POST", "/", Response(400, {}, done.encode()), "unreadable") == ["other /"]

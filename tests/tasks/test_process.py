@@ -8,6 +8,7 @@ import pytest
 
 from fhir_gym.actions import Action, Delete, Get, Patch, Post, Put, to_request
 from fhir_gym.fhir.answered import interactions
+from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.touched import Asked, asked
 from fhir_gym.tasks.endstate import LoggedRequest
@@ -130,3 +131,12 @@ def test_prohibited_tools_are_named() -> None:
     sent = bundle(("GET", "Patient"), ("DELETE", "Patient/1"))
     process = measure([logged(Post("/", sent))], prohibited=("delete", "create"))
     assert process.prohibited == ("delete",)
+
+
+def test_a_put_that_creates_uses_both_tools() -> None:
+    put = logged(Put("/Patient/mine", {"resourceType": "Patient", "id": "mine"}), 201)
+    new = replace(put.response, done=(Interaction("update", "Patient", "mine", 201, "created"),))
+    made = replace(put, response=new)
+    assert measure([made], prohibited=("create", "delete")).prohibited == ("create",)
+    assert measure([made], prohibited=("update",)).prohibited == ("update",)
+    assert measure([put], prohibited=("create",)).prohibited == ()
