@@ -81,14 +81,16 @@ def _rows(field: Field, plain: tuple[str, ...], pairs: list[tuple[str, str]], sy
     if systems:
         tests.append(f"+@.system {marks(systems)}")
         values += systems
-    where, given = f"@.pid {marks(field.pids)}", field.pids
-    if not systems:
-        where, given = f"{where} AND @.value {marks(codes)}", (*given, *codes)
+    where = f"@.pid {marks(field.pids)}"
+    if systems:
+        codes = ()
+    else:
+        where += f" AND @.value {marks(codes)}"
     either = " OR ".join(f"({test})" for test in tests)
     rank = (60 if systems else 22 if len(plain) > 1 else 20) + (len(tests) > 1)
-    unique = len(codes) == len(field.pids) == 1 and not systems
+    unique = len(codes) == len(field.pids) == 1
     return Rows(
-        "token", f"{where} AND ({either})", (*given, *values), rank, turn=PLAIN, owned=not systems, unique=unique
+        "token", f"{where} AND ({either})", (*field.pids, *codes, *values), rank, turn=PLAIN, owned=not systems, unique=unique
     )
 
 
