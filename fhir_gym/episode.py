@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fhir_gym import tasks, worlds
 from fhir_gym.actions import GRAMMAR, Action, Invalid, to_request
-from fhir_gym.errors import FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
+from fhir_gym.arguments import require_name, require_url, require_whole
+from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError
 from fhir_gym.fhir import Response, Session, World
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.session import Checkpoint
@@ -29,6 +30,7 @@ from fhir_gym.tasks import (
     Verdict,
     grade,
     require_grading,
+    require_phrasing,
 )
 from fhir_gym.types import Json, Resource
 
@@ -61,12 +63,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Refuse rules that do not exist."""
-        if self.grading not in GRADINGS:
-            raise UnknownNameError("grading", self.grading, GRADINGS)
-        if self.reward not in REWARD_RULES:
-            raise UnknownNameError("reward rule", self.reward, REWARD_RULES)
-        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise FhirGymError(f"max_steps must be a whole number of at least 1, not {self.max_steps!r}")
+        require_name("grading", self.grading, GRADINGS)
+        require_name("reward rule", self.reward, REWARD_RULES)
+        require_whole("max_steps", self.max_steps, 1)
 
     @classmethod
     def of(cls, env_id: str, grading: Grading, reward: RewardRule, max_steps: int | None) -> Self:
@@ -165,6 +164,9 @@ class Episode:
         self.task = tasks.find_task(tasks.task_set(env_id, task_file, funcs_file), task)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         require_grading(self.task, grading)
+        require_whole("variation", variation, 0)
+        require_phrasing({task: self.task}, [task], phrasing)
+        require_url("fhir_server", fhir_server)
         self.world, self._owns_world = open_world(world, env_id)
         self.variation: Variation = self.task.variation(variation, self.world, phrasing)
         self._session: Any = _session(self.world, fhir_server)  # both kinds share a protocol, but not its checkpoints

@@ -60,6 +60,8 @@ def make_agent(name: str, /, **settings: Any) -> Agent:
         >>> make_agent("random", finish=0.1).name
         'random'
     """
+    if not isinstance(name, str):
+        raise UnknownNameError("agent", name, agent_names())
     if name in AGENTS:
         return cast(Agent, _made(name, AGENTS[name], settings))
     installed = plugins(GROUP)

@@ -163,6 +163,8 @@ def require_agent(value: object) -> Agent | ConcurrentAgent:
         return value
     needed = ("name", "settings", "converse", "aclose") if hasattr(value, "converse") else _OF_AGENTS
     lacking = ", ".join(name for name in needed if not hasattr(value, name))
+    if callable(value):
+        lacking += "; fhir_gym.agents.ScriptedAgent makes one of a function of observation and step"
     raise WrongTypeError(f"a value of type {type(value).__name__} is no agent: it lacks {lacking}")
 
 

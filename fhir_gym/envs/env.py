@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from fhir_gym.actions import MAX_ACTION_LENGTH
+from fhir_gym.arguments import require_url, require_whole
 from fhir_gym.envs.limits import step_limit_around
 from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode, Rules, open_world
@@ -146,7 +147,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self._task_file, self._funcs_file = task_file, funcs_file
         self._task_set = task_set(env_id, task_file, funcs_file)
-        if isinstance(tasks, Sequence) and not tasks:
+        if isinstance(tasks, Collection) and not tasks:
             raise FhirGymError("an env needs at least one task: tasks is empty")
         keys, self.variations = choose_tasks(env_id, self._task_set, tasks, split, from_file=task_file is not None)
         require_phrasing(self._task_set, keys, phrasing)
@@ -154,8 +155,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         for key in keys:
             require_grading(self._task_set[key], grading)
-        if not (fhir_server is None or isinstance(fhir_server, str)):
-            raise FhirGymError(f"fhir_server must be the base url of a server, not {fhir_server!r}")
+        require_url("fhir_server", fhir_server)
         self._fhir_server = fhir_server
         self.world, self._owns_world = open_world(world, env_id)
         self.tasks = self._offered(keys, named=tasks is not None or task_file is not None)
@@ -237,12 +237,11 @@ class FHIREnv(gymnasium.Env[str, str]):
         if variation is None:
             variation = self.variations[int(self.np_random.integers(len(self.variations)))]
         phrasing = options.get("phrasing", self.phrasing)
-        for name, value in (("variation", variation), ("phrasing", phrasing)):
-            if isinstance(value, bool) or not (value is None or hasattr(value, "__index__")):
-                raise FhirGymError(f"option {name} must be a whole number, not {value!r}")
+        variation = require_whole("option variation", variation)
+        phrasing = None if phrasing is None else require_whole("option phrasing", phrasing)
         most = self.rules.max_steps
         steps = most if limit is None else min(most, limit)
-        return _Choice(task, int(variation), None if phrasing is None else int(phrasing), steps)
+        return _Choice(task, variation, phrasing, steps)
 
     def _prepared(self, choice: _Choice) -> Episode:
         if choice in self._episodes:

@@ -10,12 +10,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.envs.env import FHIREnv, check_arguments
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, WrongTypeError
 from fhir_gym.fhir import World
 
 __all__ = ["FHIRVectorEnv"]
+
+
+_NO_LIMIT = -1
+"""How Gymnasium's `make` is told to set no limit."""
 
 
 class FHIRVectorEnv(SyncVectorEnv):
@@ -50,15 +55,23 @@ class FHIRVectorEnv(SyncVectorEnv):
         **arguments: Any,
     ) -> None:
         check_arguments(arguments)
+        require_whole("num_envs", num_envs, 1)
+        if max_episode_steps not in (None, _NO_LIMIT):
+            require_whole("max_episode_steps", max_episode_steps, 1)
+        mode = AutoresetMode(
+            require_name(
+                "autoreset mode", getattr(autoreset_mode, "value", autoreset_mode), [one.value for one in AutoresetMode]
+            )
+        )
         if fhir_server is not None and num_envs > 1:
             raise FhirGymError(f"one FHIR server serves one environment at a time, not {num_envs}")
         self._world, self._owns_world = open_world(world, env_id)
 
         def create() -> FHIREnv | TimeLimit[str, str]:
             env = FHIREnv(env_id, world=self._world, fhir_server=fhir_server, **arguments)
-            return env if max_episode_steps in (None, -1) else TimeLimit(env, max_episode_steps)
+            return env if max_episode_steps in (None, _NO_LIMIT) else TimeLimit(env, max_episode_steps)
 
-        super().__init__([create] * num_envs, autoreset_mode=autoreset_mode)
+        super().__init__([create] * num_envs, autoreset_mode=mode)
 
     def step(self, actions: Sequence[str]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Do one action in each environment.

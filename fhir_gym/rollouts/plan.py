@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from fhir_gym.agents import Agent, ConcurrentAgent
+from fhir_gym.arguments import require_url, require_whole
 from fhir_gym.episode import Rules
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
@@ -160,14 +161,16 @@ def plan(
     elif isinstance(variations, str):
         wanted = numbers(variations)
     else:
-        wanted = (variations,) if isinstance(variations, int) else tuple(int(k) for k in variations)
+        several = variations if isinstance(variations, Iterable) else (variations,)
+        wanted = tuple(require_whole("variations", k, 0) for k in several)
     outside = [k for k in wanted if k not in allowed]
     if outside and task_file is not None:
         raise FhirGymError(f"the tasks of a task file have one variation, 0, not {outside[0]}")
     if outside and split is not None:
         raise FhirGymError(f"variation {outside[0]} is not in split {split!r} ({allowed[0]} to {allowed[-1]})")
-    if repeats < 1:
-        raise FhirGymError(f"repeats must be at least 1, not {repeats}")
+    require_whole("repeats", repeats, 1)
+    require_whole("seed", seed)
+    require_url("fhir_server", fhir_server)
     jobs = tuple(Job(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
     rules = Rules.of(env_id, grading, reward, max_steps)
     named = tasks is not None or task_file is not None

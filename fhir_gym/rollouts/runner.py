@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
+from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
@@ -64,8 +65,8 @@ def run(
 
     Args:
         env_id: The pack.
-        agent: The agent, or its name. For workers it must be picklable; each has its own copy. A pack of your own has
-            to be registered by the module that defines the agent, for workers to know it.
+        agent: The agent, or its name. For workers it must be picklable, its class and those of the tasks at the top
+            of a module; each has its own copy.
         tasks: Keys of tasks, or one; None for all of the pack that the world offers.
         variations: Numbers: one, several, or a text such as ``"0-9"``, of any split; None for the first ten of the
             split.
@@ -118,15 +119,15 @@ def run(
         task_file=task_file,
         funcs_file=funcs_file,
     )
-    if workers < 0:
-        raise FhirGymError(f"workers must not be negative: {workers}")
-    if concurrency < 1:
-        raise FhirGymError(f"concurrency must be at least 1, not {concurrency}")
+    require_whole("workers", workers, 0)
+    require_whole("concurrency", concurrency, 1)
+    require_path("resume", resume)
     if workers and fhir_server is not None:
         raise FhirGymError("a running FHIR server serves one episode at a time: use workers=0 with fhir_server")
     actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
     if workers and isinstance(actor, Agent):
         _require_portable(actor)
+        pack_for_workers([env_id])
     opened, owned = open_world(world, env_id)
     try:
         todo = _ready(todo, actor, opened, resume)

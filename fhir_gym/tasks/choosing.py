@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fhir_gym.arguments import require_whole
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.registry import default_world, find_task, task_set
@@ -45,7 +46,8 @@ def choose_tasks(
     keys = tuple(known) if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
     keys = tuple(dict.fromkeys(find_task(known, key).key for key in keys))
     if not from_file:
-        return split_keys(env_id, keys, split), split_numbers(split)
+        numbers = split_numbers(split)
+        return split_keys(env_id, keys, split), numbers
     if split not in (None, DEFAULT_SPLIT):
         raise FhirGymError("the tasks of a task file have no splits: leave split out")
     return keys, range(1)
@@ -112,8 +114,7 @@ def require_phrasing(known: Mapping[str, Task[Any]], keys: Sequence[str], phrasi
     """
     if phrasing is None:
         return
-    if isinstance(phrasing, bool) or not hasattr(phrasing, "__index__"):
-        raise FhirGymError(f"phrasing must be a whole number, not {phrasing!r}")
+    require_whole("phrasing", phrasing)
     for key in keys:
         count = len(known[key].prompts)
         if not 0 <= phrasing < count:

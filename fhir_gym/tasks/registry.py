@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fhir_gym.arguments import require_name, require_path
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.plugins import import_by_name
 from fhir_gym.registration import register_envs
@@ -186,6 +187,8 @@ def task_set(
         TaskError: The pack reads no task files, or a file is unusable.
     """
     pack = _pack(env_id)
+    require_path("task_file", task_file)
+    require_path("funcs_file", funcs_file)
     if task_file is None:
         if funcs_file is not None:
             raise TaskError("a function list belongs to a task file: give task_file too")
@@ -202,9 +205,7 @@ def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
     Raises:
         UnknownNameError: It has none of that key.
     """
-    if key not in tasks:
-        raise UnknownNameError("task", key, tasks)
-    return tasks[key]
+    return tasks[require_name("task", key, tasks)]
 
 
 def pack_for_workers(env_ids: Iterable[str]) -> bytes:
@@ -232,8 +233,8 @@ def take_packs(packed: bytes) -> None:
 
 
 def _pack(env_id: str) -> dict[str, Task[Any]]:
-    if env_id not in _PACKS:
+    if isinstance(env_id, str) and env_id not in _PACKS:
         load_installed(env_id)
-    if env_id not in _PACKS:
+    if not isinstance(env_id, str) or env_id not in _PACKS:
         raise UnknownNameError("environment", env_id, packs())
     return _PACKS[env_id]

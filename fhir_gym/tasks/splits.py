@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import FhirGymError
 
 __all__ = [
     "DEFAULT_SPLIT",
@@ -56,9 +57,7 @@ def split_numbers(split: str | None) -> range:
     """
     if split is None:
         return range(SPLITS["train"].start, SPLITS["test"].stop)
-    if split not in SPLITS:
-        raise UnknownNameError("split", split, SPLITS)
-    return SPLITS[split]
+    return SPLITS[require_name("split", split, SPLITS)]
 
 
 def in_split(env_id: str, key: str, split: str | None) -> bool:
