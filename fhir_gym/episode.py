@@ -164,7 +164,7 @@ class Episode:
         self.task = tasks.find_task(tasks.task_set(env_id, task_file, funcs_file), task)
         self.rules = Rules.of(env_id, grading, reward, max_steps)
         require_grading(self.task, grading)
-        require_whole("variation", variation, 0)
+        require_whole("variation", variation)
         require_phrasing({task: self.task}, [task], phrasing)
         require_url("fhir_server", fhir_server)
         self.world, self._owns_world = open_world(world, env_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -13,12 +14,29 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-__all__ = ["end_with_parent", "is_running", "temporary_folder"]
+__all__ = ["end_with_parent", "is_running", "shielded", "temporary_folder"]
 
 _PREFIX = "fhir-gym-"
 
 _watched: int | None = None
 """The process that already watches its parent: after a fork its thread is gone."""
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, where the system can; this one gets it afterwards.
+
+    A worker that is interrupted before it is told to ignore Ctrl-C dies with a traceback, and its parent may wait
+    forever to tell it what to do.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:

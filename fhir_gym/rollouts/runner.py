@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
@@ -18,7 +19,7 @@ from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.remote import RemoteSession
-from fhir_gym.processes import end_with_parent
+from fhir_gym.processes import end_with_parent, shielded
 from fhir_gym.rollouts.attempt import run_job
 from fhir_gym.rollouts.budget import Budget, Meter
 from fhir_gym.rollouts.concurrent import run_concurrently
@@ -172,13 +173,16 @@ def _parallel(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter,
     # Spawned, not forked: SQLite connections and threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     packed = pack_for_workers([todo.env_id])
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(todo, agent, world, packed))
+    pool = ProcessPoolExecutor(
+        workers, context, initializer=_start_worker, initargs=(replace(todo, jobs=()), agent, world, packed)
+    )
     pending: deque[Future[Rollout]] = deque()
     jobs = iter(todo.jobs)
     try:
         while True:
             while len(pending) < 4 * workers and (job := next(jobs, None)) is not None and meter.begin():
-                pending.append(pool.submit(_work, job))
+                with shielded():
+                    pending.append(pool.submit(_work, job))
             if not pending:
                 return
             rollout = pending.popleft().result()

@@ -13,7 +13,7 @@ from typing import Any
 from fhir_gym.actions import Finish
 from fhir_gym.errors import InfraError, UnknownNameError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.processes import end_with_parent
+from fhir_gym.processes import end_with_parent, shielded
 from fhir_gym.tasks.registry import default_world, get_task, pack_for_workers, packs, take_packs, task_keys
 from fhir_gym.tasks.soundness.answers import bears_ids
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
@@ -118,11 +118,12 @@ def _elsewhere(world: World, chosen: Iterable[Task[Any]], numbers: Sequence[int]
     packed = pack_for_workers(dict.fromkeys(task.pack for task in chosen))
     pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(world, packed))
     try:
-        parts = [
-            pool.submit(_work, task.pack, task.key, numbers[start : start + _CHUNK])
-            for task in chosen
-            for start in range(0, len(numbers), _CHUNK)
-        ]
+        with shielded():
+            parts = [
+                pool.submit(_work, task.pack, task.key, numbers[start : start + _CHUNK])
+                for task in chosen
+                for start in range(0, len(numbers), _CHUNK)
+            ]
         yield from (part.result() for part in parts)
     except BrokenProcessPool as error:
         raise InfraError("a worker process died, perhaps for want of memory: try fewer workers") from error

@@ -14,7 +14,7 @@ import numpy as np
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.processes import end_with_parent
+from fhir_gym.processes import end_with_parent, shielded
 from fhir_gym.tasks.registry import get_task, pack_for_workers, take_packs, task_keys
 from fhir_gym.tasks.soundness.harness import Progress
 from fhir_gym.tasks.soundness.probe.blind import counts_of, guesses
@@ -116,7 +116,8 @@ def _elsewhere(
     context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
     packed = pack_for_workers(dict.fromkeys(task.pack for pool in pools for task in pool))
     with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(packed,)) as pool:
-        parts = [pool.submit(_work, world, [(one.pack, one.key) for one in tasks], effort) for tasks in pools]
+        with shielded():
+            parts = [pool.submit(_work, world, [(one.pack, one.key) for one in tasks], effort) for tasks in pools]
         try:
             yield from (part.result() for part in parts)
         except BrokenProcessPool as error:
