@@ -85,13 +85,12 @@ def _rows(field: Field, plain: tuple[str, ...], pairs: list[tuple[str, str]], sy
     if systems:
         codes = ()
     else:
-        where += f" AND @.value {marks(codes)}"
+        where = f"{where} AND @.value {marks(codes)}"
     either = " OR ".join(f"({test})" for test in tests)
     rank = (60 if systems else 22 if len(plain) > 1 else 20) + (len(tests) > 1)
-    unique = len(codes) == len(field.pids) == 1
-    return Rows(
-        "token", f"{where} AND ({either})", (*field.pids, *codes, *values), rank, turn=PLAIN, owned=not systems, unique=unique
-    )
+    where, given = f"{where} AND ({either})", (*field.pids, *codes, *values)
+    unique = len(codes) == len(field.pids) == len(tests) == 1
+    return Rows("token", where, given, rank, turn=PLAIN, owned=not systems, unique=unique)
 
 
 def _hierarchy(scope: Scope, name: str, field: Field, values: list[str]) -> Condition:
