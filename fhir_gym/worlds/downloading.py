@@ -11,7 +11,7 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.worlds.files import Record, lines
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.rewriting import rewrite
-from fhir_gym.worlds.server import ExpiredError, Page, Server
+from fhir_gym.worlds.server import ExpiredError, LinkError, Page, Server
 from fhir_gym.worlds.showing import line
 from fhir_gym.worlds.spool import Spool, State
 from fhir_gym.worlds.survey import Survey
@@ -121,10 +121,12 @@ class Download:
         total = sum(count or 0 for count in self._expected.values())
         course = _Course(self._expected[state.type])
         while state.next is not None:
-            page = self.server.page(state.next, state.type)
-            if problem := course.follow(state, page):
+            try:
+                page = self.server.page(state.next, state.type)
+                course.follow(state, page)
+            except LinkError as error:  # to go on from here would end here again
                 self.spool.forget([state.type])
-                raise WorldError(f"the pages of {state.type} at {self.server.base} never end: {problem}")
+                raise LinkError(f"cannot import {state.type} of {self.server.base}: {error}") from error
             state = self.spool.add(state, page.resources, page.next)
             if self.progress:
                 done = sum(known.resources for name in self.types if (known := self.spool.state(name)))
@@ -144,19 +146,22 @@ class _Course:
         self._resources: set[int] = set()
         self._vain = 0
 
-    def follow(self, state: State, page: Page) -> str | None:
-        """Take in the page after a state; give what speaks against going on."""
+    def follow(self, state: State, page: Page) -> None:
+        """Take in the page after a state.
+
+        Raises:
+            LinkError: There is no end in sight.
+        """
         self._pages.add(hash(state.next))
         if page.next is not None and hash(page.next) in self._pages:
-            return f"after {len(self._pages)} pages, {line(page.next, 200)} comes again"
+            raise LinkError(f"its pages never end: after {len(self._pages)}, {line(page.next, 200)} comes again")
         before = len(self._resources)
         self._resources.update(hash(str(resource.get("id"))) for resource in page.resources)
         self._vain = self._vain + 1 if len(self._resources) == before else 0
         if page.next is not None and self._vain >= _VAIN_PAGES:
-            return f"the last {_VAIN_PAGES} brought nothing new, and there is always another one"
+            raise LinkError(f"its pages never end: the last {_VAIN_PAGES} brought nothing new")
         if state.resources + len(page.resources) > self._most:
-            return f"more than {self._most:,} resources have come"
-        return None
+            raise LinkError(f"its pages never end: more than {self._most:,} resources have come")
 
 
 def _relative(own: str, target: str) -> str:

@@ -17,12 +17,12 @@ from fhir_gym.fhir.redirects import destination
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds.showing import line
 
-__all__ = ["ExpiredError", "Page", "Server"]
+__all__ = ["ExpiredError", "LinkError", "Page", "Server"]
 
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _ATTEMPTS = 7  # with pauses of half a minute in all
 _LONGEST_PAUSE = 60.0
-_ANSWER_BYTES = 128 * 1024 * 1024
+_ANSWER_BYTES = 64 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _LINK_CHARS = 10_000
 _ENCODINGS = "gzip, deflate"  # no others: a few of their bytes could unpack to gigabytes at once
@@ -36,6 +36,10 @@ class _Answer(NamedTuple):
 
 class ExpiredError(WorldError):
     """The server no longer knows the search that a page belongs to."""
+
+
+class LinkError(WorldError):
+    """The links from page to page do not lead to an end."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class Server:
 
         Raises:
             ExpiredError: The server has forgotten the search.
+            LinkError: What it names as the next page cannot be one.
             WorldError: The server fails for good, or answers something else.
         """
         bundle = self._get(url)
@@ -135,19 +140,22 @@ class Server:
             if not isinstance(resource, dict) or resource.get("resourceType") != resource_type:
                 raise WorldError(f"{url} is answered by something that is no {resource_type}")
             resources.append(resource)
-        following = self._next(url, bundle)
-        if following == url:
-            raise WorldError(f"{url} names itself as the next page")
-        return Page(resources, following)
+        return Page(resources, self._next(url, bundle))
 
     def _next(self, url: str, bundle: Resource) -> str | None:
         """The next page, asked for where the server was given: behind a proxy it may call itself something else."""
         for link in _objects(bundle.get("link")):
             if link.get("relation") == "next" and isinstance(link.get("url"), str):
                 if len(link["url"]) > _LINK_CHARS:
-                    raise WorldError(f"{self.base} gives a link of {len(link['url']):,} characters to the next page")
-                target, here = urlsplit(urljoin(url, str(link["url"]))), urlsplit(self.base)
-                return urlunsplit((here.scheme, here.netloc, target.path, target.query, ""))
+                    raise LinkError(f"{self.base} gives a link of {len(link['url']):,} characters to the next page")
+                try:
+                    target, here = urlsplit(urljoin(url, link["url"])), urlsplit(self.base)
+                except ValueError as error:
+                    raise LinkError(f"{self.base} gives {line(link['url'], 200)!r} as next page: {error}") from error
+                following: str = urlunsplit((here.scheme, here.netloc, target.path, target.query, ""))
+                if following == url:
+                    raise LinkError(f"{url} names itself as the next page")
+                return following
         return None
 
     def _get(self, url: str, *, patient: bool = True) -> Resource:
@@ -190,7 +198,9 @@ class Server:
             for part in answer.iter_bytes():
                 content += part
                 if len(content) > _ANSWER_BYTES:
-                    raise WorldError(f"{url} is answered with more than {_ANSWER_BYTES:,} bytes: ask for smaller pages")
+                    raise WorldError(
+                        f"{url} is answered with more than {_ANSWER_BYTES:,} bytes; page_size= asks for less"
+                    )
         return _Answer(answer.status_code, answer.headers, bytes(content))
 
     def _read(self, url: str, answer: _Answer) -> Resource:

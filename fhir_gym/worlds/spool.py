@@ -95,6 +95,7 @@ class Spool:
         """Let these types be fetched again."""
         for name in resource_types:
             self._note(State(name, -1, 0, None))
+            self.file(name).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Delete all of it."""

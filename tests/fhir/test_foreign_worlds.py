@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -146,6 +147,11 @@ def test_a_manifest_that_cannot_be_is_refused(good: Path, changed: Callable[...,
     with World.open(good) as world:
         manifest = world.manifest.model_dump(mode="json") | MANIFESTS[change]
     assert "manifest" in refused(changed("UPDATE manifest SET body=?", values=(json.dumps(manifest),)))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is no file" in refused(tmp_path / "pipe")
 
 
 def test_text_in_utf_16_is_refused(good: Path, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def read_manifest(path: Path) -> Manifest:
 
 def _check_header(path: Path) -> None:
     """Check what can be told without SQLite."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # to read from a pipe would wait for its writer
+        raise WorldError(f"cannot open the world {path}: it is no file")
     try:
         with path.open("rb") as file:
             header = file.read(100)
