@@ -9,7 +9,31 @@ from contextlib import contextmanager
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
 
-__all__ = ["check_size", "json_values", "refusal", "refusing", "too_costly"]
+__all__ = [
+    "BYTES_A_STEP",
+    "STEPS_OF_A_REQUEST",
+    "STEPS_OF_A_VALUE",
+    "STEPS_OF_A_WRITE",
+    "check_size",
+    "json_values",
+    "refusal",
+    "refusing",
+    "steps_of_storing",
+    "steps_of_subset",
+    "too_costly",
+]
+
+STEPS_OF_A_REQUEST = 300
+"""What a request costs before it has done anything, in steps of a tenth of a microsecond (`Limits.sql_steps`)."""
+
+STEPS_OF_A_VALUE = 10
+"""What it costs to read a value of a body."""
+
+STEPS_OF_A_WRITE = 1_000
+"""What a write costs beside its content."""
+
+BYTES_A_STEP = 16
+"""Bytes of an answer that are put together in one step."""
 
 _DAMAGE = ("no such", "malformed", "unsupported file format", "database")
 """How the messages begin with which SQLite tells of a broken file under the code that it also uses for queries."""
@@ -53,8 +77,20 @@ def refusing() -> Iterator[None]:
 
 
 def json_values(body: bytes) -> int:
-    """How many values a JSON text holds at most, told by its commas and brackets."""
+    """How many values a text holds at most: in JSON told by its commas and brackets, in XML by attributes and tags."""
+    if body[:200].lstrip()[:1] == b"<":
+        return max(body.count(b"<"), body.count(b"="))
     return body.count(b",") + body.count(b"{") + body.count(b"[")
+
+
+def steps_of_storing(body: bytes) -> int:
+    """What it costs to check, index and store a resource."""
+    return STEPS_OF_A_WRITE + 25 * json_values(body)
+
+
+def steps_of_subset(body: bytes) -> int:
+    """What it costs to parse a stored resource and show a part of it."""
+    return 100 + len(body) // 4
 
 
 def check_size(limits: Limits, body: bytes) -> None:

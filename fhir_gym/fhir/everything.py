@@ -9,8 +9,8 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPES, patient_parameters, search
 from fhir_gym.fhir.headers import bundle_headers
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.search.bundles import searchset
-from fhir_gym.fhir.search.includes import MAX_ROUNDS, Include, included
+from fhir_gym.fhir.search.bundles import fill, searchset
+from fhir_gym.fhir.search.includes import MAX_ROUNDS, Include, check_number, included, referring
 from fhir_gym.fhir.search.options import DEFAULT_COUNT, parse_options
 from fhir_gym.fhir.search.results import Query, Result, remember
 from fhir_gym.fhir.urls import Pairs, encode_pairs
@@ -19,6 +19,7 @@ __all__ = ["EVERYTHING_TYPES", "everything"]
 
 EVERYTHING_TYPES = ("Encounter", "Patient")
 _TYPES = frozenset(RESOURCE_TYPES)
+_STEPS, _STEPS_OF_A_RESOURCE = 10_000, 100
 _REFERENCES = Include(backwards=False, iterate=False, source="*", parameter="*", target=None)
 
 
@@ -34,38 +35,36 @@ def everything(ctx: Context, resource_type: str, id: str, path: str, pairs: Pair
     row = ctx.store.find(resource_type, id)
     if row is None or row.deleted:
         raise FhirError(404, f"HAPI-2841: Resource [[TokenParam[system=,value={id}]]] is not known.")
-    options, rest = parse_options(pairs)
+    options, rest = parse_options(pairs, ctx.limits)
     asked = [piece for name, value in rest if name == "_type" for piece in value.split(",") if piece]
     for name in asked:
         if name not in _TYPES:
             raise FhirError(404, f"HAPI-2197: Unknown resource type '{name}' in _type parameter.")
     found = _compartment(ctx, resource_type, row.rid, frozenset(asked or _TYPES))
+    ctx.store.spend(_STEPS + _STEPS_OF_A_RESOURCE * len(found))
     start = found if asked else [row.rid, *found]
     found += _referred_to(ctx, resource_type, start, seen={row.rid, *found}, rounds=1 if asked else MAX_ROUNDS)
     rids = array("q", [row.rid, *found])
     size = min(options.count or DEFAULT_COUNT, ctx.limits.page_entries)
+    entries, shown = fill(ctx, rids[:size], options.shape)
     token = ctx.new_token()
     query = f"?{encode_pairs(pairs)}" if pairs else ""
     links = [("self", f"{ctx.base_url}/{path}{query}")]
-    if len(rids) > size:
+    if len(rids) > shown:
         remember(ctx, token, Result(Query(resource_type, (), ()), rids, True, None, (), options.shape))
         pretty = "&_pretty=true" if ctx.pretty_default else ""
-        following = f"_getpages={token}&_getpagesoffset={size}&_count={size}{pretty}&_bundletype=searchset"
+        following = f"_getpages={token}&_getpagesoffset={shown}&_count={size}{pretty}&_bundletype=searchset"
         links.append(("next", f"{ctx.base_url}?{following}"))
-    total = len(rids) if len(rids) <= size else None
-    answer = searchset(ctx, token=token, matches=rids[:size], total=total, links=links, shape=options.shape)
+    total = len(rids) if len(rids) <= shown else None
+    answer = searchset(ctx, token=token, matches=entries, total=total, links=links, shape=options.shape)
     return Response(answer.status, bundle_headers(ctx, token), answer.body)
 
 
 def _compartment(ctx: Context, resource_type: str, rid: int, types: frozenset[str]) -> list[int]:
     """What refers to the resource, in creation order."""
-    includes = [
-        Include(backwards=True, iterate=False, source=source, parameter=name, target=resource_type)
-        for source in RESOURCE_TYPES
-        if source in types
-        for name in _links(resource_type, source)
-    ]
-    return included(ctx, includes, resource_type, [rid])
+    parameters = {source: _links(resource_type, source) for source in RESOURCE_TYPES if source in types}
+    found = {other for _, other in referring(ctx, parameters, resource_type, [rid])} - {rid}
+    return check_number(sorted(found))
 
 
 def _links(resource_type: str, source: str) -> tuple[str, ...]:

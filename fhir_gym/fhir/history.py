@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from fhir_gym.fhir import parsing
@@ -25,7 +26,8 @@ def history(ctx: Context, resource_type: str | None, id: str | None, pairs: Pair
     count = min(count, ctx.limits.page_entries)
     bounds = [_instant(values[name]) for name in ("_since", "_at") if values.get(name)]
     rows, total = _rows(ctx, resource_type, id, max(bounds, default=None), offset, count + 1)
-    more, rows = len(rows) > count, rows[:count]
+    entries = _entries(ctx, rows[:count], pairs)
+    following = offset + len(entries) if count and len(rows) > len(entries) else None
     bundle_id = ctx.new_token()
     bundle = {
         "resourceType": "Bundle",
@@ -35,26 +37,38 @@ def history(ctx: Context, resource_type: str | None, id: str | None, pairs: Pair
         **({} if bounds else {"total": total}),
     }
     if count:
-        bundle["link"] = _links(ctx, path.removeprefix("/"), dict(pairs), count, offset, more)
+        bundle["link"] = _links(ctx, path.removeprefix("/"), dict(pairs), count, offset, following)
     head = parsing.dumps(bundle)
-    if rows:
-        entries = b",".join(_entry(ctx, row, pairs) for row in rows)
-        head = head[:-1] + b',"entry":[' + entries + b"]}"
+    if entries:
+        head = head[:-1] + b',"entry":[' + b",".join(entries) + b"]}"
     return Response(200, bundle_headers(ctx, bundle_id), head)
 
 
 def _rows(
     ctx: Context, resource_type: str | None, id: str | None, since: int | None, offset: int, limit: int
-) -> tuple[list[Row], int]:
+) -> tuple[Sequence[Row], int]:
     store = ctx.store
     if id is not None and resource_type is not None:
         current = store.find(resource_type, id)
         if current is None:
             raise FhirError(404, f"HAPI-2001: Resource {resource_type}/{id} is not known")
-        rows = [row for row in store.versions(current.rid) if since is None or row.updated >= since]
+        rows = store.versions(current.rid, since=since)
         return rows[offset : offset + limit], len(rows)
     rows = store.history(resource_type, limit=limit, offset=offset, since=since)
     return rows, store.history_total(resource_type)
+
+
+def _entries(ctx: Context, rows: Sequence[Row], pairs: Pairs) -> list[bytes]:
+    """The entries of these versions, as many as an answer has room for, but one at least."""
+    entries: list[bytes] = []
+    size = 0
+    for row in rows:
+        entry = _entry(ctx, row, pairs)
+        size += len(entry)
+        if entries and size > ctx.limits.page_bytes:
+            break
+        entries.append(entry)
+    return entries
 
 
 def _entry(ctx: Context, row: Row, pairs: Pairs) -> bytes:
@@ -68,7 +82,7 @@ def _entry(ctx: Context, row: Row, pairs: Pairs) -> bytes:
         }
     )
     head = parsing.dumps({"fullUrl": f"{ctx.base_url}/{url}"})[:-1]
-    resource = b"" if row.deleted else b',"resource":' + shape(row.body, _json_only(pairs)).body
+    resource = b"" if row.deleted else b',"resource":' + shape(ctx, row.body, _json_only(pairs)).body
     return head + resource + b"," + tail[1:]
 
 
@@ -78,15 +92,15 @@ def _json_only(pairs: Pairs) -> Pairs:
 
 
 def _links(
-    ctx: Context, path: str, values: dict[str, str], count: int, offset: int, more: bool
+    ctx: Context, path: str, values: dict[str, str], count: int, offset: int, following: int | None
 ) -> list[dict[str, str]]:
     def url(**changes: str) -> str:
         query = encode_pairs({**values, **changes}.items())
         return f"{ctx.base_url}/{path}" + (f"?{query}" if query else "")
 
     links = [{"relation": "self", "url": url()}]
-    if more:
-        links.append({"relation": "next", "url": url(_count=str(count), _offset=str(offset + count))})
+    if following is not None:
+        links.append({"relation": "next", "url": url(_count=str(count), _offset=str(following))})
     if offset:
         links.append({"relation": "previous", "url": url(_count=str(count), _offset=str(max(0, offset - count)))})
     return links

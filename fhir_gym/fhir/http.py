@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse
 from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
 from fhir_gym.errors import FhirGymError, WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Validation
+from fhir_gym.fhir.front_page import front_page
 from fhir_gym.fhir.headers import JSON
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request
 from fhir_gym.fhir.outcome import operation_outcome
 from fhir_gym.fhir.session import Session
 from fhir_gym.fhir.store import World
+from fhir_gym.fhir.turns import Turns
 
 __all__ = ["bind", "create_app", "serve"]
 
 BASE_PATH = "/fhir"
+_PIECE = 65_536  # bytes of an answer that are sent at once
+_CONNECTIONS = 1_024  # more clients at a time are refused, so that what they send fits into memory
 _PATIENCE = 2  # seconds that requests under way get when the server is told to stop
 
 
@@ -35,7 +41,8 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
     """An ASGI application that serves one session of a world under `/fhir`.
 
     All clients share the session: a write stays until the process ends. Requests are answered one after another on
-    the event loop; each takes well under a millisecond of it, so a thread would only add cost.
+    the event loop: most take well under a millisecond of it, so a thread would only add cost, and none takes longer
+    than `limits` allows. Who has used the server least goes first.
 
     Args:
         world: What the server holds at first.
@@ -43,9 +50,12 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
         limits: As for `Session`.
     """
     session = Session(world, validation=validation, limits=limits, pretty=True)
+    turns = Turns()
 
-    async def respond(http: HttpRequest) -> HttpResponse:
+    async def respond(http: HttpRequest) -> HttpResponse | None:
         path = _path(http)
+        if _is_browser_at_base(http, path):
+            return HTMLResponse(front_page(world, f"{http.url.scheme}://{http.url.netloc}{BASE_PATH}"))
         if path != BASE_PATH and not path.startswith(f"{BASE_PATH}/"):
             return _outcome(404, f"This server answers under {http.url.scheme}://{http.url.netloc}{BASE_PATH}")
         body = bytearray()
@@ -61,10 +71,12 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
             body=bytes(body),
         )
         try:
-            answer = session.handle(request)
+            answer = await turns.take(
+                http.client, partial(session.handle, request), expected=_expected(request), wanted=_wanted(http)
+            )
         except WorldError as error:
             return _outcome(500, str(error))
-        return HttpResponse(answer.body, answer.status, dict(answer.headers))
+        return None if answer is None else _Whole(answer.body, answer.status, dict(answer.headers))
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -73,7 +85,8 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
             return  # nobody is left to answer
         except asyncio.CancelledError:  # the rest of the request did not come before the server stops
             response = _outcome(503, "This server is being stopped")
-        await response(scope, receive, send)
+        if response is not None:
+            await response(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -83,6 +96,42 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
     app = Starlette(lifespan=lifespan)
     app.router.default = handle  # every method and path: what is wrong with them is said in an OperationOutcome
     return app
+
+
+class _Whole(HttpResponse):
+    """An answer that is there as a whole, and sent in pieces if it is large, so that no other answer waits for it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        if len(self.body) <= _PIECE:
+            return await super().__call__(scope, receive, send)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        whole = memoryview(self.body)
+        for start in range(0, len(whole), _PIECE):
+            piece = bytes(whole[start : start + _PIECE])
+            await send({"type": "http.response.body", "body": piece, "more_body": start + _PIECE < len(whole)})
+        return None
+
+
+def _expected(request: Request) -> float:
+    """Seconds a request may take: a bundle longest, then searches and operations; a read hardly any."""
+    if request.method == "POST" and not request.path.strip("/"):
+        return 0.5
+    _, _, rest = request.path.strip("/").partition("/")
+    return 0.1 if not rest or rest.startswith("_") or "$" in rest else 0.0
+
+
+def _wanted(http: HttpRequest) -> Callable[[], Awaitable[bool]]:
+    async def wanted() -> bool:
+        return not await http.is_disconnected()
+
+    return wanted
+
+
+def _is_browser_at_base(http: HttpRequest, path: str) -> bool:
+    """Whether a person seems to look at the base; programs ask for what they can read, or for anything."""
+    at_base = path.rstrip("/") in ("", BASE_PATH) and not http.scope.get("query_string")
+    return at_base and http.method == "GET" and "text/html" in http.headers.get("accept", "")
 
 
 def _path(http: HttpRequest) -> str:
@@ -116,6 +165,7 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=_PATIENCE,
+        limit_concurrency=_CONNECTIONS,
     )
     with listener:
         uvicorn.Server(config).run(sockets=[listener])

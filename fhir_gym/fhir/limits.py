@@ -18,12 +18,19 @@ class Limits:
         resource_bytes: Largest resource that is stored; also the most that the operations of a patch add in all.
         json_values: Most values in a body or a stored resource, told by its commas and brackets.
         page_entries: Most matches on one page (`_count` above it is served in pages of this size).
-        answer_bytes: Largest answer.
+        answer_bytes: Largest answer; a page of matches ends before it, and its next link goes on.
+        indented_bytes: Largest answer that is indented.
         bundle_entries: Most entries in a batch or transaction.
         searches: Search results remembered for paging; the oldest is forgotten first.
         remembered: Most matches in all of them together (8 bytes each).
-        sql_steps: SQLite virtual-machine steps one request may take. Steps, not seconds: the same request is refused
-            on every machine or on none, unless it comes within a hundredth of the limit (`Store.budget` says why).
+        overlay_bytes: Most memory that a session's writes may take, with their indexes and all versions.
+        includes: Most different `_include` and `_revinclude` parameters.
+        elements: Most different names in `_elements`.
+        sql_chars: Longest SQL query that a search may become.
+        sql_steps: Work that one request may take, a bundle with all its entries: steps of SQLite's virtual machine, of
+            which about ten million run in a second, and what else is done, counted in such steps. Not seconds: the same
+            request is refused on every machine or on none, unless it comes within a hundredth of the limit
+            (`Store.budget` says why).
     """
 
     url_chars: int = 32_768
@@ -32,8 +39,18 @@ class Limits:
     resource_bytes: int = 6 * 1024 * 1024
     json_values: int = 100_000
     page_entries: int = 10_000
-    answer_bytes: int = 64 * 1024 * 1024
+    answer_bytes: int = 16 * 1024 * 1024
+    indented_bytes: int = 1024 * 1024
     bundle_entries: int = 2_000
     searches: int = 100
     remembered: int = 4_000_000
-    sql_steps: int = 20_000_000
+    overlay_bytes: int = 256 * 1024 * 1024
+    includes: int = 50
+    elements: int = 200
+    sql_chars: int = 100_000
+    sql_steps: int = 4_000_000
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of resources after which a page ends, whatever number was asked for: half of the largest answer."""
+        return self.answer_bytes // 2

@@ -7,7 +7,7 @@ from typing import Any
 
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context
-from fhir_gym.fhir.costs import check_size
+from fhir_gym.fhir.costs import check_size, steps_of_storing, steps_of_subset
 from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
 from fhir_gym.fhir.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.index import plan
@@ -16,6 +16,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
 from fhir_gym.fhir.store import Row, stored
+from fhir_gym.fhir.storing import check_room
 from fhir_gym.fhir.terminology import expand, validate_code
 from fhir_gym.fhir.urls import Pairs
 from fhir_gym.types import Resource
@@ -23,6 +24,7 @@ from fhir_gym.types import Resource
 __all__ = ["operate"]
 
 _ON_VALUE_SETS = {"$expand": expand, "$validate-code": validate_code}
+_STEPS_OF_A_VALUE_SET = 20_000
 _TAGS = ("profile", "security", "tag")
 
 
@@ -54,6 +56,7 @@ def operate(
     if name == "$everything" and resource_type in EVERYTHING_TYPES and id:
         return everything(ctx, resource_type, id, path, pairs)
     if resource_type == "ValueSet" and id is None and name in _ON_VALUE_SETS:
+        ctx.store.spend(_STEPS_OF_A_VALUE_SET)
         return _ON_VALUE_SETS[name](pairs)
     raise unroutable(request, path, pairs)
 
@@ -81,6 +84,7 @@ def _all_tags(ctx: Context, resource_type: str | None) -> Resource:
     types = [resource_type] if resource_type else RESOURCE_TYPES
     fields = [plan(kind).fields[f"_{name}"] for kind in types for name in _TAGS if f"_{name}" in plan(kind).fields]
     for body in ctx.store.tagged(sorted({pid for field in fields for pid in field.pids})):
+        ctx.store.spend(steps_of_subset(body))
         meta = stored(body).get("meta", {})
         for name in _TAGS:
             for value in meta.get(name, []):
@@ -113,6 +117,8 @@ def _change_meta(ctx: Context, resource_type: str, id: str, request: Request, *,
         resource["meta"] = meta
         body = parsing.dumps(resource)
         check_size(ctx.limits, body)
+        ctx.store.spend(steps_of_storing(body))
+        check_room(ctx)
         ctx.store.amend(row, body, resource)
         effect: Effect = "" if body == row.body else "updated"
         ctx.log = (Interaction("update", resource_type, id, 200, effect, operation),)

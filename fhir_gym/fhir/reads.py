@@ -7,12 +7,13 @@ from email.utils import parsedate_to_datetime
 
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context, instant
+from fhir_gym.fhir.costs import steps_of_subset
 from fhir_gym.fhir.headers import version_headers
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.store import Row, stored
 from fhir_gym.fhir.subset import subset
-from fhir_gym.fhir.urls import Pairs
+from fhir_gym.fhir.urls import Pairs, element_names
 
 __all__ = ["gone", "read", "shape", "unroutable", "vread"]
 
@@ -65,9 +66,9 @@ def unroutable(request: Request, path: str, pairs: Pairs) -> FhirError:
     )
 
 
-def shape(body: bytes, pairs: Pairs) -> Response:
+def shape(ctx: Context, body: bytes, pairs: Pairs) -> Response:
     """A stored resource as `_elements` and `_summary` ask for it, as a 200 answer without headers."""
-    elements = [piece for name, value in pairs if name == "_elements" for piece in value.split(",")]
+    elements = element_names(ctx.limits, (value for name, value in pairs if name == "_elements"))
     modes = {value.lower() for name, value in pairs if name == "_summary"} - {"", "false", "count"}
     if elements and modes:
         raise FhirError(400, "HAPI-0304: Cannot combine the _summary and _elements parameters")
@@ -75,6 +76,7 @@ def shape(body: bytes, pairs: Pairs) -> Response:
         raise FhirError(400, "HAPI-0380: Can not combine _summary=text with other values for _summary")
     if not elements and not modes:
         return Response(200, {}, body)
+    ctx.store.spend(steps_of_subset(body))
     resource = stored(body)
     if modes == {"text"}:
         narrative = (resource.get("text") or {}).get("div")
@@ -98,7 +100,7 @@ def _answer(ctx: Context, row: Row, request: Request, pairs: Pairs) -> Response:
     headers = version_headers(ctx, row.type, row.id, row.version, row.updated)
     if not pairs:
         return Response(200, headers, row.body)
-    shaped = shape(row.body, pairs)
+    shaped = shape(ctx, row.body, pairs)
     return Response(200, {**headers, **shaped.headers}, shaped.body)
 
 

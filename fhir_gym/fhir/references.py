@@ -37,6 +37,7 @@ __all__ = [
 
 _TYPES = frozenset(RESOURCE_TYPES)
 _LONGEST_NO_BASE = 4  # "x/Patient/1" is Patient/1 to HAPI; what is too short for a URL is no base
+_STEPS_OF_A_REFERENCE = 50
 _PATH = re.compile(r"[A-Z]\w*(?:\.[a-z]\w*)+")
 _CAST = re.compile(r"\s+as\s+\w+|\.as\(\w+\)|\.ofType\(\w+\)|\.where\(resolve\(\) is \w+\)")
 
@@ -176,6 +177,7 @@ def check_references(
         exempt: Targets (``Type/id``) that are about to be written by the same transaction.
     """
     found = find_references(resource)
+    store.spend(_STEPS_OF_A_REFERENCE * len(found))
     literal: list[tuple[Found, Parts]] = []
     for item in found:
         text = item.value["reference"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fhir_gym.fhir import parsing, search, transaction, writes
 from fhir_gym.fhir.context import Context
-from fhir_gym.fhir.costs import json_values
+from fhir_gym.fhir.costs import STEPS_OF_A_VALUE, json_values
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.history import history
-from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.operations import operate
 from fhir_gym.fhir.outcome import FhirError
@@ -17,6 +16,7 @@ from fhir_gym.fhir.urls import Pairs, decode, decode_query
 __all__ = ["dispatch", "unknown_type"]
 
 _TYPES = frozenset(RESOURCE_TYPES)
+_STEPS_OF_METADATA = 20_000
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -26,7 +26,7 @@ def dispatch(ctx: Context, request: Request) -> Response:
     Raises:
         FhirError: For everything that is answered with an error.
     """
-    _check_size(ctx.limits, request)
+    _check_size(ctx, request)
     rest = request.path.removeprefix("/")
     segments = [decode(part) for part in rest.split("/") if part]
     pairs = decode_query(request.query)
@@ -52,15 +52,17 @@ def dispatch(ctx: Context, request: Request) -> Response:
     return _on_type(ctx, request, segments, pairs)
 
 
-def _check_size(limits: Limits, request: Request) -> None:
+def _check_size(ctx: Context, request: Request) -> None:
+    limits = ctx.limits
     if len(request.path) + len(request.query) > limits.url_chars:
         raise FhirError(414, f"The URL is longer than the {limits.url_chars} characters this server reads")
     if len(request.body) > limits.body_bytes:
         raise FhirError(413, f"The body is larger than the {limits.body_bytes} bytes this server reads")
     if not request.body or request.path.startswith(("/Binary", "Binary")):
         return
-    if json_values(request.body) > limits.json_values:
+    if (values := json_values(request.body)) > limits.json_values:
         raise FhirError(413, f"The body holds more than the {limits.json_values} values this server reads")
+    ctx.store.spend(STEPS_OF_A_VALUE * values)
 
 
 def unknown_type(name: str) -> FhirError:
@@ -73,9 +75,10 @@ def _metadata(ctx: Context, pairs: Pairs) -> Response:
     from fhir_gym.fhir.capability import capability_statement  # a large table, and few ask for it
 
     ctx.doing("capabilities")
+    ctx.store.spend(_STEPS_OF_METADATA)
     statement = capability_statement(ctx.base_url, ctx.now_text)
     place = {"Content-Location": f"{ctx.base_url}/CapabilityStatement/{statement['id']}"}
-    return Response(200, place, shape(parsing.dumps(statement), pairs).body)
+    return Response(200, place, shape(ctx, parsing.dumps(statement), pairs).body)
 
 
 def _base(ctx: Context, request: Request, rest: str, pairs: Pairs) -> Response:

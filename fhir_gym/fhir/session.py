@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context, Sequence, Validation
-from fhir_gym.fhir.costs import refusal
+from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST, refusal
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.headers import JSON, uri
 from fhir_gym.fhir.interactions import attempted
@@ -120,10 +120,18 @@ class Session:
 
         Never raises for anything a request may hold: what is wrong with it is said in an OperationOutcome.
         """
+        return self._answer(request, indent=self.pretty)
+
+    def _answer_entry(self, request: Request) -> Response:
+        """Answer an entry of a bundle: the bundle is indented as a whole."""
+        return self._answer(request, indent=False)
+
+    def _answer(self, request: Request, *, indent: bool) -> Response:
         request = _without_surrogates(request)
         ctx = self._context(request)
         try:
             with self.store.budget(Allowance(self.limits.sql_steps)), self._all_or_nothing(request):
+                self.store.spend(STEPS_OF_A_REQUEST)
                 response = dispatch(ctx, request)
                 if (size := len(response.body)) > self.limits.answer_bytes:
                     raise FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
@@ -136,7 +144,7 @@ class Session:
             if refused is None:
                 raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
             response = _failure(refused)
-        return self._finish(ctx, request, response)
+        return self._finish(ctx, request, response, indent=indent)
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
         """What undoes the writes of a request that is refused, be it for the size of its answer."""
@@ -294,14 +302,14 @@ class Session:
             store=self.store,
             base_url=base,
             sequence=self._sequence,
-            handle=self.handle,
+            handle=self._answer_entry,
             limits=self.limits,
             searches=self._searches,
             validation=self.validation,
             pretty_default=self.pretty,
         )
 
-    def _finish(self, ctx: Context, request: Request, response: Response) -> Response:
+    def _finish(self, ctx: Context, request: Request, response: Response, *, indent: bool) -> Response:
         """Indentation, valid headers, HEAD and the log: the same for every answer."""
         headers, body = dict(response.headers), response.body
         for name in _URIS:
@@ -309,22 +317,14 @@ class Session:
                 headers[name] = uri(headers[name])
         if body:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
-            if headers["Content-Type"] == JSON and self._wants_indentation(request):
+            small = len(body) <= self.limits.indented_bytes
+            if headers["Content-Type"] == JSON and small and _wants_indentation(request, indent):
                 body = parsing.pretty(body)
         log = ctx.log or (attempted(request.method, [part for part in request.path.split("/") if part]),)
         if response.status >= 400:  # also what had been done before the refusal is undone
             log = tuple(one._replace(status=response.status, effect="") for one in log)
         done = tuple([one if one.status else one.answered(response.status) for one in log])
         return Response(response.status, headers, b"" if request.method == "HEAD" else body, done)
-
-    def _wants_indentation(self, request: Request) -> bool:
-        if "_pretty" not in request.query:
-            return self.pretty
-        try:
-            given = next((value for name, value in decode_query(request.query) if name == "_pretty"), None)
-        except FhirError:
-            return self.pretty
-        return self.pretty if given is None else given == "true"
 
 
 def _key(resource: Resource) -> tuple[str, str]:
@@ -335,6 +335,16 @@ def _key(resource: Resource) -> tuple[str, str]:
     if not isinstance(id, str) or not id:
         raise FhirError(400, f"a {kind} without an id cannot be loaded")
     return str(kind), id
+
+
+def _wants_indentation(request: Request, default: bool) -> bool:
+    if "_pretty" not in request.query:
+        return default
+    try:
+        given = next((value for name, value in decode_query(request.query) if name == "_pretty"), None)
+    except FhirError:
+        return default
+    return default if given is None else given == "true"
 
 
 def _without_surrogates(request: Request) -> Request:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fhir_gym.fhir.context import Context
-from fhir_gym.fhir.costs import check_size
+from fhir_gym.fhir.costs import STEPS_OF_A_WRITE, check_size, steps_of_storing
 from fhir_gym.fhir.interactions import Effect, Interaction, Kind
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.parsing import dumps
@@ -19,7 +19,7 @@ from fhir_gym.fhir.storage_outcome import Success, SuccessOutcome
 from fhir_gym.fhir.store import Row, stored
 from fhir_gym.types import Resource
 
-__all__ = ["Unit", "Written", "create", "delete", "existing", "patch", "update"]
+__all__ = ["Unit", "Written", "check_room", "create", "delete", "existing", "patch", "update"]
 
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}")
 _LABELS = ("security", "tag")
@@ -187,13 +187,23 @@ def _put(unit: Unit, resource: Resource, id: str, version: int, old_meta: dict[s
     meta = _meta(given, old_meta, version, text)
     kept = _kept_contained(_assemble(resource, id, meta))
     body = dumps(kept)
-    check_size(unit.ctx.limits, body)
     kind = resource["resourceType"]
+    check_size(unit.ctx.limits, body)
+    unit.ctx.store.spend(steps_of_storing(body))
+    check_room(unit.ctx)
     unit.ctx.store.put(kind, id, body, kept, method=method, version=version, updated=updated)
     shown_meta = _shown_meta(given, meta) if given else meta
     shown = body if shown_meta == meta and "contained" not in kept else dumps(_assemble(resource, id, shown_meta))
     outcome = unit.outcome(Success.CREATE, _where(kind, id, version))
     return Written(kind, id, version, updated, 201, shown, outcome, text)
+
+
+def check_room(ctx: Context) -> None:
+    """Refuse a write to a session that holds as much as it may."""
+    if ctx.store.overlay_bytes() > ctx.limits.overlay_bytes:
+        raise FhirError(
+            413, f"What was written to this server takes more than the {ctx.limits.overlay_bytes} bytes it keeps"
+        )
 
 
 def _told(written: Written, unit: Unit, kind: Success, url: str, status: int) -> Written:
@@ -322,6 +332,7 @@ def patch(
 
 def delete(unit: Unit, resource_type: str, id: str) -> Written:
     """Delete a resource, unless another one refers to it (a transaction checks that at its end)."""
+    unit.ctx.store.spend(STEPS_OF_A_WRITE)
     row = unit.ctx.store.find(resource_type, id)
     if row is None:
         outcome = unit.outcome(Success.DELETE_NOT_FOUND, f"{resource_type}/{id}")

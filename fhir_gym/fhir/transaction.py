@@ -15,7 +15,7 @@ from typing import Any
 from fhir_gym.fhir import conditional, search, storing
 from fhir_gym.fhir.bundle_entry import Entry, read_entries, read_patch_resource
 from fhir_gym.fhir.context import Context
-from fhir_gym.fhir.costs import refusing
+from fhir_gym.fhir.costs import BYTES_A_STEP, refusing
 from fhir_gym.fhir.interactions import Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
@@ -30,6 +30,7 @@ from fhir_gym.types import Resource
 
 __all__ = ["bundle"]
 
+_AROUND = 500  # bytes of an entry's answer around its resource, at most
 _ORDER = {"DELETE": 0, "POST": 1, "PUT": 3, "PATCH": 4, "GET": 5}
 _WRITES = frozenset({"DELETE", "POST", "PUT", "PATCH"})
 _UNREADABLE = ("HAPI-0302", "HAPI-1882", "HAPI-1883", "HAPI-1940", "HAPI-1941", "Invalid request: The FHIR endpoint")
@@ -65,7 +66,9 @@ def bundle(ctx: Context, request: Request) -> Response:
         }
     )
     if answers:
-        head = head[:-1] + b',"entry":[' + b",".join(answers) + b"]}"
+        answers[0] = head[:-1] + b',"entry":[' + answers[0]
+        answers[-1] += b"]}"
+        head = b",".join(answers)  # in one step: together they may be large
     location = f"{ctx.base_url}/Bundle/{bundle_id}"
     return Response(200, {"Location": location, "Content-Location": location}, head)
 
@@ -131,7 +134,8 @@ class _Run:
             raise FhirError(answer.status, issue["diagnostics"], code=issue["code"])
         if self.answered + len(answer.body) > self.ctx.limits.answer_bytes:
             raise FhirError(413, "The answers of this Bundle's entries are more than this server sends: ask for less")
-        self.answered += len(answer.body)
+        self.answered += len(answer.body) + _AROUND
+        self.ctx.store.spend(len(answer.body) // BYTES_A_STEP)
         return _entry({"status": _status(answer.status)}, answer.body)
 
 

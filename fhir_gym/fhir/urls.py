@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
 
-__all__ = ["Pairs", "decode", "decode_query", "encode", "encode_pairs", "search_query"]
+__all__ = ["Pairs", "decode", "decode_query", "element_names", "encode", "encode_pairs", "search_query"]
 
 Pairs = list[tuple[str, str]]
 """Decoded parameters in the order sent."""
@@ -45,6 +46,18 @@ def decode_query(query: str) -> Pairs:
         if name:
             pairs.append((decode(name, plus=True), decode(value, plus=True)))
     return pairs
+
+
+def element_names(limits: Limits, values: Iterable[str]) -> tuple[str, ...]:
+    """The names in `_elements`, all repeats together, each once.
+
+    Raises:
+        FhirError: There are more than are answered.
+    """
+    found = tuple(dict.fromkeys(piece for value in values for piece in value.split(",")))
+    if len(found) > limits.elements:
+        raise FhirError(400, f"_elements with more than {limits.elements} names is not supported by this server")
+    return found
 
 
 def encode(text: str) -> str:

@@ -226,6 +226,6 @@ def _answer(ctx: Context, request: Request, written: Written, headers: dict[str,
         return Response(written.status, headers, dumps(written.outcome.resource()))
     body = written.body
     if "_elements" in request.query or "_summary" in request.query:
-        shaped = shape(body, decode_query(request.query))
+        shaped = shape(ctx, body, decode_query(request.query))
         headers, body = {**headers, **shaped.headers}, shaped.body
     return Response(written.status, headers, body)

@@ -212,7 +212,7 @@ def test_a_request_broken_off_anywhere_leaves_nothing(
 
     entries = [entry("POST", "Observation", observed(n), ifNoneExist=f"code=c{n}-1") for n in range(2)]
     answers = set()
-    for steps in range(0, 4_000, 23):
+    for steps in range(0, 12_000, 61):
         with small_world.session(limits=Limits(sql_steps=steps)) as session:
             session.load([patient("kept", "Kept")])
             if kind == "create":
@@ -221,7 +221,9 @@ def test_a_request_broken_off_anywhere_leaves_nothing(
                 response = post(session, entries, kind)
             created = len(session.changes()) - 1
             if kind == "batch":
-                assert created == sum(e["response"]["status"] == "201 Created" for e in response.json()["entry"])
+                assert created == sum(
+                    e["response"]["status"] == "201 Created" for e in response.json().get("entry", [])
+                )
             else:
                 assert created == (0 if response.status == 400 else 1 if kind == "create" else len(entries))
             answers.add(created)

@@ -24,6 +24,9 @@ __all__ = ["MAX_DEPTH", "dumps", "loads", "pretty", "read_object"]
 MAX_DEPTH = 200
 """Deepest nesting of objects and arrays that is read; the writer's own limit is 254."""
 
+_MAX_ESCAPES = 100_000
+"""Most escapes in what is no JSON: going through it costs far more than reading JSON."""
+
 _CONTENT = "HAPI-1861: Failed to parse JSON encoded FHIR content: "
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKETS = b"{}[]"
@@ -78,7 +81,9 @@ def read_object(body: bytes) -> Resource:
 def _read(text: str) -> Resource:
     try:
         value, end = _DECODER.raw_decode(text)
-    except ValueError:
+    except ValueError as error:
+        if text.count("\\") > _MAX_ESCAPES:
+            raise ValueError(f"{error}; with more than {_MAX_ESCAPES} escapes it is not looked at further") from None
         return lenient.parse(text, MAX_DEPTH)
     if text[end:].strip(" \t\r\n"):
         return lenient.parse(text, MAX_DEPTH)

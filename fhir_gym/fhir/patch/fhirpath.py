@@ -38,9 +38,9 @@ class PathError(ValueError):
 
 @dataclass(slots=True)
 class Budget:
-    """Values a patch may still look at, all its paths together: so that its cost is bounded, on any machine alike."""
+    """Values that a patch may still look at, all its paths together, parsing included: its cost is bounded anywhere."""
 
-    left: int = 1_000_000
+    left: int = 500_000
 
     def spend(self, values: int) -> None:
         """Count values looked at."""

@@ -74,8 +74,9 @@ class _Operation:
             raise _refuse(f"The patch operation needs the part '{name}' with a valueInteger of 0 or more")
         return value
 
-    def path(self) -> tuple[str, Path]:
+    def path(self, budget: Budget) -> tuple[str, Path]:
         text = self.text("path")
+        budget.spend(2 * len(text))
         try:
             return text, parse_path(text)
         except PathError:
@@ -150,7 +151,7 @@ def _new_value(part: dict[str, Any], content: str, where: str) -> Json:
 
 
 def _add(whole: Node, operation: _Operation) -> None:
-    text, path = operation.path()
+    text, path = operation.path(whole.budget)
     name, part = operation.text("name"), operation.parts.get("value", {})
     node = _one_object(evaluate(path.steps, whole), text, "adding")
     key, element = _element(node.content, name, part, text)
@@ -183,7 +184,7 @@ def _clear_choice(node: Node, element: Element) -> None:
 
 
 def _replace(whole: Node, operation: _Operation) -> None:
-    text, path = operation.path()
+    text, path = operation.path(whole.budget)
     nodes = evaluate(path.steps, whole)
     if not nodes:
         raise FhirError(400, f"HAPI-2761: No element matches the specified path: {text}")
@@ -230,7 +231,7 @@ def _drop(node: Node) -> None:
 
 
 def _delete(whole: Node, operation: _Operation) -> None:
-    text, path = operation.path()
+    text, path = operation.path(whole.budget)
     nodes = evaluate(path.steps, whole)
     if len(nodes) > 1:
         raise _refuse(f"Multiple elements found at {text} when deleting")
@@ -250,7 +251,7 @@ def _list_at(whole: Node, text: str, path: Path, doing: str) -> tuple[dict[str, 
 
 
 def _insert(whole: Node, operation: _Operation) -> None:
-    text, path = operation.path()
+    text, path = operation.path(whole.budget)
     index = operation.number("index")
     holder, key, element = _list_at(whole, text, path, "inserting")
     values = holder.setdefault(key, [])
@@ -263,7 +264,7 @@ def _insert(whole: Node, operation: _Operation) -> None:
 
 
 def _move(whole: Node, operation: _Operation) -> None:
-    text, path = operation.path()
+    text, path = operation.path(whole.budget)
     source, destination = operation.number("source"), operation.number("destination")
     holder, key, _ = _list_at(whole, text, path, "moving")
     values = holder.get(key, [])

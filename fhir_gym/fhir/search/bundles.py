@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from json.encoder import encode_basestring as quoted
 
 from fhir_gym.fhir import parsing
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.costs import steps_of_subset
 from fhir_gym.fhir.headers import bundle_headers
 from fhir_gym.fhir.messages import Response
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.options import WHOLE, Shape
 from fhir_gym.fhir.store import stored
 from fhir_gym.fhir.subset import subset
 
-__all__ = ["Link", "searchset"]
+__all__ = ["Link", "fill", "searchset"]
 
 Link = tuple[str, str]
 """Relation and url."""
 
+Pieces = Sequence[bytes]
+"""JSON in pieces that are joined once, in the whole answer."""
+
 _CHUNK = 500
+_AROUND = 200  # bytes of an entry around its resource, and a little more
 _SUMMARY_TAG = (
     b'"tag":[{"system":"http://terminology.hl7.org/CodeSystem/v3-ObservationValue","code":"SUBSETTED",'
     b'"display":"Resource encoded in summary mode"}]'
@@ -29,7 +36,7 @@ def searchset(
     ctx: Context,
     *,
     token: str,
-    matches: Sequence[int] = (),
+    matches: Pieces = (),
     included: Sequence[int] = (),
     total: int | None = None,
     links: Iterable[Link] = (),
@@ -40,7 +47,7 @@ def searchset(
     Args:
         ctx: Surroundings of the request.
         token: Bundle.id.
-        matches: What matched, in order.
+        matches: Entries of what matched, from `fill`.
         included: What is shown beside.
         total: Number of all matches; None leaves it out.
         links: Links in order.
@@ -55,18 +62,45 @@ def searchset(
     shown = [f'{{"relation":{quoted(relation)},"url":{quoted(url)}}}' for relation, url in links]
     if shown:
         parts.append(f',"link":[{",".join(shown)}]'.encode())
-    entries = [_entries(ctx, matches, shape, b"match"), _entries(ctx, included, shape, b"include")]
-    if any(entries):
-        parts.append(b',"entry":[%s]' % b",".join(filter(None, entries)))
+    room = ctx.limits.answer_bytes - sum(map(len, matches))
+    beside, _ = _entries(ctx, included, shape, b"include", room)
+    if matches or beside:
+        parts += (b',"entry":[', *matches, *((b",",) if matches and beside else ()), *beside, b"]")
     parts.append(b"}")
     headers = {"Last-Modified": bundle_headers(ctx, token)["Last-Modified"]}
     return Response(200, headers, b"".join(parts))
 
 
-def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes) -> bytes:
-    """The entries of these resources, joined by commas; empty if all have been deleted since."""
+def fill(ctx: Context, rids: Sequence[int], shape: Shape) -> tuple[Pieces, int]:
+    """The entries of matches, as many as a page has room for, and to how many of the matches they belong."""
+    entries, complete = _entries(ctx, rids, shape, b"match", ctx.limits.page_bytes)
+    if complete:
+        return entries, len(rids)
+    most = _fitting(ctx, rids, ctx.limits.page_bytes)
+    return _entries(ctx, rids[:most], shape, b"match", ctx.limits.answer_bytes)[0], most
+
+
+def _fitting(ctx: Context, rids: Sequence[int], room: int) -> int:
+    """How many of these resources fit, as they are stored, one at least."""
+    sizes: dict[int, int] = {}
+    for start in range(0, len(rids), _CHUNK):
+        chunk = tuple(rids[start : start + _CHUNK])
+        for db in ("main", "overlay"):
+            query = f"SELECT rid, length(body) FROM {db}.resource WHERE rid IN ({','.join('?' * len(chunk))})"
+            sizes.update(ctx.store.db.execute(query, chunk))
+    ends = accumulate(sizes[rid] + _AROUND for rid in rids)
+    return max(1, sum(1 for end in ends if end <= room))
+
+
+def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes, room: int) -> tuple[Pieces, bool]:
+    """The entries of these resources with commas between, and whether they fit; none of what was deleted since.
+
+    Raises:
+        FhirError: 413 if what is shown beside the matches does not fit.
+    """
     tail = b',"search":{"mode":"%s"}}' % mode
     found: dict[int, bytes] = {}
+    size = 0
     for start in range(0, len(rids), _CHUNK):
         chunk = tuple(rids[start : start + _CHUNK])
         ctx.store.examine(chunk)
@@ -76,12 +110,16 @@ def _entries(ctx: Context, rids: Sequence[int], shape: Shape, mode: bytes) -> by
             ):
                 if gone:
                     found.pop(rid, None)
-                elif body is None:
-                    found[rid] = head
-                else:
-                    found[rid] = head + _subset(body, shape)
-    shown = [found[rid] for rid in rids if rid in found]
-    return (tail + b",").join(shown) + tail if shown else b""
+                    continue
+                found[rid] = entry = head if body is None else head + _subset(ctx, body, shape)
+                size += len(entry)
+                if size > room and len(rids) > 1:
+                    if mode == b"include":
+                        raise FhirError(413, "The included resources do not fit into an answer: ask for fewer")
+                    return (), False
+    pieces = [piece for rid in rids if rid in found for piece in (found[rid], tail + b",")]
+    pieces[-1:] = [tail] if pieces else []
+    return pieces, True
 
 
 class _Queries(dict[tuple[bool, str, int], str]):
@@ -99,5 +137,6 @@ class _Queries(dict[tuple[bool, str, int], str]):
 _ENTRIES = _Queries()
 
 
-def _subset(body: bytes, shape: Shape) -> bytes:
+def _subset(ctx: Context, body: bytes, shape: Shape) -> bytes:
+    ctx.store.spend(steps_of_subset(body))
     return parsing.dumps(subset(stored(body), elements=shape.elements, summary=shape.summary))

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from fhir_gym.fhir.context import Context
 from fhir_gym.fhir.headers import bundle_headers
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.reads import unroutable
-from fhir_gym.fhir.search.bundles import Link, searchset
+from fhir_gym.fhir.search.bundles import Link, fill, searchset
 from fhir_gym.fhir.search.includes import Include, included, parse_includes
 from fhir_gym.fhir.search.options import DEFAULT_COUNT, Options, Shape, parse_options, parse_shape, whole_number
 from fhir_gym.fhir.search.parameters import compile_query
@@ -49,11 +50,11 @@ def search(ctx: Context, resource_type: str, pairs: Pairs, path: str, request: R
             if (size := len(request.body)) > ctx.limits.form_bytes:
                 raise FhirError(413, f"The form has {size} bytes, more than the {ctx.limits.form_bytes} of a search")
             pairs = [*pairs, *decode_query(request.body.decode("utf-8", "replace"))]
-    options, matching = parse_options(pairs)
-    scope = Scope(resource_type, ctx.store.changed)
+    options, matching = parse_options(pairs, ctx.limits)
+    scope = Scope(resource_type, ctx.store.changed, ctx.store.spend)
     conditions = compile_query(scope, matching)
     keys = sort_keys(scope, options.sorts) if _sorted(options) else default_keys(scope, conditions, matching)
-    includes = parse_includes(options.includes)
+    includes = parse_includes(options.includes, ctx.limits.includes)
     query = Query(resource_type, tuple(conditions), tuple(keys))
     link = f"{ctx.base_url}/{path}"
     self_link = ("self", f"{link}?{encode_pairs(shown)}" if shown else link)
@@ -78,7 +79,8 @@ def _first_page(
     most = _no_store(request)
     found = fetch(ctx, query, min(limit + 1, most or limit + 1))
     exhausted = len(found) <= limit and most is None
-    more = len(found) > size and not _is_no_store(request)
+    entries, shown = fill(ctx, found[:size], options.shape)
+    more = len(found) > shown and not _is_no_store(request)
     total = len(found) if exhausted else None
     if options.accurate and total is None:
         total = count(ctx, query)
@@ -89,10 +91,10 @@ def _first_page(
         state = Result(query, array("q", found[:limit]), exhausted, accurate, tuple(includes), options.shape)
         remember(ctx, token, state)
         pretty = ctx.pretty_default if options.pretty is None else options.pretty == "true"
-        links.append(("next", _page_url(ctx, token, size, size, options.format, pretty, options)))
-    matches = found[:size]
+        links.append(("next", _page_url(ctx, token, shown, size, options.format, pretty, options)))
+    matches = found[:shown]
     beside = included(ctx, includes, query.resource_type, matches) if includes and matches else []
-    return searchset(ctx, token=token, matches=matches, included=beside, total=total, links=links, shape=options.shape)
+    return searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=options.shape)
 
 
 def _is_no_store(request: Request) -> bool:
@@ -116,18 +118,20 @@ def _slice(
     matches = fetch(ctx, query, size, offset)
     links = [self_link]
     rest = [(name, value) for name, value in shown if name not in ("_offset", "_count")] + [("_count", str(size))]
-    if len(matches) == size and options.count is not None:
-        links.append(("next", f"{link}?{encode_pairs([*rest, ('_offset', str(offset + size))])}"))
+    entries, fitting = fill(ctx, matches, options.shape)
+    if fitting < len(matches) or (len(matches) == size and options.count is not None):
+        links.append(("next", f"{link}?{encode_pairs([*rest, ('_offset', str(offset + fitting))])}"))
     if offset:
         links.append(("previous", f"{link}?{encode_pairs([*rest, ('_offset', str(max(0, offset - size)))])}"))
     total = offset + len(matches) if len(matches) < size else None
     if options.accurate and total is None:
         total = count(ctx, query)
+    matches = matches[:fitting]
     beside = included(ctx, includes, query.resource_type, matches) if includes and matches else []
     return searchset(
         ctx,
         token=ctx.new_token(),
-        matches=matches,
+        matches=entries,
         included=beside,
         total=total,
         links=links,
@@ -155,14 +159,14 @@ def _page_url(
 class _PageAsked:
     """What a page request says that its links repeat."""
 
-    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, pairs: Sequence[tuple[str, str]], limits: Limits) -> None:
         first: dict[str, str] = {}
         for name, value in pairs:
             first.setdefault(name, value)
         self.first = first
         self.includes = tuple(p for p in pairs if p[0].partition(":")[0] in ("_include", "_revinclude"))
         elements = first.get("_elements")
-        self.shape: Shape = parse_shape([elements] if elements else [], [])
+        self.shape: Shape = parse_shape([elements] if elements else [], [], limits)
 
 
 def page(ctx: Context, pairs: Pairs) -> Response:
@@ -171,7 +175,7 @@ def page(ctx: Context, pairs: Pairs) -> Response:
     Raises:
         FhirError: 410 if the search is not remembered.
     """
-    asked = _PageAsked(pairs)
+    asked = _PageAsked(pairs, ctx.limits)
     token = asked.first.get("_getpages", "")
     result = ctx.searches.get(token)
     if not token:
@@ -184,9 +188,12 @@ def page(ctx: Context, pairs: Pairs) -> Response:
     result = result.upto(ctx, offset + size)
     remember(ctx, token, result)
     matches = list(result.known[offset : offset + size])
+    shape = asked.shape if asked.shape.elements else result.shape
+    entries, shown = fill(ctx, matches, shape)
+    cut, matches = shown < len(matches), matches[:shown]
     beside = included(ctx, result.includes, result.query.resource_type, matches) if matches else []
     total = result.total
-    if total is None and (exhausted or len(matches) + len(beside) < size):
+    if total is None and (exhausted or (len(matches) + len(beside) < size and not cut)):
         total = len(result.known)
     pretty = asked.first.get("_pretty")
     indent = ctx.pretty_default if pretty is None else pretty == "true"
@@ -196,12 +203,11 @@ def page(ctx: Context, pairs: Pairs) -> Response:
 
     asked_for = "&".join(f"{encode(n)}={encode(v).replace('%2C', ',')}" for n, v in pairs)
     links = [("self", f"{ctx.base_url}?{asked_for}")]
-    if offset + size < len(result.known) or not result.exhausted:
-        links.append(("next", url(offset + size)))
+    if cut or offset + size < len(result.known) or not result.exhausted:
+        links.append(("next", url(offset + (shown if cut else size))))
     if offset:
         links.append(("previous", url(max(0, offset - size))))
-    shape = asked.shape if asked.shape.elements else result.shape
-    response = searchset(ctx, token=token, matches=matches, included=beside, total=total, links=links, shape=shape)
+    response = searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=shape)
     return replace(response, headers=bundle_headers(ctx, token))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.fhir.context import Context
@@ -11,11 +11,12 @@ from fhir_gym.fhir.index import plan
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions import marks
 
-__all__ = ["Include", "included", "parse_includes"]
+__all__ = ["MAX_ROUNDS", "Include", "check_number", "included", "parse_includes", "referring"]
 
 MAX_ROUNDS = 10
 MAX_INCLUDED = 10_000
 _CHUNK = 400
+_STEPS_OF_A_LINK = 20
 _TYPES = frozenset(RESOURCE_TYPES)
 
 
@@ -38,9 +39,16 @@ class Include:
     target: str | None
 
 
-def parse_includes(includes: Iterable[tuple[str, str]]) -> list[Include]:
-    """Read the parameters of a query."""
-    return [_parse(*name.partition(":")[::2], value) for name, value in includes if value]
+def parse_includes(includes: Iterable[tuple[str, str]], most: int) -> list[Include]:
+    """Read the parameters of a query, each once.
+
+    Raises:
+        FhirError: One cannot be understood, or there are more than `most`.
+    """
+    asked = dict.fromkeys((name, value) for name, value in includes if value)
+    if len(asked) > most:
+        raise FhirError(400, f"More than {most} _include and _revinclude parameters are not supported by this server")
+    return [_parse(*name.partition(":")[::2], value) for name, value in asked]
 
 
 def _parse(name: str, modifier: str, value: str) -> Include:
@@ -107,8 +115,14 @@ def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier
         seen.add(rid)
         found.append(rid)
         frontier.setdefault(type_, []).append(rid)
+    check_number(found)
+
+
+def check_number(found: list[int]) -> list[int]:
+    """Refuse more resources beside the matches than are shown; else the same."""
     if len(found) > MAX_INCLUDED:
         raise FhirError(400, f"More than {MAX_INCLUDED} included resources on a page: ask for fewer", code="too-costly")
+    return found
 
 
 def _follow(ctx: Context, include: Include, start: dict[str, list[int]], group: dict[str, set[int]]) -> None:
@@ -116,6 +130,7 @@ def _follow(ctx: Context, include: Include, start: dict[str, list[int]], group: 
     for type_, rids in start.items():
         for chunk in (rids[i : i + _CHUNK] for i in range(0, len(rids), _CHUNK)):
             for found_type, rid in step(ctx, include, type_, chunk):
+                ctx.store.spend(_STEPS_OF_A_LINK)
                 group.setdefault(found_type, set()).add(rid)
 
 
@@ -142,6 +157,7 @@ def _forwards(ctx: Context, include: Include, type_: str, rids: list[int]) -> It
         targets[row] = None
     for target_type, id in targets:
         if target_type in _TYPES and include.target in (None, target_type) and only in (None, target_type):
+            ctx.store.spend(_STEPS_OF_A_LINK)
             found = ctx.store.find(target_type, id)
             if found and not found.deleted:
                 yield target_type, found.rid
@@ -163,17 +179,33 @@ def _rows(
 def _backwards(ctx: Context, include: Include, type_: str, rids: list[int]) -> Iterator[tuple[str, int]]:
     if include.target not in (None, type_):
         return
+    sources = RESOURCE_TYPES if include.source == "*" else (include.source,)
+    yield from referring(ctx, {source: (include.parameter,) for source in sources}, type_, rids)
+
+
+def referring(
+    ctx: Context, parameters: Mapping[str, Collection[str]], type_: str, rids: Sequence[int]
+) -> Iterator[tuple[str, int]]:
+    """Types and rids of what refers to resources.
+
+    Args:
+        ctx: Surroundings of the request.
+        parameters: By which search parameters, by the type that refers; ``*`` for all.
+        type_: Type of the resources.
+        rids: The resources.
+    """
+    asked = (_pids(source, name) for source, names in parameters.items() for name in names)
+    pids = tuple(sorted({pid for found, only in asked if only in (None, type_) for pid in found}))
+    if not pids:
+        return
     ids = tuple(row.id for row in ctx.store.rows(rids))
-    for source in RESOURCE_TYPES if include.source == "*" else (include.source,):
-        pids, only = _pids(source, include.parameter)
-        if not pids or only not in (None, type_):
-            continue
-        where = f"pid {marks(pids)} AND target_id {marks(ids)} AND target_type = ?"
-        values = (*pids, *ids, type_)
-        hidden = ""
-        if ctx.store.changed(source):
-            hidden = " AND rid NOT IN (SELECT rid FROM overlay.resource)"
-            for (rid,) in ctx.store.select(f"SELECT DISTINCT rid FROM overlay.reference WHERE {where}", values):
+    where = f"l.pid {marks(pids)} AND l.target_id {marks(ids)} AND l.target_type = ?"
+    for db in ("overlay", "main") if any(map(ctx.store.changed, parameters)) else ("main",):
+        hidden = "" if db == "overlay" else " AND l.rid NOT IN (SELECT rid FROM overlay.resource)"
+        query = (
+            f"SELECT DISTINCT r.type, r.rid FROM {db}.reference l CROSS JOIN {db}.resource r ON r.rid = l.rid "
+            f"WHERE {where}{hidden}"
+        )
+        for source, rid in ctx.store.select(query, (*pids, *ids, type_)):
+            if source in parameters:
                 yield source, rid
-        for (rid,) in ctx.store.select(f"SELECT DISTINCT rid FROM main.reference WHERE {where}{hidden}", values):
-            yield source, rid

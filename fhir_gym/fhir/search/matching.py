@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fhir_gym.fhir.context import Context
+from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST
 from fhir_gym.fhir.definitions import search_parameters
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.names import parse_name
@@ -44,7 +45,8 @@ def match(ctx: Context, resource_type: str, query: str, limit: int = DEFAULT_LIM
             )
         if base in known or base == "_has":
             pairs.append((name, value))
-    scope = Scope(resource_type, ctx.store.changed)
+    ctx.store.spend(STEPS_OF_A_REQUEST)
+    scope = Scope(resource_type, ctx.store.changed, ctx.store.spend)
     conditions = compile_query(scope, pairs)
     if not conditions:
         raise FhirError(400, f"HAPI-0518: Invalid match URL[{resource_type}?{query}] - URL has no search parameters")

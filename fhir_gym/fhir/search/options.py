@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
-from fhir_gym.fhir.urls import Pairs
+from fhir_gym.fhir.urls import Pairs, element_names
 
 __all__ = ["DEFAULT_COUNT", "WHOLE", "Options", "Shape", "parse_options", "parse_shape", "whole_number"]
 
@@ -64,7 +65,7 @@ class Options:
     pretty: str | None
 
 
-def parse_options(pairs: Pairs) -> tuple[Options, Pairs]:
+def parse_options(pairs: Pairs, limits: Limits) -> tuple[Options, Pairs]:
     """Take the result parameters out of a query.
 
     Returns:
@@ -89,7 +90,7 @@ def parse_options(pairs: Pairs) -> tuple[Options, Pairs]:
         accurate="accurate" in found.get("_total", ()),
         sorts=tuple(sorts),
         includes=tuple(includes),
-        shape=parse_shape(found.get("_elements", ()), found.get("_summary", ())),
+        shape=parse_shape(found.get("_elements", ()), found.get("_summary", ()), limits),
         format=next(iter(found.get("_format", ())), None),
         pretty=next(iter(found.get("_pretty", ())), None),
     )
@@ -131,11 +132,11 @@ def _check_contained(values: Sequence[str]) -> None:
         raise FhirError(405, "HAPI-0983: Contained mode 'both' is not currently supported")
 
 
-def parse_shape(elements: Sequence[str], summaries: Sequence[str]) -> Shape:
+def parse_shape(elements: Sequence[str], summaries: Sequence[str], limits: Limits) -> Shape:
     """`_elements` and `_summary`, all repeats together."""
     if not elements and not summaries:
         return WHOLE
-    names = tuple(piece for value in elements for piece in value.split(",") if piece)
+    names = tuple(filter(None, element_names(limits, elements)))
     modes = {piece.strip().lower() for value in summaries for piece in value.split(",")}
     modes &= {"true", "data", "text", "count"}
     if names and modes:

@@ -20,6 +20,10 @@ FIRST_PASS = 13
 
 _LATER_PASSES = (503, 2003)
 _ALL = -1
+_LONG = 8_000
+"""Characters from which a query looks into the indexes so often for each resource that its steps take longer."""
+_DEAR = 1 / 3
+_STEPS_A_CHARACTER = 3  # of a query: compiled here, and by SQLite
 _MAX_SQL_VALUES = 32_000  # SQLite's own limit is 32,766
 
 
@@ -71,7 +75,7 @@ class Result:
 
 def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
     """Matches in order; a negative limit means all."""
-    scope = Scope(query.resource_type, ctx.store.changed)
+    scope = Scope(query.resource_type, ctx.store.changed, ctx.store.spend)
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
         return []
@@ -84,25 +88,33 @@ def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
 
 
 def _run(ctx: Context, query: Sql, limit: int, offset: int) -> list[int]:
-    text, values = _bounded(query)
-    return [row[0] for row in ctx.store.select(text, (*values, limit, offset))]
+    text, values = _bounded(ctx, query)
+    if len(text) < _LONG:
+        return [row[0] for row in ctx.store.select(text, (*values, limit, offset))]
+    with ctx.store.at_rate(_DEAR):
+        return [row[0] for row in ctx.store.select(text, (*values, limit, offset))]
 
 
-def _bounded(query: Sql) -> Sql:
-    """Refuse what SQLite could not take: value sets in chains have thousands of codes for each target type."""
-    if len(query[1]) > _MAX_SQL_VALUES:
-        raise FhirError(400, "This search is too costly for this server: narrow it", code="too-costly")
+def _bounded(ctx: Context, query: Sql) -> Sql:
+    """Refuse what SQLite could not take: chains to many types, and value sets in them, become very long."""
+    text, values = query
+    if len(text) > ctx.limits.sql_chars or len(values) > _MAX_SQL_VALUES:
+        raise FhirError(
+            400, "This search is too costly for this server: it looks in too many places, narrow it", code="too-costly"
+        )
+    ctx.store.spend(_STEPS_A_CHARACTER * len(text))
     return query
 
 
 def count(ctx: Context, query: Query) -> int:
     """Number of matches."""
-    scope = Scope(query.resource_type, ctx.store.changed)
+    scope = Scope(query.resource_type, ctx.store.changed, ctx.store.spend)
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
         return 0
-    text, values = _bounded(count_query(scope, conditions))
-    return int(ctx.store.select(text, values).fetchone()[0])
+    text, values = _bounded(ctx, count_query(scope, conditions))
+    with ctx.store.at_rate(_DEAR if len(text) >= _LONG else 1):
+        return int(ctx.store.select(text, values).fetchone()[0])
 
 
 def remember(ctx: Context, token: str, result: Result) -> None:

@@ -14,6 +14,8 @@ __all__ = ["MAX_VALUES", "Scope", "failed_search", "unknown_parameter"]
 MAX_DEPTH = 6
 """Links of a chain, or of nested `_has`."""
 
+_STEPS_OF_A_LINK = 300
+
 MAX_VALUES = 300
 """Values of one parameter: SQLite nests expressions 1000 deep at most."""
 
@@ -25,12 +27,14 @@ class Scope:
     Attributes:
         resource_type: Type whose resources are looked for.
         changed: Whether the overlay holds rows of a type.
+        spend: Counts work of the compilation.
         depth: How many chains lie above.
         chain: Name of the outermost chain, as written.
     """
 
     resource_type: str
     changed: Callable[[str], bool]
+    spend: Callable[[int], None]
     depth: int = 0
     chain: str = ""
 
@@ -47,6 +51,7 @@ class Scope:
         """The scope of a chained search."""
         if self.depth >= MAX_DEPTH:
             raise FhirError(400, f"A chain of more than {MAX_DEPTH} links is not supported by this server")
+        self.spend(_STEPS_OF_A_LINK)
         return replace(self, resource_type=resource_type, depth=self.depth + 1, chain=self.chain or chain)
 
     def schemas(self) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain, repeat
-from operator import length_hint
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, overload
 
 from fhir_gym.fhir import index, parsing
+from fhir_gym.fhir.costs import too_costly
 from fhir_gym.fhir.store.connections import Connections
 from fhir_gym.fhir.store.schema import OVERLAY, Row
 from fhir_gym.fhir.store.unindexed import Loaded, Unindexed
@@ -26,6 +26,9 @@ __all__ = ["Allowance", "Mark", "Store"]
 
 _COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PROGRESS_STEPS = 10_000
+_STEPS_OF_A_VERSION = 100
+_SCAN = 5  # steps of going through a table that take as long as one of a search
+_PAGE = 4096  # bytes of an overlay's page
 _CHUNK = 500  # rows fetched by one statement; below SQLite's limit on bound values
 
 _MANY = 500
@@ -57,21 +60,36 @@ _CLOSED.close()
 
 
 class Allowance:
-    """What is left of a number of SQLite's virtual-machine steps; true while something is.
+    """What is left of a number of steps of work, SQLite's and others; true while something is.
 
     Args:
         steps: How many there are, to be spent under one `Store.budget` or several.
     """
 
     def __init__(self, steps: int) -> None:
-        self._left = repeat(0, steps // _PROGRESS_STEPS)
+        self._portions = [0] * (steps // _PROGRESS_STEPS)
+        self._spent = 0
         # No function of ours: Python would run signal handlers in it, and SQLite takes what they raise, Ctrl-C, for an
-        # interruption like any other.
-        self.tick = chain(self._left, repeat(1)).__next__
+        # interruption like any other. To pop an empty list is an error, and that interrupts.
+        self.tick = self._portions.pop
 
     def __bool__(self) -> bool:
         """Whether something is left."""
-        return length_hint(self._left) > 0
+        return bool(self._portions)
+
+    def spend(self, steps: int) -> None:
+        """Take work that SQLite does not do, in its steps.
+
+        Raises:
+            FhirError: There is less left.
+        """
+        self._spent += steps
+        due, self._spent = divmod(self._spent, _PROGRESS_STEPS)
+        if due >= len(self._portions):
+            self._portions.clear()
+            raise too_costly()
+        if due:
+            del self._portions[-due:]
 
 
 class _Budget:
@@ -83,10 +101,10 @@ class _Budget:
         self._store, self._allowed = store, allowed
 
     def __enter__(self) -> None:
-        self._store.spend(self._allowed)
+        self._store.allow(self._allowed)
 
     def __exit__(self, *_: object) -> None:
-        self._store.spend(None)
+        self._store.allow(None)
 
 
 class Mark(NamedTuple):
@@ -117,7 +135,7 @@ class Store:
         self._unindexed = Unindexed()
         self._serial = 0
         self._marks: list[int] = []
-        self._tick: Callable[[], int] | None = None
+        self._allowed: Allowance | None = None
 
     # reading
 
@@ -203,30 +221,45 @@ class Store:
         """The stored JSON of these resources, in the order given."""
         return [row.body for row in self.rows(rids)]
 
-    def versions(self, rid: int) -> list[Row]:
-        """All versions of one resource, newest first; of an amended version its last form."""
-        rows = self._select(f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? ORDER BY seq DESC", (rid,))
-        self.examine((rid,))
-        rows += self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
-        newest: dict[int, Row] = {}
-        for row in rows:
-            newest.setdefault(row.version, row)
-        return list(newest.values())
+    def versions(self, rid: int, *, since: int | None = None) -> Sequence[Row]:
+        """All versions of one resource, newest first; of an amended version its last form. Each is read when asked for.
 
-    def history(self, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None) -> list[Row]:
-        """Versions of a type, or of all types, newest first; `since` in milliseconds since the epoch."""
+        Args:
+            rid: The resource.
+            since: Earliest time, in milliseconds since the epoch.
+        """
+        both = (
+            "SELECT version, seq, updated FROM overlay.version WHERE rid = ? UNION ALL "
+            "SELECT version, 0, updated FROM main.resource WHERE rid = ? ORDER BY seq DESC"
+        )
+        newest: dict[int, tuple[int, int]] = {}
+        for version, seq, updated in self.db.execute(both, (rid, rid)):
+            newest.setdefault(version, (seq, updated))
+        keys = [(seq, rid) for seq, updated in newest.values() if since is None or updated >= since]
+        return _Versions(self, keys)
+
+    def history(
+        self, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None
+    ) -> Sequence[Row]:
+        """Versions of a type, or of all types, newest first; `since` in milliseconds since the epoch.
+
+        Each is read when it is asked for.
+        """
         where, values = _history_filter(resource_type, since)
         both = (
             f"SELECT updated, seq, rid FROM overlay.version {where} UNION ALL "
             f"SELECT updated, 0 AS seq, rid FROM main.resource {where}"
         )
         order = "ORDER BY updated DESC, seq DESC, rid DESC"
-        keys = self.db.execute(f"{both} {order} LIMIT ? OFFSET ?", (*values, *values, limit, offset)).fetchall()
-        self.examine([rid for _, seq, rid in keys if not seq])
-        return [self._version(seq, rid) for _, seq, rid in keys]
+        with self.at_rate(_SCAN):
+            keys = self.db.execute(f"{both} {order} LIMIT ? OFFSET ?", (*values, *values, limit, offset)).fetchall()
+        return _Versions(self, [(seq, rid) for _, seq, rid in keys])
 
-    def _version(self, seq: int, rid: int) -> Row:
+    def version(self, seq: int, rid: int) -> Row:
         """A version from the overlay's log, or the world's with `seq` 0."""
+        self.spend(_STEPS_OF_A_VERSION)
+        if not seq:
+            self.examine((rid,))
         table, column, value = ("overlay.version", "seq", seq) if seq else ("main.resource", "rid", rid)
         return self._select(f"SELECT {_COLUMNS} FROM {table} WHERE {column} = ?", (value,))[0]
 
@@ -237,13 +270,13 @@ class Store:
         return sum(int(self._select_one(f"SELECT count(*) FROM {table} {where}", values)) for table in tables)
 
     def tagged(self, pids: Sequence[int]) -> list[bytes]:
-        """Bodies of the current resources that have an index row, token or uri, under one of these numbers."""
+        """Bodies of current resources in which every token and uri under one of these numbers is found."""
         self.index_all()
         marks = ",".join("?" * len(pids))
         found: set[int] = set()
         for db, test in (("main", "AND rid NOT IN (SELECT rid FROM overlay.resource)"), ("overlay", "")):
-            for table in ("token", "uri"):
-                query = f"SELECT DISTINCT rid FROM {db}.{table} WHERE pid IN ({marks}) {test}"
+            for table, value in (("token", "value, system"), ("uri", "value")):
+                query = f"SELECT min(rid) FROM {db}.{table} WHERE pid IN ({marks}) {test} GROUP BY pid, {value}"
                 found.update(rid for (rid,) in self.db.execute(query, tuple(pids)))
         return self.bodies(sorted(found))
 
@@ -350,16 +383,20 @@ class Store:
         with self._shielded():
             self.db.executemany(statement, rows)
 
+    def _shielded(self) -> AbstractContextManager[None]:
+        return self.at_rate(0)
+
     @contextmanager
-    def _shielded(self) -> Iterator[None]:
-        if self._tick is None:
+    def at_rate(self, rate: float) -> Iterator[None]:
+        """Count so many steps inside as one, since not all take as long; with 0, count none and never interrupt."""
+        if self._allowed is None:
             yield
             return
-        self.db.set_progress_handler(None, 0)
+        self.db.set_progress_handler(self._allowed.tick if rate else None, max(1, round(_PROGRESS_STEPS * rate)))
         try:
             yield
         finally:
-            self.db.set_progress_handler(self._tick, _PROGRESS_STEPS)
+            self.db.set_progress_handler(self._allowed.tick, _PROGRESS_STEPS)
 
     # undoing
 
@@ -428,12 +465,25 @@ class Store:
         statement may be charged one portion more than another time.
         """
         # a bundle's entries spend from the bundle's budget
-        return _Budget(self, allowed) if self._tick is None else nullcontext()
+        return _Budget(self, allowed) if self._allowed is None else nullcontext()
 
-    def spend(self, allowed: Allowance | None) -> None:
-        """Count the steps of statements from now on; None counts none."""
-        self._tick = None if allowed is None else allowed.tick
-        self.db.set_progress_handler(self._tick, _PROGRESS_STEPS if self._tick else 0)
+    def allow(self, allowed: Allowance | None) -> None:
+        """Count work from now on; None counts none."""
+        self._allowed = allowed
+        self.db.set_progress_handler(allowed.tick if allowed is not None else None, _PROGRESS_STEPS)
+
+    def spend(self, steps: int) -> None:
+        """Take work that SQLite does not do off the same budget, in its steps; without a budget nothing is counted.
+
+        Raises:
+            FhirError: There is less left.
+        """
+        if self._allowed is not None:
+            self._allowed.spend(steps)
+
+    def overlay_bytes(self) -> int:
+        """Memory that the overlay takes."""
+        return _PAGE * int(self._select_one("PRAGMA overlay.page_count", ()))
 
     def close(self) -> None:
         """Give the connection back; the overlay is gone. May be called twice."""
@@ -451,6 +501,32 @@ class Store:
 def _too_large(error: sqlite3.DataError) -> sqlite3.DatabaseError:
     """What SQLite says of a row that is larger than any of ours: not of a query, but of the file."""
     return sqlite3.DatabaseError(f"a resource of it is too large: {error}")
+
+
+class _Versions(Sequence[Row]):
+    """Versions that are read one by one: together they may be larger than memory.
+
+    Args:
+        store: Where they are.
+        keys: Of each, its place in the overlay's log, 0 for the world's, and its rid.
+    """
+
+    def __init__(self, store: Store, keys: list[tuple[int, int]]) -> None:
+        self._store, self._keys = store, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        if isinstance(place, slice):
+            return _Versions(self._store, self._keys[place])
+        return self._store.version(*self._keys[place])
 
 
 def _history_filter(resource_type: str | None, since: int | None) -> tuple[str, tuple[str | int, ...]]:

@@ -1,0 +1,59 @@
+"""What a browser is shown at the base of the server: what this is, and what to ask."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fhir_gym.fhir.store import World
+
+__all__ = ["front_page"]
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{name} - fhir-gym</title>
+<style>body {{ font-family: sans-serif; max-width: 42em; margin: 2em auto; line-height: 1.5; padding: 0 1em }}</style>
+</head>
+<body>
+<h1>FHIR R4 server of fhir-gym</h1>
+<p>This server holds the world <b>{name}</b>: {total} resources of {types} types.
+It is made for programs and agents, and answers in JSON. What clients write stays until the server ends.</p>
+<p>Base URL for clients: <code>{base}</code></p>
+<h2>To try</h2>
+<ul>
+{links}
+</ul>
+<p>From a terminal: <code>curl '{base}/{example}'</code></p>
+<h2>To read</h2>
+<ul>
+<li><a href="{base}/metadata">CapabilityStatement</a>: every type, interaction and search parameter</li>
+<li><code>docs/server.md</code> in the repository: what is supported, the limits, differences from HAPI</li>
+<li><a href="https://hl7.org/fhir/R4/http.html">FHIR R4: RESTful API</a></li>
+</ul>
+</body>
+</html>
+"""
+
+
+def front_page(world: World, base: str) -> str:
+    """The page as HTML without any assets.
+
+    Args:
+        world: What the server holds.
+        base: Base url under which the client reached it.
+    """
+    counts = world.manifest.counts
+    kinds = sorted(counts, key=lambda kind: (kind != "Patient", -counts[kind], kind))[:5]
+    examples = [f"{kind}?_count=5" for kind in kinds] or ["Patient?_count=5"]
+    links = "\n".join(
+        f'<li><a href="{escape(f"{base}/{one}")}"><code>GET {escape(one)}</code></a></li>' for one in examples
+    )
+    return _PAGE.format(
+        name=escape(world.manifest.name),
+        total=f"{world.manifest.total:,}",
+        types=len(counts),
+        base=escape(base),
+        links=links,
+        example=escape(examples[0]),
+    )
