@@ -145,13 +145,17 @@ class Server(Protocol):
         ...
 
 
+_REQUESTS = 5
+"""Agent's requests whose whole budget a verdict may spend."""
+
+
 class Sparing:
-    """A session whose answers all together may take the SQL steps that one of an agent's may; then it refuses."""
+    """A session whose answers all together may take the work that a few of an agent's may; then it refuses."""
 
     def __init__(self, session: Session) -> None:
         self.read = session.read
         self._session = session
-        self._allowed = Allowance(session.limits.sql_steps)
+        self._allowed = Allowance(_REQUESTS * session.limits.sql_steps)
 
     def handle(self, request: Request) -> Response:
         """Answer a request."""
