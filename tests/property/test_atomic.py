@@ -212,7 +212,7 @@ def test_a_request_broken_off_anywhere_leaves_nothing(
 
     entries = [entry("POST", "Observation", observed(n), ifNoneExist=f"code=c{n}-1") for n in range(2)]
     answers = set()
-    for steps in range(0, 12_000, 61):
+    for steps in range(0, 30_000, 151):
         with small_world.session(limits=Limits(sql_steps=steps)) as session:
             session.load([patient("kept", "Kept")])
             if kind == "create":
