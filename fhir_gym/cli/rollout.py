@@ -32,7 +32,8 @@ def rollout(
         str | None, typer.Option(help="Numbers, e.g. 0-9 or 3,1000-1004; the first ten if not given.")
     ] = None,
     split: Annotated[
-        Literal["train", "test", "heldout_tasks"] | None, typer.Option(help="Only what is in this split.")
+        Literal["train", "test", "heldout_tasks"] | None,
+        typer.Option(help="Only what is in this split; train, where no variations are named."),
     ] = None,
     phrasing: Annotated[
         int | None, typer.Option(min=0, help="Which of each task's prompts; each variation's own if not given.")
@@ -112,7 +113,9 @@ def rollout(
     todo = 0
     try:
         with opened, progress(f"Agent {agent}") as update:
-            plan = plan.offered(opened)
+            every, plan = plan, plan.offered(opened)
+            if left := sorted({job.task for job in every.jobs} - {job.task for job in plan.jobs}):
+                note(f"world {opened.name} does not offer {', '.join(left)} of {env_id}: left out")
             done = (
                 rollouts.completed(out, like=lambda one: plan.includes(one, actor, opened)) if resume else frozenset()
             )

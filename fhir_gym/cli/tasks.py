@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fhir_gym.cli._console import fields, print_json, print_text, progress, table
+from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
 from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, names
 
 if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+    from fhir_gym.tasks import Task
     from fhir_gym.tasks.soundness import TaskReport
     from fhir_gym.tasks.soundness.probe import TaskProbe
 
@@ -169,7 +171,9 @@ def check(
             def tell(_: str, done: int, total: int, update: Callable[..., None] = update) -> None:
                 update(done, total)
 
-            found = soundness.check_tasks(opened, chosen, variations=tried, workers=workers, progress=tell)
+            found = soundness.check_tasks(
+                opened, _offered(opened, chosen, named=bool(tasks)), variations=tried, workers=workers, progress=tell
+            )
         reports.append(found)
     report = soundness.merged(reports)
     if as_json:
@@ -227,7 +231,9 @@ def probe(
             def tell(_: str, done: int, total: int, update: Callable[..., None] = update) -> None:
                 update(done, total)
 
-            found += run_probe(opened, chosen, effort, workers=workers, progress=tell).tasks
+            found += run_probe(
+                opened, _offered(opened, chosen, named=bool(tasks)), effort, workers=workers, progress=tell
+            ).tasks
     report = ProbeReport(tuple(found))
     if as_json:
         print_json(report.to_json())
@@ -244,6 +250,16 @@ def _packs(named: list[str] | None) -> list[str] | None:
     from fhir_gym.tasks import find_packs
 
     return list(dict.fromkeys(pack for text in named or () for pack in find_packs(text))) or None
+
+
+def _offered(world: World, chosen: Sequence[Task[Any]], *, named: bool) -> list[Task[Any]]:
+    """The tasks that a world offers; of others it is said that they are left out."""
+    from fhir_gym.tasks import soundness
+
+    kept = soundness.offered(world, chosen, named=named)
+    if left := [f"{task.pack} {task.key}" for task in chosen if task not in kept]:
+        note(f"world {world.name} does not offer {', '.join(left)}: left out")
+    return kept
 
 
 def _explain_probe(task: TaskProbe) -> None:

@@ -15,8 +15,8 @@ from fhir_gym.tasks.task import Task
 
 __all__ = ["choose_tasks", "offered_tasks", "require_phrasing"]
 
-_TOLD = 3
-"""Reasons given in an error; a pack may have many tasks with the same one."""
+_KEYS_TOLD, _REASONS_TOLD = 40, 3
+"""How much an error says: a task file may have hundreds of tasks."""
 
 
 def choose_tasks(
@@ -80,12 +80,15 @@ def offered_tasks(
         if reason is not None:
             lacking[key] = reason
     if lacking and (named or len(lacking) == len(keys)):
-        reasons = list(dict.fromkeys(lacking.values()))
-        more = f"; and {len(reasons) - _TOLD} more reasons" if len(reasons) > _TOLD else ""
-        raise TaskError(
-            f"world {world.name} does not offer {', '.join(lacking)} of {env_id}: {'; '.join(reasons[:_TOLD])}{more}"
-        )
+        missing = _listed(list(lacking), ", ", _KEYS_TOLD)
+        reasons = _listed(list(dict.fromkeys(lacking.values())), "; ", _REASONS_TOLD)
+        raise TaskError(f"world {world.name} does not offer {missing} of {env_id}: {reasons}")
     return tuple(key for key in keys if key not in lacking)
+
+
+def _listed(texts: Sequence[str], between: str, most: int) -> str:
+    more = f"{between}and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
 
 
 _reasons: WeakKeyDictionary[World, dict[tuple[Task[Any], int], str | None]] = WeakKeyDictionary()

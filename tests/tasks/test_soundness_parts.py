@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
+from fhir_gym.errors import TaskError
 from fhir_gym.tasks import Variation, get_task
 from fhir_gym.tasks.answers import AnswerForm, Count, CountedIds, Ids, IdSet
+from fhir_gym.tasks.soundness import offered
 from fhir_gym.tasks.soundness.answers import bears_ids, none_of, spellings, wrong_answers
 from fhir_gym.tasks.soundness.arena import Arena, Policy, Script, script
 from fhir_gym.tasks.soundness.constants import constant_answers
@@ -259,3 +261,11 @@ def test_paged_searches_are_asked_anew(tiny_world: World) -> None:
     bodies = [run.end.requests[0].response.body for run in runs]
     assert b"_getpages" in bodies[0]
     assert bodies[0] == bodies[1]
+
+
+def test_a_world_is_checked_for_what_it_offers(hospital: World) -> None:
+    pack = "FHIRAgent/ActionReasoning-v0"
+    chosen = [get_task(pack, "01"), get_task(pack, "02"), get_task("FHIRAgent/Appointment-v0", "01")]
+    assert offered(hospital, chosen, named=False) == [chosen[0], chosen[2]]
+    with pytest.raises(TaskError, match="does not offer 02 of"):
+        offered(hospital, chosen, named=True)

@@ -1,6 +1,6 @@
 """Soundness of tasks: the harness behind ``fhir-gym tasks check``."""
 
-from fhir_gym.tasks.soundness.harness import Progress, by_world, check, check_task, check_tasks
+from fhir_gym.tasks.soundness.harness import Progress, by_world, check, check_task, check_tasks, offered
 from fhir_gym.tasks.soundness.report import Failure, SoundnessReport, Tally, TaskReport, merged
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "check_task",
     "check_tasks",
     "merged",
+    "offered",
 ]

@@ -14,7 +14,16 @@ from fhir_gym.actions import Finish
 from fhir_gym.errors import InfraError, UnknownNameError
 from fhir_gym.fhir.store.world import World
 from fhir_gym.processes import end_with_parent, shielded
-from fhir_gym.tasks.registry import default_world, get_task, pack_for_workers, packs, take_packs, task_keys
+from fhir_gym.tasks.choosing import offered_tasks
+from fhir_gym.tasks.registry import (
+    default_world,
+    get_task,
+    pack_for_workers,
+    packs,
+    take_packs,
+    task_keys,
+    task_set,
+)
 from fhir_gym.tasks.soundness.answers import bears_ids
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
 from fhir_gym.tasks.soundness.constants import always_create, constant_answers, other_variation
@@ -59,7 +68,8 @@ def check(
         UnknownNameError: There is no such pack or task.
     """
     chosen = _chosen(list(env_ids or packs()), None if tasks is None else list(tasks))
-    return check_tasks(world, chosen, variations=variations, workers=workers, progress=progress)
+    kept = offered(world, chosen, named=tasks is not None)
+    return check_tasks(world, kept, variations=variations, workers=workers, progress=progress)
 
 
 def by_world(
@@ -79,6 +89,28 @@ def by_world(
     for task in _chosen(list(env_ids or packs()), None if tasks is None else list(tasks)):
         found.setdefault(world or default_world(task.pack), []).append(task)
     return found
+
+
+def offered(world: World, chosen: Sequence[Task[Any]], *, named: bool) -> list[Task[Any]]:
+    """Those of some tasks that a world offers.
+
+    Args:
+        world: The world.
+        chosen: The tasks.
+        named: Whether a user asked for these very tasks: then all of them must be there.
+
+    Raises:
+        TaskError: The world offers none of a pack's tasks, or not all that were asked for.
+    """
+    packs_of: dict[str, list[str]] = {}
+    for task in chosen:
+        packs_of.setdefault(task.pack, []).append(task.key)
+    kept = {
+        (pack, key)
+        for pack, keys in packs_of.items()
+        for key in offered_tasks(pack, task_set(pack), keys, world, 0, named=named)
+    }
+    return [task for task in chosen if (task.pack, task.key) in kept]
 
 
 def check_tasks(
