@@ -36,7 +36,7 @@ from fhir_gym.tasks.soundness.report import SoundnessReport, TaskReport
 from fhir_gym.tasks.soundness.reversals import reversals
 from fhir_gym.tasks.task import Task
 
-__all__ = ["Progress", "by_world", "check", "check_task", "check_tasks"]
+__all__ = ["Progress", "by_world", "check", "check_task", "check_tasks", "offered"]
 
 _CHUNK = 20
 """Variations a worker process does at a time."""
