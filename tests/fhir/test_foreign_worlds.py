@@ -62,6 +62,9 @@ SCHEMA = {
         "FROM resource",
     ),
     "fewer resources than counted": ("DELETE FROM resource WHERE rid = (SELECT max(rid) FROM resource)",),
+    "index rows of resources beyond": ("UPDATE token SET rid = rid + 1000",),
+    "index rows of resources before": ("UPDATE string SET rid = -rid",),
+    "index rows of words": ("UPDATE reference SET rid = 'r' || rid",),
     "numbers far apart": ("UPDATE resource SET rid = rid + 9000000000000000000",),
 }
 MANIFESTS: dict[str, dict[str, Any]] = {
@@ -120,6 +123,9 @@ ROWS = {
     "deep nesting": "UPDATE resource SET body = CAST('{\"a\":' || replace(hex(zeroblob(9999)), '0', '[') AS BLOB)",
     "huge": "UPDATE resource SET body = zeroblob(70000000) WHERE rid < 3",
     "large": "UPDATE resource SET body = zeroblob(17000000) WHERE rid < 3",
+    "labels of text": "UPDATE resource SET body = CAST(json_set(CAST(body AS TEXT), '$.meta.tag', 'x') AS BLOB)",
+    "a narrative that is none": "UPDATE resource SET body = CAST(json_set(CAST(body AS TEXT), '$.text', 5) AS BLOB)",
+    "no meta": "UPDATE resource SET body = CAST(json_remove(CAST(body AS TEXT), '$.meta') AS BLOB)",
     "another version": "UPDATE resource SET version = version + 1",
     "words for numbers": "UPDATE resource SET version = 'one', updated = 'now', deleted = 'no'",
     "a time beyond time": "UPDATE resource SET updated = 9223372036854775807",
@@ -186,6 +192,7 @@ def ways(world: World) -> Iterator[Callable[[], Any]]:
     yield ask("GET", "/Patient/p0/$everything")
     yield ask("GET", "/_history")
     yield ask("GET", "/Patient", "_count=100")
+    yield ask("GET", "/Patient/p0", "_summary=text")
     yield ask("GET", "/Patient", "_elements=name")
     yield ask("GET", "/Observation", "_include=Observation:subject")
     yield ask("PUT", "/Patient/p0", "", b'{"resourceType": "Patient", "id": "p0"}')

@@ -56,9 +56,14 @@ def _problem(row: Row) -> str | None:
     if not isinstance(resource, dict) or row.type not in _TYPES:
         return "its content is no resource"
     meta = resource.get("meta")
-    said = resource.get("resourceType"), resource.get("id"), meta.get("versionId") if isinstance(meta, dict) else None
+    if not isinstance(meta, dict):
+        return "its content has no meta"
+    said = resource.get("resourceType"), resource.get("id"), meta.get("versionId")
     if said != (row.type, row.id, str(row.version)):
         return "its content is another resource"
+    lists = all(isinstance(meta[name], list) for name in ("profile", "security", "tag") if name in meta)
+    if not lists or not isinstance(resource.get("text", {}), dict):
+        return "its content is no resource"
     whole = all(type(value) is int for value in (row.version, row.updated, row.deleted))
     if not whole or row.updated not in _MOMENTS or row.deleted or not isinstance(row.method, str):
         return "its row has values of the wrong kind"

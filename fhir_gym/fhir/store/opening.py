@@ -17,6 +17,7 @@ from struct import unpack_from
 from pydantic import ValidationError
 
 from fhir_gym.errors import WorldError
+from fhir_gym.fhir import index
 from fhir_gym.fhir.store.connections import connect
 from fhir_gym.fhir.store.manifest import Manifest
 from fhir_gym.fhir.store.schema import (
@@ -61,20 +62,13 @@ def read_manifest(path: Path) -> Manifest:
             if len(bodies) != 1 or not isinstance(bodies[0], str):
                 raise WorldError(f"the world {path} is damaged: its manifest is not one text")
             manifest = Manifest.model_validate_json(bodies[0])
-            rids = (
-                db.execute("SELECT min(rid) FROM resource").fetchone()
-                + db.execute("SELECT max(rid) FROM resource").fetchone()
-            )
+            _check_numbers(path, db, manifest.total)
     except sqlite3.Error as error:
         raise WorldError(f"the world {path} is damaged: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
         raise WorldError(f"the world {path} is damaged: its manifest is wrong: {place}: {first['msg']}") from error
-    if rids != ((1, manifest.total) if manifest.total else (None, None)):
-        raise WorldError(
-            f"the world {path} is damaged: it does not hold the {manifest.total} resources its manifest counts"
-        )
     return manifest
 
 
@@ -153,6 +147,18 @@ def _expected() -> dict[str, Definition]:
 def _statistics() -> Iterator[tuple[str, Definition]]:
     for name, sql in _STATISTICS.items():
         yield name, ("table", name, sql)
+
+
+def _check_numbers(path: Path, db: sqlite3.Connection, total: int) -> None:
+    """Check that resources are numbered from 1 on, and that index rows point at such numbers; both ends tell."""
+    for table in ("resource", *index.TABLES):
+        ends = db.execute(f"SELECT (SELECT min(rid) FROM {table}), (SELECT max(rid) FROM {table})").fetchone()
+        if table == "resource":
+            right = ends == ((1, total) if total else (None, None))
+        else:
+            right = ends == (None, None) or all(type(rid) is int and 1 <= rid <= total for rid in ends)
+        if not right:
+            raise WorldError(f"the world {path} is damaged: {table!r} does not fit the {total} resources it counts")
 
 
 def _spaced(sql: object) -> str:

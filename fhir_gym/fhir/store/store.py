@@ -203,7 +203,7 @@ class Store:
             row = self.db.execute(f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid = ?", (rid,)).fetchone()
             if row:
                 return Row(*row)
-        raise KeyError(rid)
+        raise _pointless(rid)
 
     def rows(self, rids: Sequence[int]) -> list[Row]:
         """The current versions of these resources, in the order given."""
@@ -215,7 +215,10 @@ class Store:
             for db in self.schemas():
                 query = f"SELECT {_COLUMNS} FROM {db}.resource WHERE rid IN ({marks})"
                 found.update((row[0], Row(*row)) for row in self.db.execute(query, tuple(chunk)))
-        return [found[rid] for rid in rids]
+        try:
+            return [found[rid] for rid in rids]
+        except KeyError as error:
+            raise _pointless(error.args[0]) from error
 
     def bodies(self, rids: Sequence[int]) -> list[bytes]:
         """The stored JSON of these resources, in the order given."""
@@ -496,6 +499,10 @@ class Store:
 
     def _select_one(self, query: str, values: Sequence[Any]) -> Any:
         return self.db.execute(query, values).fetchone()[0]
+
+
+def _pointless(rid: int) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"its index tells of a resource {rid} that is not there")
 
 
 def _too_large(error: sqlite3.DataError) -> sqlite3.DatabaseError:
