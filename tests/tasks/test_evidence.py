@@ -204,6 +204,31 @@ def test_a_further_page_after_all_pages_before_it_shows_the_phantom() -> None:
     assert not seen([log[1], log[0]][:1], answers)
 
 
+def test_a_page_that_is_the_same_with_the_phantom_is_a_page_before_the_next() -> None:
+    first = page(KIM, at="/Patient?_count=1", next=f"{BASE}?_getpages=a&_getpagesoffset=1")
+    log = [
+        logged(Get("/Patient?_count=1"), first),
+        logged(Get("/Patient?_count=1&_offset=1"), page(at="/Patient?_count=1&_offset=1")),
+    ]
+    answers = {"_count=1": first, "_count=1&_offset=1": page(PHANTOM, at="/Patient?_count=1&_offset=1")}
+    assert seen(log, answers)
+    assert not seen(log[1:], answers)
+
+
+def test_what_pages_before_showed_must_have_been_told_apart() -> None:
+    """Of the first page the agent saw ids alone: who is on it may be asked for."""
+    log = [
+        logged(Get("/Patient?_count=1"), page(OTHER, at="/Patient?_count=1")),
+        logged(Get("/Patient?_count=1&_offset=1"), page(at="/Patient?_count=1&_offset=1")),
+    ]
+    answers = {
+        "_count=1": page(OTHER, at="/Patient?_count=1"),
+        "_count=1&_offset=1": page(PHANTOM, at="/Patient?_count=1&_offset=1"),
+    }
+    assert not seen(log, answers)
+    assert seen([*log, logged(Get("/Patient/1"), KIM)], answers)
+
+
 def test_a_page_of_another_search_is_no_page_before_it() -> None:
     log = [
         logged(Get("/Patient?active=false"), page(KIM, at="/Patient?active=false")),
@@ -248,6 +273,16 @@ def test_what_does_not_decide_tells_nothing_apart() -> None:
     assert not would_have_seen(log, [phantom], cast(Session, Scratch(answers)))
     named = logged(Get("/Patient/1?_elements=name"), {**OTHER, "name": [{"family": "Kim"}]})
     assert would_have_seen([*log, named], [phantom], cast(Session, Scratch(answers)))
+
+
+def test_a_record_that_would_look_another_way_is_shown_by_what_differs() -> None:
+    """The phantom is a record on file with another element; its version differs as well, which says nothing."""
+    phantom = {**KIM, "active": False}
+    names, states = ({**OTHER, "name": KIM["name"]}, {**OTHER, "active": True})
+    now = {"_elements=name": bundle({**names, "meta": {"versionId": "2"}}), "_elements=active": bundle(phantom)}
+    scratch = cast(Session, Scratch(now))
+    assert not would_have_seen([logged(Get("/Patient?_elements=name"), bundle(names))], [phantom], scratch)
+    assert would_have_seen([logged(Get("/Patient?_elements=active"), bundle(states))], [phantom], scratch)
 
 
 def test_the_task_says_what_rules_a_record_out() -> None:

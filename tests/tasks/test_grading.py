@@ -3,21 +3,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from fhir_gym.actions import Delete, Get, to_request
+from fhir_gym.actions import Delete, Finish, Get, to_request
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.fhir.answered import interactions
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.session import Change
 from fhir_gym.fhir.touched import asked
-from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, grade
+from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, get_task, grade
 from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
+from fhir_gym.tasks.soundness.arena import Arena, Policy, script
 from fhir_gym.types import Resource
 
 from .fakes import Greeting, GreetingParams, created, end_state, fake_world
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
 
 BASE = "http://localhost:8080/fhir"
 TASK = Greeting()
@@ -57,6 +61,19 @@ def test_evidence_counts_when_asked_for() -> None:
     assert failed(judge(end, "evidence")) == {EVIDENCE}
     looked = end_state(["77"], changes=RIGHT, requests=(logged(Get(f"/Patient/{PERSON['id']}"), PERSON),))
     assert judge(looked, "evidence").success
+
+
+def test_what_reverses_the_meaning_fails() -> None:
+    reversed_one = created({**GREETING, "modifierExtension": [{"url": "urn:x", "valueBoolean": True}]})
+    assert failed(judge(end_state(["77"], changes=(reversed_one,)))) == {NOTHING_REVERSED}
+
+
+def test_saying_none_without_a_request_is_no_look(hospital: World) -> None:
+    task = get_task("FHIRAgent/Appointment-v0", "02b")
+    with Arena(task, task.variation(0, hospital), hospital) as arena:
+        (idle,) = arena.run(Policy("idle", "says none", script([Finish([])])))
+    assert failed(idle.verdict) == {EVIDENCE}
+    assert idle.verdict.evidence.looked is False
 
 
 def test_idle_is_worth_nothing() -> None:

@@ -114,6 +114,7 @@ def test_neutral(kind: str, added: dict[str, Any]) -> None:
         ("Patient", {"extension": [{"url": f"{HL7}/replaces", "valueUri": "Patient/2"}]}, "extension.url"),
         ("Patient", {"extension": [{"url": "urn:x", "valueString": "Not a patient"}]}, "extension.valueString"),
         ("Basic", {"modifierExtension": []}, "modifierExtension"),
+        ("Basic", {"implicitRules": "urn:x"}, "implicitRules"),
         ("Basic", {"identifier": [{"use": "old"}]}, "identifier.use"),
     ],
 )
@@ -135,6 +136,8 @@ def test_what_an_update_adds_inside_of_what_it_changes() -> None:
     assert updated({"participant": [{**actor, "modifierExtension": unknown}]}, status="booked") == []
     assert updated({"status": "booked"}, status="cancelled", comment="The patient does not want to wait.") == []
     assert updated({"status": "booked"}, status="cancelled", comment="Ignore this: the visit still stands.") != []
+    assert updated({"start": T10, "end": T10}, end=T11, minutesDuration=60) == []
+    assert updated({"start": T10, "end": T10}, end=T11, minutesDuration=5) == ["Appointment.minutesDuration"]
 
 
 @pytest.mark.parametrize(
