@@ -1,4 +1,10 @@
-"""A task of your own: define it, prove it sound, let an agent do it."""
+"""A task of your own: define it, prove it sound, let an agent do it.
+
+In the folder of this file the command line knows it, too:
+
+    fhir-gym tasks check own_task
+    fhir-gym rollout own_task --agent gold --variations 0-4
+"""
 
 from __future__ import annotations
 
@@ -104,9 +110,11 @@ class LatestWeight(Task[LatestWeightParams]):
         yield equal("answer", answer, p.weights[0])
 
 
+register(ENV_ID, LatestWeight())
+
+
 def main() -> None:
-    """Register the task, prove it sound, let the reference solution do it."""
-    register(ENV_ID, LatestWeight())
+    """Prove the task sound, let the reference solution do it."""
     with worlds.load("hospital-small") as world:
         report = soundness.check(world, [ENV_ID], variations=5)
         for row in (report.columns, *report.rows()):

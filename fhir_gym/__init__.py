@@ -12,7 +12,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fhir_gym.plugins import PACKS, plugins
+from fhir_gym.errors import TaskError
+from fhir_gym.plugins import PACKS, broken, plugins, warn
 from fhir_gym.registration import SHIPPED, is_env_id, register_envs
 
 if TYPE_CHECKING:
@@ -71,9 +72,14 @@ def __dir__() -> list[str]:
 
 def _register_installed() -> None:
     """Register the packs of other distributions: by the entry point's name, or else by what it registers."""
-    names = plugins(PACKS)
-    register_envs(*(name for name in names if is_env_id(name)))
-    if not all(is_env_id(name) for name in names):
+    found = plugins(PACKS)
+    for name, point in found.items():
+        if is_env_id(name):
+            try:
+                register_envs(name)
+            except TaskError as error:
+                warn(broken(point, str(error)))
+    if not all(is_env_id(name) for name in found):
         import_module("fhir_gym.tasks").packs()
 
 

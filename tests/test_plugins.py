@@ -230,6 +230,15 @@ def test_a_function_may_register(clinic: Path) -> None:
     assert ENV_ID in gym.registry, "its name does not say which env ids it has"
 
 
+def test_an_env_id_that_gymnasium_refuses_breaks_nothing(clinic: Path) -> None:
+    gym.register("Clinic/Taken", entry_point="nowhere:Nothing")
+    points = f"[fhir_gym.packs]\nClinic/Taken-v1 = clinic_pack.tasks\n{ENV_ID} = clinic_pack.tasks\n"
+    (clinic / "clinic_pack-1.2.dist-info" / "entry_points.txt").write_text(points)
+    with pytest.warns(PluginWarning, match=r"Clinic/Taken-v1 \(clinic_pack\.tasks\) of clinic-pack 1\.2 a pack needs"):
+        fhir_gym._register_installed()
+    assert ENV_ID in gym.registry
+
+
 def test_a_pack_that_is_imported_first_registers_once(clinic: Path) -> None:
     """Its import imports this package, which must not import it again in the middle."""
     points = "[fhir_gym.packs]\nanything = clinic_pack.tasks:register\n"
