@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from fhir_gym.actions import tools
-from fhir_gym.actions.jsontext import json_problem
+from fhir_gym.actions.jsontext import decoded, json_problem
 from fhir_gym.actions.model import EXAMPLES, KINDS, Action, Finish, Invalid, Kind
 from fhir_gym.actions.request import CONTROL, url_problem
 
@@ -146,11 +145,10 @@ def _parse_finish(rest: str) -> Action | Invalid:
     inner = rest[1:-1].strip()
     if not inner:
         return Invalid("FINISH needs a JSON list, FINISH([]) if the answer is empty", example)
-    problem = json_problem(inner)
+    answer, problem = decoded(inner)
     if problem:
         hint = "; strings need double quotes" if "'" in inner else ""
         return Invalid(f"the answer of FINISH is not a JSON list: {problem}{hint}", example)
-    answer = json.loads(inner)  # unlike orjson's, its integers have any size
     if not isinstance(answer, list):
         kind = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}.get(type(answer), "a number")
         short = f": write FINISH([{inner}])" if len(inner) <= 80 else ""

@@ -12,6 +12,7 @@ __all__ = ["CONTROL", "to_request", "url_problem"]
 
 _MAX_URL_LENGTH = 8_192
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_HALVES = re.compile(r"[\ud800-\udfff]")
 _URL_SAFE = "%!$&'()*+,;=:@/?|[]\"<>`{}\\^~-._"
 
 
@@ -21,6 +22,8 @@ def url_problem(url: str) -> str | None:
         return f"the url is longer than {_MAX_URL_LENGTH:,} characters"
     if CONTROL.search(url):
         return "the url holds control characters"
+    if _HALVES.search(url):
+        return "the url holds characters that are not valid Unicode (lone surrogates)"
     if "#" in url:
         return "a url has no '#' part here; write %23 for the character itself"
     if " " in url.partition("?")[0]:
