@@ -25,6 +25,7 @@ class Examination:
     """
 
     def __init__(self, resources: int) -> None:
+        self.resources = resources
         self._sound = bytearray(resources + 1)
 
     def new(self, rids: Iterable[int]) -> list[int]:

@@ -268,6 +268,8 @@ class Store:
 
     def history_total(self, resource_type: str | None) -> int:
         """Number of versions `history` goes through."""
+        if resource_type is None:
+            return self._examination.resources + int(self._select_one("SELECT count(*) FROM overlay.version", ()))
         where, values = _history_filter(resource_type, None)
         tables = ("overlay.version", "main.resource")
         return sum(int(self._select_one(f"SELECT count(*) FROM {table} {where}", values)) for table in tables)

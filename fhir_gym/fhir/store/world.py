@@ -119,9 +119,10 @@ class World:
 
     def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
         """The stored JSON of all resources, or of one type's, in creation order."""
-        where, values = ("WHERE type = ?", (resource_type,)) if resource_type else ("", ())
+        total = self.manifest.total
+        where, values = ("WHERE type = ?", (resource_type, total)) if resource_type else ("", (total,))
         with self._failures(), closing(connect(self.path)) as db:
-            for row in map(Row._make, db.execute(f"SELECT * FROM resource {where} ORDER BY rid", values)):
+            for row in map(Row._make, db.execute(f"SELECT * FROM resource {where} ORDER BY rid LIMIT ?", values)):
                 yield self.connections.examination.check(row).body
 
     def verify(self) -> None:
