@@ -356,7 +356,7 @@ def test_what_cannot_be_undone_is_not_kept(world: World) -> None:
     with world.session() as session:
         spoilt = session.store.db
         spoilt.execute("ROLLBACK")  # as SQLite does by itself where it has no memory left
-        spoilt.execute("INSERT INTO overlay.resource SELECT * FROM main.resource LIMIT 1")
+        spoilt.execute("INSERT INTO overlay.resource SELECT *, 1 FROM main.resource LIMIT 1")
     with world.session() as session:
         assert session.store.db is not spoilt
         assert session.changes() == []

@@ -1,7 +1,7 @@
 """The tables of a world file and of the overlay above it.
 
-Both schemas hold `resource` and the index tables of `fhir_gym.fhir.index`; only the overlay has `version`, the log
-of its writes.
+Both schemas hold `resource` and the index tables of `fhir_gym.fhir.index`; only the overlay has `version`, what its
+writes replaced, and `log`, all that it wrote.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CREATE TABLE {db}.resource(
     updated INTEGER NOT NULL,
     deleted INTEGER NOT NULL,
     method TEXT NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL{seq}
 );
 CREATE UNIQUE INDEX {db}.resource_id ON resource(type, id);
 """
@@ -66,7 +66,7 @@ CREATE INDEX {db}.resource_updated ON resource(type, updated);
 """
 """Indexes for going through a whole type. An overlay is small, and each costs time with every write: it has none."""
 
-_VERSION = """
+_LOG = """
 CREATE TABLE overlay.version(
     seq INTEGER PRIMARY KEY,
     rid INTEGER NOT NULL,
@@ -79,7 +79,11 @@ CREATE TABLE overlay.version(
     body BLOB NOT NULL
 );
 CREATE INDEX overlay.version_rid ON version(rid);
+CREATE VIEW overlay.log AS
+SELECT rid, type, id, version, updated, deleted, method, body, seq FROM resource UNION ALL
+SELECT rid, type, id, version, updated, deleted, method, body, seq FROM version;
 """
+"""All versions a session wrote, numbered by `seq`: the current ones, and those that others replaced."""
 
 
 _TYPES = frozenset(RESOURCE_TYPES)
@@ -125,7 +129,8 @@ def stored(body: bytes) -> Resource:
 
 
 def _statements(script: str, db: str) -> list[str]:
-    return [s.strip() for s in script.replace("{db}", db).split(";") if s.strip()]
+    script = script.replace("{db}", db).replace("{seq}", ",\n    seq INTEGER NOT NULL" if db == OVERLAY else "")
+    return [s.strip() for s in script.split(";") if s.strip()]
 
 
 def table_statements(db: str) -> list[str]:
@@ -141,4 +146,4 @@ def index_statements(db: str) -> list[str]:
 
 def overlay_script() -> str:
     """All statements that make an overlay."""
-    return ";\n".join([*table_statements(OVERLAY), *index_statements(OVERLAY), *_statements(_VERSION, OVERLAY)]) + ";"
+    return ";\n".join([*table_statements(OVERLAY), *index_statements(OVERLAY), *_statements(_LOG, OVERLAY)]) + ";"

@@ -37,8 +37,7 @@ _MANY = 500
 _TOGETHER = 16
 """Rows written by one statement where there are so many."""
 _INSERT = {
-    "resource": "INSERT INTO overlay.resource VALUES (?,?,?,?,?,?,?,?)",
-    "version": f"INSERT INTO overlay.version({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)",
+    "resource": "INSERT INTO overlay.resource VALUES (?,?,?,?,?,?,?,?,?)",
     **{
         table: index.INSERT[table].replace("{db}", OVERLAY).replace("INSERT", "INSERT OR IGNORE", 1)
         for table in index.TABLES
@@ -49,7 +48,10 @@ _INSERT_TOGETHER = {
     table: statement + statement[statement.rindex(" (") :].replace(" ", ",") * (_TOGETHER - 1)
     for table, statement in _INSERT.items()
 }
-_DELETE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
+_REPLACE = (
+    f"INSERT INTO overlay.version(seq, {_COLUMNS}) SELECT seq, {_COLUMNS} FROM overlay.resource WHERE rid = ?",
+    *(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES)),
+)
 _FIND = {db: f"SELECT {_COLUMNS} FROM {db}.resource WHERE type = ? AND id = ?" for db in ("main", "overlay")}
 _KNOWN = """
 SELECT r.type, r.id, r.rid, r.version FROM json_each(?) t CROSS JOIN json_each(t.value) i
@@ -112,6 +114,7 @@ class Mark(NamedTuple):
 
     serial: int
     next_rid: int
+    seq: int
     types: Counter[str]
     unindexed: Unindexed
 
@@ -131,6 +134,7 @@ class Store:
         self._examination = connections.examination
         self.db = connections.take()
         self._next_rid = first_rid
+        self._seq = 0
         self._types: Counter[str] = Counter()
         self._unindexed = Unindexed()
         self._serial = 0
@@ -232,7 +236,7 @@ class Store:
             since: Earliest time, in milliseconds since the epoch.
         """
         both = (
-            "SELECT version, seq, updated FROM overlay.version WHERE rid = ? UNION ALL "
+            "SELECT version, seq, updated FROM overlay.log WHERE rid = ? UNION ALL "
             "SELECT version, 0, updated FROM main.resource WHERE rid = ? ORDER BY seq DESC"
         )
         newest: dict[int, tuple[int, int]] = {}
@@ -250,7 +254,7 @@ class Store:
         """
         where, values = _history_filter(resource_type, since)
         both = (
-            f"SELECT updated, seq, rid FROM overlay.version {where} UNION ALL "
+            f"SELECT updated, seq, rid FROM overlay.log {where} UNION ALL "
             f"SELECT updated, 0 AS seq, rid FROM main.resource {where}"
         )
         order = "ORDER BY updated DESC, seq DESC, rid DESC"
@@ -263,15 +267,15 @@ class Store:
         self.spend(_STEPS_OF_A_VERSION)
         if not seq:
             self.examine((rid,))
-        table, column, value = ("overlay.version", "seq", seq) if seq else ("main.resource", "rid", rid)
-        return self._select(f"SELECT {_COLUMNS} FROM {table} WHERE {column} = ?", (value,))[0]
+            return self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))[0]
+        return self._select(f"SELECT {_COLUMNS} FROM overlay.log WHERE rid = ? AND seq = ?", (rid, seq))[0]
 
     def history_total(self, resource_type: str | None) -> int:
         """Number of versions `history` goes through."""
         if resource_type is None:
             return self._examination.resources + int(self._select_one("SELECT count(*) FROM overlay.version", ()))
         where, values = _history_filter(resource_type, None)
-        tables = ("overlay.version", "main.resource")
+        tables = ("overlay.log", "main.resource")
         return sum(int(self._select_one(f"SELECT count(*) FROM {table} {where}", values)) for table in tables)
 
     def tagged(self, pids: Sequence[int]) -> list[bytes]:
@@ -364,10 +368,10 @@ class Store:
                 and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (row.rid,)).fetchone()
             ):
                 self._unindexed.forget(row)
-                for statement in _DELETE:
+                for statement in _REPLACE:
                     self._do(statement, (row.rid,))
-        self._insert("resource", rows)
-        self._insert("version", rows)
+        self._insert("resource", [(*row, seq) for seq, row in enumerate(rows, self._seq + 1)])
+        self._seq += len(rows)
         self._types.update([row.type for row in rows])
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -389,7 +393,7 @@ class Store:
             self.db.executemany(statement, rows)
 
     def _shielded(self) -> AbstractContextManager[None]:
-        return self.at_rate(0)
+        return nullcontext() if self._allowed is None else self.at_rate(0)
 
     @contextmanager
     def at_rate(self, rate: float) -> Iterator[None]:
@@ -410,7 +414,7 @@ class Store:
         self._do(f"SAVEPOINT s{len(self._marks)}")  # few names, so that SQLite's statements are cached
         self._serial += 1
         self._marks.append(self._serial)
-        return Mark(self._serial, self._next_rid, self._types.copy(), self._unindexed.copy())
+        return Mark(self._serial, self._next_rid, self._seq, self._types.copy(), self._unindexed.copy())
 
     def back_to(self, mark: Mark) -> None:
         """Undo everything since the mark; marks made after it are gone, the mark itself stays.
@@ -422,7 +426,7 @@ class Store:
             raise ValueError("this checkpoint is gone: the session was rolled back to an earlier one")
         place = self._marks.index(mark.serial)
         del self._marks[place + 1 :]
-        self._next_rid, self._types = mark.next_rid, mark.types.copy()
+        self._next_rid, self._seq, self._types = mark.next_rid, mark.seq, mark.types.copy()
         self._unindexed = mark.unindexed.copy()
         self._do(f"ROLLBACK TO s{place}")
 
@@ -441,7 +445,7 @@ class Store:
 
     def seq(self) -> int:
         """Number of the last write."""
-        return int(self._select_one("SELECT coalesce(max(seq), 0) FROM overlay.version", ()))
+        return self._seq
 
     def written_since(self, seq: int) -> list[tuple[Row | None, list[Row]]]:
         """For each resource written after `seq`, in order of first write: its version before, and all since.
@@ -449,14 +453,14 @@ class Store:
         The version before is None where there was none, or a deleted one.
         """
         written: dict[int, list[Row]] = {}
-        for row in self._select(f"SELECT {_COLUMNS} FROM overlay.version WHERE seq > ? ORDER BY seq", (seq,)):
+        for row in self._select(f"SELECT {_COLUMNS} FROM overlay.log WHERE seq > ? ORDER BY seq", (seq,)):
             written.setdefault(row.rid, []).append(row)
         return [(self._before(rid, seq), rows) for rid, rows in written.items()]
 
     def _before(self, rid: int, seq: int) -> Row | None:
         self.examine((rid,))
         rows = self._select(
-            f"SELECT {_COLUMNS} FROM overlay.version WHERE rid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (rid, seq)
+            f"SELECT {_COLUMNS} FROM overlay.log WHERE rid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (rid, seq)
         ) or self._select(f"SELECT {_COLUMNS} FROM main.resource WHERE rid = ?", (rid,))
         return rows[0] if rows and not rows[0].deleted else None
 
