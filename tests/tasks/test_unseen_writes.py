@@ -95,10 +95,6 @@ HOLES: dict[str, Callable[[Resource], list[Action]]] = {
         Post(f"/Patient/{one['id']}/$meta-delete", labels(tag=[LABEL])),
     ],
     "list reversed": lambda one: [Put(f"/Patient/{one['id']}", {**one, "name": NAMES[::-1]})],
-    "answer refused, write done": lambda one: [
-        Put(f"/Patient/{one['id']}?_elements=id&_summary=true", {**one, "active": True}),
-        Put(f"/Patient/{one['id']}?_elements=id&_summary=true", one),
-    ],
     "narrative": lambda one: [
         Put(f"/Patient/{one['id']}", {**one, "text": {"status": "generated", "div": "<div>x</div>"}}),
     ],
