@@ -4,11 +4,16 @@ import io
 import json
 import re
 import unicodedata
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fhir_gym import read_rollouts, run, write_rollouts
+from fhir_gym.agents import ScriptedAgent
 from fhir_gym.cli import _console
+from fhir_gym.fhir.store import WorldBuilder
 from tests.cli.conftest import Cli
 
 
@@ -138,3 +143,32 @@ def test_errors_show_names_without_obeying_them(cli: Cli, arguments: tuple[str, 
     assert outcome.code in (1, 2)
     assert "ward" in outcome.err
     assert obeyed(outcome.out + outcome.err) == set()
+
+
+def test_reports_show_names_without_obeying_them(cli: Cli, tmp_path: Path) -> None:
+    name = HOSTILE.removesuffix("\udc9b")
+    records = tmp_path / f"{name}.jsonl"
+    agents = [ScriptedAgent([f"GET /Patient?{name}", name], name=f"{name}{n}") for n in range(2)]
+    for agent in agents:
+        write_rollouts(records, run("FHIRAgent/Appointment-v0", agent, tasks="02a", variations=[0]))
+    for arguments in (("report", records), ("report", records, "--markdown"), ("report", records, "--json")):
+        outcome = cli(*arguments)
+        assert outcome.code == 0
+        assert "\\u202egnp.exe" in outcome.out
+        assert obeyed(outcome.out + outcome.err) == set()
+    written = tmp_path / f"train{name}.jsonl"
+    outcome = cli("dataset", records, "--out", written, "--failures", "--invalid")
+    assert outcome.code == 0
+    assert obeyed(outcome.out + outcome.err) == set()
+    assert [one.agent.name for one in read_rollouts(records)] == [agent.name for agent in agents]
+
+
+def test_names_of_world_files_are_shown_without_obeying_them(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / (HOSTILE.removesuffix("\udc9b") + ".sqlite")
+    with WorldBuilder(path, name="ward", seed=0, now=datetime(2023, 11, 13, tzinfo=UTC)):
+        pass
+    for command in (("worlds", "info", path), ("worlds", "verify", path), ("worlds", "info", path, "--json")):
+        outcome = cli(*command)
+        assert outcome.code == 0
+        assert "\\u202egnp.exe" in outcome.out
+        assert obeyed(outcome.out + outcome.err) == set()
