@@ -92,4 +92,7 @@ def find_object(reference: str) -> Any:
 
 
 def _distribution(point: EntryPoint) -> str:
-    return "an unknown distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    about = None if point.dist is None else point.dist.metadata
+    if about is None or "Name" not in about:
+        return "a distribution without a name"
+    return " ".join(about[key] for key in ("Name", "Version") if key in about)

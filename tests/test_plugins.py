@@ -221,6 +221,26 @@ def test_what_registers_no_pack(clinic: Path, text: str, error: type[Exception],
         find_packs(text)
 
 
+def test_a_pack_that_is_asked_for_says_what_is_wrong_with_it(clinic: Path) -> None:
+    with pytest.warns(PluginWarning, match="Clinic/Broken-v0"):
+        tasks.packs()
+    for _ in range(2):
+        with pytest.raises(
+            PluginError, match=r"Clinic/Nothing-v0 .* of clinic-pack 1\.2 registers no task of Clinic/No"
+        ):
+            tasks.task_keys("Clinic/Nothing-v0")
+        with pytest.raises(PluginError, match=r"Clinic/Broken-v0 .* cannot be loaded"):
+            tasks.task_keys("Clinic/Broken-v0")
+
+
+def test_names_that_are_no_env_ids_load_nothing_else(clinic: Path) -> None:
+    points = f"[fhir_gym.packs]\nany name = clinic_pack.agents\n{ENV_ID} = clinic_pack.tasks\n"
+    (clinic / "clinic_pack-1.2.dist-info" / "entry_points.txt").write_text(points)
+    fhir_gym._register_installed()
+    assert "clinic_pack.agents" in sys.modules
+    assert "clinic_pack.tasks" not in sys.modules
+
+
 def test_a_function_may_register(clinic: Path) -> None:
     points = "[fhir_gym.packs]\nanything = my_functions:add\nother = my_functions:bad\n"
     (clinic / "clinic_pack-1.2.dist-info" / "entry_points.txt").write_text(points)

@@ -9,7 +9,7 @@ from fhir_gym.errors import PluginError
 from fhir_gym.plugins import PACKS, broken, load, plugins, warn
 from fhir_gym.registration import is_env_id
 
-__all__ = ["load_installed"]
+__all__ = ["load_installed", "load_unnamed"]
 
 _tried: set[EntryPoint] = set()
 
@@ -20,22 +20,34 @@ def load_installed(env_id: str | None = None) -> None:
     Entry points named after an env id are loaded for that id alone; all others may hold any.
 
     Args:
-        env_id: The pack that is asked for; None for all.
+        env_id: The pack that is asked for, and not known yet; None for all.
 
     Raises:
         PluginError: The pack that is asked for is of no use. Of others a warning is given, once.
     """
     for name, point in plugins(PACKS).items():
-        if point in _tried or (env_id is not None and is_env_id(name) and name != env_id) or _is_begun(point.module):
-            continue
-        _tried.add(point)
-        try:
-            _load(point)
-        except PluginError as error:
-            if name == env_id:
-                _tried.discard(point)
-                raise
-            warn(error)
+        if name == env_id:
+            if not _is_begun(point.module):
+                _load(point)
+        elif point not in _tried and (env_id is None or not is_env_id(name)):
+            _try(point)
+
+
+def load_unnamed() -> None:
+    """The same for the packs alone whose entry points do not say which env ids they have."""
+    for name, point in plugins(PACKS).items():
+        if point not in _tried and not is_env_id(name):
+            _try(point)
+
+
+def _try(point: EntryPoint) -> None:
+    if _is_begun(point.module):
+        return
+    _tried.add(point)
+    try:
+        _load(point)
+    except PluginError as error:
+        warn(error)
 
 
 def _is_begun(module: str) -> bool:

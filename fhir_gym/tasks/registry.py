@@ -12,7 +12,7 @@ from typing import Any
 
 from fhir_gym.arguments import require_name, require_path
 from fhir_gym.errors import TaskError, UnknownNameError
-from fhir_gym.plugins import import_by_name
+from fhir_gym.plugins import PACKS, broken, import_by_name, plugins
 from fhir_gym.registration import register_envs
 from fhir_gym.tasks.installed import load_installed
 from fhir_gym.tasks.task import Task
@@ -236,5 +236,7 @@ def _pack(env_id: str) -> dict[str, Task[Any]]:
     if isinstance(env_id, str) and env_id not in _PACKS:
         load_installed(env_id)
     if not isinstance(env_id, str) or env_id not in _PACKS:
+        if env_id in (announced := plugins(PACKS)):
+            raise broken(announced[env_id], f"registers no task of {env_id}")
         raise UnknownNameError("environment", env_id, packs())
     return _PACKS[env_id]

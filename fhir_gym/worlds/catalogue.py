@@ -130,10 +130,8 @@ def available() -> list[WorldInfo]:
         sweep(cache_dir() / folder)
     found = [_info(recipe) for recipe in RECIPES.values()]
     found += [WorldInfo(name, "imported", path, True) for name, path in imported_worlds().items()]
-    known = {one.name for one in found}
-    for name, one in installed_worlds().items():
-        if name not in known:
-            found.append(_info(one) if isinstance(one, Recipe) else WorldInfo(name, "installed", one, one.exists()))
+    for name, one in installed_worlds({info.name for info in found}).items():
+        found.append(_info(one) if isinstance(one, Recipe) else WorldInfo(name, "installed", one, one.exists()))
     return found
 
 

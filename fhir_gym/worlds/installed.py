@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -24,10 +25,16 @@ def installed_world(name: str) -> Recipe | Path | None:
     return None if point is None else _resolved(point)
 
 
-def installed_worlds() -> dict[str, Recipe | Path]:
-    """The worlds of other distributions by name; one that is of no use gives a warning."""
+def installed_worlds(known: Collection[str] = ()) -> dict[str, Recipe | Path]:
+    """The worlds of other distributions by name; one that is of no use gives a warning.
+
+    Args:
+        known: Names that are taken.
+    """
     found = {}
     for name, point in plugins(WORLDS).items():
+        if name in known:
+            continue
         try:
             found[name] = _resolved(point)
         except PluginError as error:
