@@ -233,10 +233,13 @@ def take_packs(packed: bytes) -> None:
 
 
 def _pack(env_id: str) -> dict[str, Task[Any]]:
-    if isinstance(env_id, str) and env_id not in _PACKS:
+    if not isinstance(env_id, str):
+        raise UnknownNameError("environment", env_id, packs())
+    if env_id not in _PACKS:
         load_installed(env_id)
-    if not isinstance(env_id, str) or env_id not in _PACKS:
-        if env_id in (announced := plugins(PACKS)):
-            raise broken(announced[env_id], f"registers no task of {env_id}")
+    if env_id not in _PACKS:
+        announced = plugins(PACKS).get(env_id)
+        if announced is not None:
+            raise broken(announced, f"registers no task of {env_id}")
         raise UnknownNameError("environment", env_id, packs())
     return _PACKS[env_id]
