@@ -34,6 +34,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _DOWN = frozenset({502, 503, 504})
 _BATCH = 200
 _PAGE = 500
+_MOST_PAGES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,13 @@ class RemoteSession:
     def _matches(self, url: str | None) -> list[Resource]:
         """The matches on a page and on all behind it."""
         found: list[Resource] = []
+        seen: set[str] = set()
         while url:
+            if url in seen or len(seen) >= _MOST_PAGES:
+                raise InfraError(
+                    f"{self.base_url} gives pages without end: after {len(seen)}, {url[:200]!r} comes next"
+                )
+            seen.add(url)
             parts = urlsplit(url.removeprefix(self.base_url))
             response = self._send(Request("GET", parts.path, parts.query))
             bundle = self._json(response)

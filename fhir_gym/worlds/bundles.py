@@ -42,7 +42,9 @@ def _entries(read: Record) -> Iterator[Record]:
         return
     bundle = read.value
     if not isinstance(bundle, dict) or bundle.get("resourceType") != "Bundle":
-        yield Record(read.place, problem="not a Bundle")
+        kind = bundle.get("resourceType") if isinstance(bundle, dict) else None
+        what = f"not a Bundle but a {kind}: put resources into an .ndjson file, one a line" if kind else "not a Bundle"
+        yield Record(read.place, problem=what)
         return
     if bundle.get("type") not in _READABLE or not isinstance(bundle.get("entry", []), list):
         yield Record(read.place, problem=f"not a Bundle of resources: type {bundle.get('type')!r}")

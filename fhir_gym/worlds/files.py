@@ -58,6 +58,8 @@ def format_of(source: Path) -> Format:
     rows, documents = (
         [path for path in files if _ENDINGS.get(_plain(_ending(path))) == format] for format in ("ndjson", "bundles")
     )
+    if source.is_file() and not documents:
+        return "ndjson"  # whatever it is called
     if not rows and not documents:
         seen = Counter(map(_ending, files)).most_common(5)
         told = ", ".join(f"{number} {ending or 'without an ending'}" for ending, number in seen)

@@ -439,6 +439,25 @@ def test_all_verdicts_are_those_of_the_embedded_server(
     verdicts_agree(own_world(env_id), env_id, agent, task_keys(env_id))
 
 
+@pytest.mark.parametrize("period", [1, 3, None])
+def test_pages_without_end_are_no_search(world: World, monkeypatch: pytest.MonkeyPatch, period: int | None) -> None:
+    monkeypatch.setattr("fhir_gym.fhir.remote._MOST_PAGES", 20)
+    asked_for: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.startswith("/fhir/Patient/"):
+            return httpx.Response(200, json={"resourceType": "Patient", "id": "p"})
+        asked_for.append(str(request.url))
+        number = len(asked_for) % period if period else len(asked_for)
+        link = [{"relation": "next", "url": f"http://here.test/fhir?page={number}"}]
+        return httpx.Response(200, json={"resourceType": "Bundle", "link": link})
+
+    session = RemoteSession("http://here.test/fhir", world, client=httpx.Client(transport=httpx.MockTransport(answer)))
+    with pytest.raises(InfraError, match="pages without end"):
+        session.search("Patient")
+    assert len(asked_for) <= 20
+
+
 def test_a_redirect_is_not_followed(world: World) -> None:
     """Also where the client of the caller would."""
     asked_for: list[str] = []

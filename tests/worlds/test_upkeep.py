@@ -104,6 +104,8 @@ def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
     assert worlds.format_of(tmp_path / "bulk") == "ndjson", "a bulk export has a manifest"
     assert worlds.format_of(source(tmp_path / "synthea", "a", name="b.json")) == "bundles"
     assert worlds.format_of(tmp_path / "synthea" / "b.json") == "bundles"
+    (tmp_path / "export.txt").touch()
+    assert worlds.format_of(tmp_path / "export.txt") == "ndjson"
     source(tmp_path / "bulk", "b", name="b.json")
     with pytest.raises(
         WorldError, match=r"1 \.ndjson files \(p\.ndjson\) and 1 \.json files with a Bundle \(b\.json\)"
