@@ -11,7 +11,8 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 def instant(moment: datetime) -> str:
     """A moment as FHIR says it, in UTC: ``2023-11-14T09:00:00Z``."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+    there = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return f"{there.isoformat()[:19]}Z"
 
 
 def parse_instant(text: str) -> datetime:

@@ -13,7 +13,7 @@ from fhir_gym.fhir.store.stamping import before, instant_at, last_happened, mill
 from fhir_gym.fhir.store.world import World
 from fhir_gym.types import Resource
 
-__all__ = ["Ids", "id_number", "past_update"]
+__all__ = ["Ids", "Updates", "id_number"]
 
 _SAMPLE = 64
 """Resources of a type that are looked at to learn what its ids are like."""
@@ -56,7 +56,7 @@ class _Form:
         if self.model:
             return self._random(rng)
         number = self.low + int(rng.random() * (self.high + 1 - self.low))
-        return f"{self.before}{str(number).zfill(self.digits)}{self.after}"
+        return f"{self.before}{number:0{self.digits}d}{self.after}"
 
     def _random(self, rng: random.Random) -> str:
         digits = iter(f"{rng.getrandbits(4 * len(self.model)):0{len(self.model)}x}")
@@ -168,11 +168,10 @@ class Ids:
         kind = self._types.get(resource_type)
         if kind is None:
             kind = self._types[resource_type] = _type(self._world, resource_type)
-        forms = kind.forms
-        form = forms[int(self._rng.random() * len(forms))]
+        form = self._rng.choice(kind.forms)
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
-            if not id.isdigit() and self._free(kind, id):
+            if self._free(kind, id) and not id.isdigit():
                 break
         else:
             id = self._with_number(kind, id)
@@ -191,25 +190,35 @@ class Ids:
         return id not in self._given and not kind.holds(self._world, id)
 
 
-def past_update(rng: random.Random, world: World, resource: Resource | None = None) -> str:
-    """A time at which a resource of the world may have been updated last, as a server writes it.
+class Updates:
+    """Gives out times at which resources of the world may have been updated last, as a server writes them.
 
     Args:
         rng: Source of chance.
         world: The world; the times are spread like those of its resources, those of the same type if there are any.
-        resource: What is to have the time: it is then not before anything the resource says has happened.
     """
-    kind = _type(world, resource["resourceType"] if resource else _UNTYPED)
-    updates, now = kind.updates, kind.now
-    if len(updates) > 1:
-        place = int(rng.random() * (len(updates) - 1))
-        moment = updates[place] + int(rng.random() * (updates[place + 1] - updates[place]))
-    else:
-        moment = before(now, rng.getrandbits(64))
-    happened = last_happened(resource, now) if resource else None
-    if happened is not None and moment < happened:
-        moment = settled(happened, now, rng.getrandbits(64))
-    return instant_at(moment)
+
+    def __init__(self, rng: random.Random, world: World) -> None:
+        self._rng = rng
+        self._world = world
+        self._types: dict[str, _Type] = {}
+
+    def of(self, resource: Resource) -> str:
+        """A time of last update of a resource, which is not before anything the resource says has happened."""
+        rng, name = self._rng, resource["resourceType"]
+        kind = self._types.get(name)
+        if kind is None:
+            kind = self._types[name] = _type(self._world, name)
+        updates, now = kind.updates, kind.now
+        if len(updates) > 1:
+            place = int(rng.random() * (len(updates) - 1))
+            moment = updates[place] + int(rng.random() * (updates[place + 1] - updates[place]))
+        else:
+            moment = before(now, rng.getrandbits(64))
+        happened = last_happened(resource, now)
+        if happened is not None and moment < happened:
+            moment = settled(happened, now, rng.getrandbits(64))
+        return instant_at(moment)
 
 
 def id_number(id: object) -> int | None:

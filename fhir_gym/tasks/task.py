@@ -18,13 +18,14 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.store.world import World
 from fhir_gym.tasks.answers import AnswerForm
+from fhir_gym.tasks.chance import Chance
 from fhir_gym.tasks.checks import Check
 from fhir_gym.tasks.clock import moment_in_words
 from fhir_gym.tasks.diagnosis import Diagnosis
 from fhir_gym.tasks.dialogue import Dialogue
 from fhir_gym.tasks.endstate import EndState
 from fhir_gym.tasks.evidence import resembles
-from fhir_gym.tasks.ids import past_update
+from fhir_gym.tasks.ids import Updates
 from fhir_gym.tasks.params import Params, SceneParams
 from fhir_gym.tasks.splits import Half, split_of
 from fhir_gym.tasks.verdict import Verdict
@@ -273,7 +274,8 @@ class Task(ABC, Generic[P]):
         rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
         params = self.draw(k, rng, world)
         phrasing = rng.randrange(len(self.prompts))
-        setup = [_updated_once(rng, world, one) for one in self.setup(params, world)]
+        updates = Updates(rng, world)
+        setup = [_updated_once(one, updates.of(one)) for one in self.setup(params, world)]
         rng.shuffle(setup)  # the order of creation tells nothing of how the records were drawn
         next_id = world.manifest.next_id + rng.randrange(1, _FARTHEST_CREATED)
         return _Drawn(params, phrasing, tuple(setup), next_id)
@@ -327,13 +329,13 @@ def forget_variations() -> None:
     _recent.clear()
 
 
-def _updated_once(rng: random.Random, world: World, resource: Resource) -> Resource:
+def _updated_once(resource: Resource, moment: str) -> Resource:
     """A resource as if it had been there all along: last updated at some time in the world's past."""
     placed = {"resourceType": "", "id": "", "meta": {}} | resource  # a server keeps `meta` in this place
-    placed["meta"] = resource.get("meta", {}) | {"lastUpdated": past_update(rng, world, resource)}
+    placed["meta"] = {**placed["meta"], "lastUpdated": moment}
     return placed
 
 
 def _rng(*parts: Any) -> random.Random:
     digest = blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest()
-    return random.Random(int.from_bytes(digest, "big"))
+    return Chance(int.from_bytes(digest, "big"))

@@ -72,7 +72,7 @@ class OddOrEven(SceneTask[DotParams, tuple[int, ...], Dot]):
 def test_the_target_is_one_of_those_that_qualify_and_each_is_as_likely() -> None:
     ranks: Counter[int] = Counter()
     kinds: Counter[str] = Counter()
-    for k in range(900):
+    for k in range(2_700):
         variation = OddOrEven().variation(k, fake_world())
         p: Any = variation.params
         kind = "odd" if p.number % 2 else "even"
@@ -82,7 +82,7 @@ def test_the_target_is_one_of_those_that_qualify_and_each_is_as_likely() -> None
         assert variation._target == p.target == f"Basic/n{p.number}"
         if len(alike) == 3:
             ranks[alike.index(p.target)] += 1
-    assert abs(kinds["odd"] - 600) < 60
+    assert abs(kinds["odd"] - 1_800) < 120
     assert max(ranks.values()) < 1.25 * min(ranks.values())
 
 

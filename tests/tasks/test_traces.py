@@ -15,7 +15,7 @@ import pytest
 
 from fhir_gym import worlds
 from fhir_gym.fhir import Request, Session, World
-from fhir_gym.tasks.ids import Ids, past_update
+from fhir_gym.tasks.ids import Ids, Updates
 from fhir_gym.types import Resource
 
 NOW = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -77,7 +77,7 @@ def scene(world: World, seed: int = 0) -> list[Resource]:
     for _ in range(MANY):
         taken = world.now - timedelta(minutes=rng.randrange(60, 730 * 24 * 60))
         one = observation(ids.new("Observation"), 0) | {"effectiveDateTime": taken.isoformat()}
-        found.append({**one, "meta": {"lastUpdated": past_update(rng, world, one)}})
+        found.append({**one, "meta": {"lastUpdated": Updates(rng, world).of(one)}})
     return found
 
 
@@ -190,6 +190,6 @@ def test_a_world_without_the_type_and_one_without_anything(empty_world: World) -
             ids, rng = Ids(random.Random(1), world), random.Random(2)
             drawn = [ids.new("Slot") for _ in range(MANY)]
             assert len(set(drawn)) == MANY and {id[:3] for id in drawn} == {"SLO"}
-            times = [past_update(rng, world, {"resourceType": "Slot"}) for _ in range(MANY)]
+            times = [Updates(rng, world).of({"resourceType": "Slot"}) for _ in range(MANY)]
             assert max(times) < world.now.isoformat() and len(set(times)) == MANY
             assert min(times) < (world.now - timedelta(days=365)).isoformat()

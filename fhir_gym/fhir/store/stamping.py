@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 
 from fhir_gym.fhir.context import instant
@@ -76,8 +76,6 @@ def stamp(value: Json, otherwise: datetime) -> tuple[int, str]:
 
 def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
     """When something happened according to this resource: pairs of element and instant (without a zone: UTC)."""
-    if _TELLING.isdisjoint(resource):
-        return []
     found: list[tuple[str, Json]] = [(name, resource[name]) for name in _DATES if name in resource]
     for name, only in _PERIODS.items():
         if name in resource and only in (None, resource["resourceType"]) and isinstance(resource[name], dict):
@@ -87,6 +85,8 @@ def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
 
 def last_happened(resource: Resource, now: int) -> int | None:
     """The latest of a resource's clinical dates before `now`, both in milliseconds; None if it has none."""
+    if _TELLING.isdisjoint(resource):
+        return None
     dates = clinical_dates(resource)
     return max([ms for _, moment in dates if (ms := milliseconds(moment)) < now], default=None) if dates else None
 
@@ -132,9 +132,15 @@ def instant_at(milliseconds: int) -> str:
     """The moment so many milliseconds after the epoch, as a server writes it: ``2023-11-13T10:15:00.000+00:00``."""
     day, rest = divmod(milliseconds, _DAY)
     minute, rest = divmod(rest, 60_000)
-    return f"{_date(day)}T{minute // 60:02d}:{minute % 60:02d}:{rest // 1000:02d}.{rest % 1000:03d}+00:00"
+    return f"{_date(day)}T{_minutes()[minute]}:{rest // 1000:02d}.{rest % 1000:03d}+00:00"
 
 
 @lru_cache(maxsize=4096)
 def _date(days: int) -> str:
     return (_EPOCH + timedelta(days)).date().isoformat()
+
+
+@cache
+def _minutes() -> tuple[str, ...]:
+    """The minutes of a day (``10:15``)."""
+    return tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(24 * 60))
