@@ -365,13 +365,13 @@ class Episode:
 
     @contextmanager
     def _beside(self, records: Sequence[Resource]) -> Iterator[Session]:
-        """The episode's own session at its start, with some records more for a while."""
-        self._session.rollback(self._origin)
+        """The episode's own session, in which nothing was written, with some records more for a while."""
+        here = self._session.checkpoint()
         self._session.load(records)
         try:
             yield self._session
         finally:
-            self._session.rollback(self._origin)
+            self._session.rollback(here)
 
 
 def _named(value: object) -> str:

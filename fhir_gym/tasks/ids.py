@@ -168,7 +168,8 @@ class Ids:
         kind = self._types.get(resource_type)
         if kind is None:
             kind = self._types[resource_type] = _type(self._world, resource_type)
-        form = self._rng.choice(kind.forms)
+        forms = kind.forms
+        form = forms[int(self._rng.random() * len(forms))]
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
             if self._free(kind, id) and not id.isdigit():

@@ -331,7 +331,7 @@ def forget_variations() -> None:
 
 def _updated_once(resource: Resource, moment: str) -> Resource:
     """A resource as if it had been there all along: last updated at some time in the world's past."""
-    placed = {"resourceType": "", "id": "", "meta": {}} | resource  # a server keeps `meta` in this place
+    placed: Resource = {"resourceType": "", "id": "", "meta": {}} | resource  # a server keeps `meta` in this place
     placed["meta"] = {**placed["meta"], "lastUpdated": moment}
     return placed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 
 from fhir_gym.fhir.context import instant
@@ -43,6 +43,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 _DAY = timedelta(days=1) // _MILLISECOND
 _PAST = timedelta(days=5 * 365) // _MILLISECOND
 """How far back the updates of resources reach that tell no date."""
+_MINUTES = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(24 * 60))
+_SECONDS = tuple(f":{second:02d}" for second in range(60))
+_FRACTIONS = tuple(f".{fraction:03d}" for fraction in range(1000))
+"""Texts of parts of an instant: to look them up takes a third of the time it takes to write them."""
 _SHORTEST = 2 * 60_000
 _LAG = 4 * 60_000
 
@@ -132,15 +136,9 @@ def instant_at(milliseconds: int) -> str:
     """The moment so many milliseconds after the epoch, as a server writes it: ``2023-11-13T10:15:00.000+00:00``."""
     day, rest = divmod(milliseconds, _DAY)
     minute, rest = divmod(rest, 60_000)
-    return f"{_date(day)}T{_minutes()[minute]}:{rest // 1000:02d}.{rest % 1000:03d}+00:00"
+    return f"{_date(day)}T{_MINUTES[minute]}{_SECONDS[rest // 1000]}{_FRACTIONS[rest % 1000]}+00:00"
 
 
 @lru_cache(maxsize=4096)
 def _date(days: int) -> str:
     return (_EPOCH + timedelta(days)).date().isoformat()
-
-
-@cache
-def _minutes() -> tuple[str, ...]:
-    """The minutes of a day (``10:15``)."""
-    return tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(24 * 60))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -95,39 +95,38 @@ class Booking(Params):
         return f"Appointment/{self.id}"
 
 
-def only_one(records: Iterable[R], *conditions: Callable[[R], bool]) -> R | None:
+def only_one(records: Sequence[R], *conditions: Callable[[R], bool]) -> R | None:
     """The only record that meets all conditions, if there were others without any one of them; else None."""
-    found, without = _meeting(records, conditions)
-    return found[0] if len(found) == 1 and all(without) else None
+    found = _meeting(records, conditions)
+    return found[0] if len(found) == 1 and all(_missing(records, conditions)) else None
 
 
-def earliest(records: Iterable[T], *conditions: Callable[[T], bool]) -> T | None:
+def earliest(records: Sequence[T], *conditions: Callable[[T], bool]) -> T | None:
     """The earliest record of several that meet all conditions, if without any one of them it were another; else None.
 
     All start at different times.
     """
-    found, without = _meeting(records, conditions)
+    found = _meeting(records, conditions)
     if len(found) < 2:
         return None
     first = min(found, key=lambda one: one.start)
-    return first if all(any(one.start < first.start for one in some) for some in without) else None
+    return (
+        first if all(any(one.start < first.start for one in some) for some in _missing(records, conditions)) else None
+    )
 
 
-def _meeting(records: Iterable[R], conditions: tuple[Callable[[R], bool], ...]) -> tuple[list[R], list[list[R]]]:
-    """The records that meet all conditions, and, for each condition, those that miss it alone."""
-    found: list[R] = []
-    without: list[list[R]] = [[] for _ in conditions]
-    places = tuple(zip(conditions, without, strict=True))
-    for one in records:
-        place = found
-        for condition, missing in places:
-            if not condition(one):
-                if place is not found:
-                    break
-                place = missing
-        else:
-            place.append(one)
-    return found, without
+def _meeting(records: Sequence[R], conditions: Iterable[Callable[[R], bool]]) -> Sequence[R]:
+    """The records that meet all conditions."""
+    for condition in conditions:
+        records = [one for one in records if condition(one)]
+    return records
+
+
+def _missing(records: Sequence[R], conditions: Sequence[Callable[[R], bool]]) -> Iterator[Sequence[R]]:
+    """For each condition, the records that miss it alone."""
+    for condition in conditions:
+        others = _meeting(records, (other for other in conditions if other is not condition))
+        yield [one for one in others if not condition(one)]
 
 
 def reason(rng: random.Random) -> str:
