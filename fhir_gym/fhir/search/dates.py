@@ -7,6 +7,7 @@ compared, else instants. `ge`, `gt`, `le` and `lt` hold if either end of the ind
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from fhir_gym.fhir.index import Field
@@ -20,7 +21,10 @@ __all__ = ["Bound", "date_condition", "parse_bounds", "updated_condition"]
 
 _DAY = 86_400_000
 _LOWER, _UPPER = frozenset({"gt", "ge", "sa"}), frozenset({"lt", "le", "eb"})
+_YEAR = re.compile(r"\d{4}", re.ASCII)
 _ZONE = re.compile(r"Z|[+-]\d\d:\d\d", re.ASCII)
+_SHORT = 40
+"""Longest value that is worth remembering."""
 _SLACK = 2 * _DAY  # calendar days as written are at most this far from the same days in UTC
 
 
@@ -56,10 +60,15 @@ def _expect(text: str, position: int, wanted: str) -> None:
 
 
 def _parse(value: str) -> Bound:
+    return _parsed(value) if len(value) <= _SHORT else _parsed.__wrapped__(value)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(value: str) -> Bound:
     prefix, text = split_prefix(value)
     text = text.replace(" ", "+")  # an unescaped "+" of a time zone arrives as a space
     length = len(text)
-    if length < 4 or not re.fullmatch(r"\d{4}", text[:4], re.ASCII):
+    if not _YEAR.match(text):
         raise _bad(text)
     if length > 4:
         _expect(text, 4, "-")

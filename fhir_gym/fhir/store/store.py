@@ -69,7 +69,7 @@ class Allowance:
     """
 
     def __init__(self, steps: int) -> None:
-        self._portions = [0] * (steps // _PROGRESS_STEPS)
+        self._portions = bytearray(steps // _PROGRESS_STEPS)
         self._spent = 0
         # No function of ours: Python would run signal handlers in it, and SQLite takes what they raise, Ctrl-C, for an
         # interruption like any other. To pop an empty list is an error, and that interrupts.
@@ -273,7 +273,7 @@ class Store:
     def history_total(self, resource_type: str | None) -> int:
         """Number of versions `history` goes through."""
         if resource_type is None:
-            return self._examination.resources + int(self._select_one("SELECT count(*) FROM overlay.version", ()))
+            return self._examination.resources + int(self._select_one("SELECT count(*) FROM overlay.log", ()))
         where, values = _history_filter(resource_type, None)
         tables = ("overlay.log", "main.resource")
         return sum(int(self._select_one(f"SELECT count(*) FROM {table} {where}", values)) for table in tables)
