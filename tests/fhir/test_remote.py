@@ -326,6 +326,22 @@ def test_a_server_that_is_down_is_an_infrastructure_failure(
             ask()
 
 
+def test_of_a_server_that_tells_no_history_no_versions_are_known(world: World) -> None:
+    put = [0]
+
+    def forgetful(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("_history"):
+            return httpx.Response(404, json={"resourceType": "OperationOutcome"})
+        put[0] += request.method == "PUT"
+        body = patient("S1", "Changed" if put[0] else "Alpha") | {"meta": {"versionId": str(put[0])}}
+        return httpx.Response(200, json=body, headers={"content-type": FHIR})
+
+    session = failing(world, forgetful)
+    send(session, "PUT", "/Patient/S1", patient("S1", "Changed"))
+    (change,) = session.changes()
+    assert (change.kind, change.id, change.versions) == ("updated", "S1", ())
+
+
 def test_a_write_without_an_answer_is_named_when_it_cannot_be_undone(world: World) -> None:
     session = failing(world, cut)
     with pytest.raises(InfraError, match="ReadTimeout"):

@@ -16,6 +16,7 @@ from fhir_gym.fhir.touched import asked
 from fhir_gym.tasks import Check, EndState, LoggedRequest, Verdict, get_task, grade
 from fhir_gym.tasks.grading import ANSWER_FORM, EVIDENCE, NOTHING_ELSE, NOTHING_REVERSED, PROHIBITED
 from fhir_gym.tasks.soundness.arena import Arena, Policy, script
+from fhir_gym.tasks.task import Touch
 from fhir_gym.types import Resource
 
 from .fakes import Greeting, GreetingParams, created, end_state, fake_world
@@ -157,6 +158,22 @@ def test_a_version_that_says_the_same_is_no_change() -> None:
 def test_every_version_of_another_record_counts(versions: tuple[Resource | None, ...], told: str) -> None:
     (check,) = judge(end_state(["77"], changes=(*RIGHT, rewritten(*versions)))).failed
     assert (check.name, check.actual) == (NOTHING_ELSE, [f"updated Patient/{PERSON['id']}{told}"])
+
+
+class Renaming(Greeting):
+    """The person may be changed as well."""
+
+    def touches(self, p: GreetingParams) -> tuple[Touch, ...]:
+        return (*super().touches(p), Touch("updated", "Patient", p.id))
+
+
+def test_what_may_be_changed_may_not_be_deleted_and_made_anew() -> None:
+    def told(*versions: Resource | None) -> Any:
+        end = end_state(["77"], changes=(*RIGHT, rewritten(*versions)))
+        return next(one.actual for one in grade(Renaming(), VARIATION, end).checks if one.name == NOTHING_ELSE)
+
+    assert told(of_version(2, active=False), of_version(3, active=True)) == []
+    assert told(None, of_version(3, active=True)) == [f"updated Patient/{PERSON['id']}, deleted in between"]
 
 
 def test_a_history_that_nobody_knows_may_hold_anything() -> None:

@@ -40,11 +40,13 @@ def labels(**meta: Any) -> Resource:
     return {"resourceType": "Parameters", "parameter": [{"name": "meta", "valueMeta": meta}]}
 
 
-def batch(method: str, url: str, resource: Resource | None = None) -> Action:
-    entry: Resource = {"request": {"method": method, "url": url}}
-    if resource is not None:
-        entry["resource"] = resource
-    return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": [entry]})
+def batch(method: str, url: str, *resources: Resource | None) -> Action:
+    """A Bundle that does the same with one resource after the other; with none once."""
+    entries: list[Resource] = [
+        {"request": {"method": method, "url": url}} | ({"resource": one} if one is not None else {})
+        for one in resources or (None,)
+    ]
+    return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
 
 
 def by_url(tail: str) -> Callable[[Resource], list[Action]]:
@@ -71,6 +73,9 @@ HOLES: dict[str, Callable[[Resource], list[Action]]] = {
     **{f"PUT {tail}": by_url(tail) for tail in ("", "/", "/_history", "/_history/1", "/foo", "/$a/b", "//foo")},
     **{f"entry PUT {tail}": by_entry(tail) for tail in ("", "/_history/1", "/foo", "/$a/b", "/_search")},
     **{f"entry POST {url}": by_post(url) for url in ("Patient/_search", "Basic/_history", "Basic/$x", "metadata")},
+    "both in one bundle": lambda one: [
+        batch("PUT", f"Patient/{one['id']}", {**one, "name": NAMES[:1]}, one),
+    ],
     "patch and back": lambda one: [
         Patch(f"/Patient/{one['id']}/_history/1", OTHER),
         Patch(f"/Patient/{one['id']}", [{"op": "remove", "path": "/gender"}]),
