@@ -68,7 +68,9 @@ class _Parser:
             return left
         self.position = match.end()
         right = self.expression(depth + 1)
-        return AllOf((left, right)) if match[1] == "and" else AnyOf((left, right))
+        joined = AllOf if match[1] == "and" else AnyOf
+        same = isinstance(right, joined)  # "a or (b or c)" is "a or b or c": SQLite need not go down so far
+        return joined((left, *right.parts) if same else (left, right))
 
     def _operand(self, depth: int) -> Condition:
         if self.rest().startswith("("):

@@ -12,6 +12,7 @@ from fhir_gym.fhir.search.includes import Include
 from fhir_gym.fhir.search.options import Shape
 from fhir_gym.fhir.search.scope import Scope
 from fhir_gym.fhir.search.select import Key, count_query, impossible, in_order_of_owner, rids_query, simplify
+from fhir_gym.fhir.search.unnesting import unnested
 
 __all__ = ["FIRST_PASS", "Query", "Result", "count", "fetch", "remember"]
 
@@ -20,7 +21,7 @@ FIRST_PASS = 13
 
 _LATER_PASSES = (503, 2003)
 _ALL = -1
-_LONG = 8_000
+_LONG = 40_000
 """Characters from which a query looks into the indexes so often for each resource that its steps take longer."""
 _DEAR = 1 / 3
 _STEPS_A_CHARACTER = 3  # of a query: compiled here, and by SQLite
@@ -88,22 +89,26 @@ def fetch(ctx: Context, query: Query, limit: int, offset: int = 0) -> list[int]:
 
 
 def _run(ctx: Context, query: Sql, limit: int, offset: int) -> list[int]:
-    text, values = _bounded(ctx, query)
-    if len(text) < _LONG:
-        return [row[0] for row in ctx.store.select(text, (*values, limit, offset))]
-    with ctx.store.at_rate(_DEAR):
-        return [row[0] for row in ctx.store.select(text, (*values, limit, offset))]
+    text, values = query
+    return _numbers(ctx, (text, (*values, limit, offset)))
 
 
-def _bounded(ctx: Context, query: Sql) -> Sql:
-    """Refuse what SQLite could not take: chains to many types, and value sets in them, become very long."""
+def _numbers(ctx: Context, query: Sql) -> list[int]:
+    """The first column of a query's rows.
+
+    Raises:
+        FhirError: It is more than SQLite could take: chains to many types, and value sets in them, become very long.
+    """
     text, values = query
     if len(text) > ctx.limits.sql_chars or len(values) > _MAX_SQL_VALUES:
         raise FhirError(
             400, "This search is too costly for this server: it looks in too many places, narrow it", code="too-costly"
         )
     ctx.store.spend(_STEPS_A_CHARACTER * len(text))
-    return query
+    if len(text) < _LONG:
+        return [row[0] for row in ctx.store.select(*unnested(query))]
+    with ctx.store.at_rate(_DEAR):
+        return [row[0] for row in ctx.store.select(*unnested(query))]
 
 
 def count(ctx: Context, query: Query) -> int:
@@ -112,9 +117,7 @@ def count(ctx: Context, query: Query) -> int:
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
         return 0
-    text, values = _bounded(ctx, count_query(scope, conditions))
-    with ctx.store.at_rate(_DEAR if len(text) >= _LONG else 1):
-        return int(ctx.store.select(text, values).fetchone()[0])
+    return _numbers(ctx, count_query(scope, conditions))[0]
 
 
 def remember(ctx: Context, token: str, result: Result) -> None:
