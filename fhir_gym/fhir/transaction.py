@@ -130,6 +130,7 @@ class _Run:
         (done,) = answer.done
         self.done[entry.number] = done._replace(entry=entry.number)
         if answer.status >= 400:
+            self._check_budget()
             issue = answer.json()["issue"][0]
             raise FhirError(answer.status, issue["diagnostics"], code=issue["code"])
         if self.answered + len(answer.body) > self.ctx.limits.answer_bytes:
@@ -137,6 +138,15 @@ class _Run:
         self.answered += len(answer.body) + _AROUND
         self.ctx.store.spend(len(answer.body) // BYTES_A_STEP)
         return _entry({"status": _status(answer.status)}, answer.body)
+
+    def _check_budget(self) -> None:
+        """Refuse the whole bundle once its entries together have spent its budget: which one did may not matter."""
+        if self.ctx.store.exhausted:
+            raise FhirError(
+                400,
+                "The entries of this Bundle are together too costly for this server: send fewer at once",
+                code="too-costly",
+            )
 
 
 # batch
@@ -161,6 +171,7 @@ class _Batch(_Run):
                 self.done[entry.number] = written.interaction(entry.attempt().kind, entry.number)
                 found[entry.number] = _done(written, entry, full=full)
             except FhirError as error:
+                self._check_budget()
                 self.done.setdefault(entry.number, entry.attempt()._replace(status=error.status))
                 found[entry.number] = _failed(self._as_batch_says(entry, error))
         return [found[entry.number] for entry in entries]

@@ -68,9 +68,10 @@ class _Parser:
             return left
         self.position = match.end()
         right = self.expression(depth + 1)
-        joined = AllOf if match[1] == "and" else AnyOf
-        same = isinstance(right, joined)  # "a or (b or c)" is "a or b or c": SQLite need not go down so far
-        return joined((left, *right.parts) if same else (left, right))
+        # "a or (b or c)" is "a or b or c": SQLite need not go down so far
+        if match[1] == "and":
+            return AllOf((left, *(right.parts if isinstance(right, AllOf) else (right,))))
+        return AnyOf((left, *(right.parts if isinstance(right, AnyOf) else (right,))))
 
     def _operand(self, depth: int) -> Condition:
         if self.rest().startswith("("):

@@ -21,9 +21,11 @@ FIRST_PASS = 13
 
 _LATER_PASSES = (503, 2003)
 _ALL = -1
-_LONG = 40_000
-"""Characters from which a query looks into the indexes so often for each resource that its steps take longer."""
-_DEAR = 1 / 3
+_MANY_ALTERNATIVES, _LONG = 1_000, 40_000
+"""Characters of queries that compare each row with many values, and of those that look into indexes all the time."""
+_LOOKUP = "INDEXED BY"
+"""What stands in queries that look into an index for each resource, which takes longer than to compare."""
+_CHEAP, _DEAR = 5, 1 / 3
 _STEPS_A_CHARACTER = 3  # of a query: compiled here, and by SQLite
 _MAX_SQL_VALUES = 32_000  # SQLite's own limit is 32,766
 
@@ -105,10 +107,17 @@ def _numbers(ctx: Context, query: Sql) -> list[int]:
             400, "This search is too costly for this server: it looks in too many places, narrow it", code="too-costly"
         )
     ctx.store.spend(_STEPS_A_CHARACTER * len(text))
-    if len(text) < _LONG:
+    if len(text) < _MANY_ALTERNATIVES:
         return [row[0] for row in ctx.store.select(*unnested(query))]
-    with ctx.store.at_rate(_DEAR):
+    with ctx.store.at_rate(_rate(text)):
         return [row[0] for row in ctx.store.select(*unnested(query))]
+
+
+def _rate(text: str) -> float:
+    """How many steps of a long query take as long as one of a search in most cases."""
+    if len(text) >= _LONG:
+        return _DEAR
+    return 1 if _LOOKUP in text else _CHEAP
 
 
 def count(ctx: Context, query: Query) -> int:

@@ -490,6 +490,11 @@ class Store:
         if self._allowed is not None:
             self._allowed.spend(steps)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether the request has spent its budget."""
+        return self._allowed is not None and not self._allowed
+
     def overlay_bytes(self) -> int:
         """Memory that the overlay takes."""
         return _PAGE * int(self._select_one("PRAGMA overlay.page_count", ()))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from fhir_gym.fhir import Request, Session, World
 from fhir_gym.fhir.search import unnesting
+from fhir_gym.fhir.search.conditions import Sql
 from fhir_gym.fhir.search.unnesting import unnested
 
 
@@ -16,7 +18,7 @@ def test_values_follow_their_queries() -> None:
     text = f"SELECT x FROM v WHERE y = ? AND z IN ({inner}) AND (w = ? OR NOT (1)) LIMIT ?"
     query = text, (1, 2, 3, 4, 5)
     assert unnested(query) == query, "few are left where they are"
-    whole = query
+    whole: Sql = query
     for _ in range(5):
         whole = f"SELECT x FROM v WHERE z IN ({whole[0]}) AND y = ?", (*whole[1], 9)
     flat, values = unnested(whole)
@@ -31,7 +33,7 @@ def chained(clinic: World) -> Iterator[Session]:
     """A patient under six organizations, each part of the next."""
     with clinic.session() as session:
         above = {"partOf": {"reference": "Organization/top1"}}
-        resources = [{"resourceType": "Organization", "id": "top0", "name": "Summit"}]
+        resources: list[dict[str, Any]] = [{"resourceType": "Organization", "id": "top0", "name": "Summit"}]
         for number in range(1, 5):
             resources.append(
                 {"resourceType": "Organization", "id": f"top{number}", "name": f"Level {number}"}
