@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fhir_gym import processes
+
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
 _PLAIN = """
@@ -87,3 +89,16 @@ def test_workers_of_ours_end_with_their_parent(tmp_path: Path, code: str) -> Non
     script = tmp_path / "main.py"
     script.write_text(code.replace("CONTEXT", "spawn"))
     assert outlived_by(script) == set()
+
+
+def test_workers_end_at_once_where_an_exception_ends_their_block() -> None:
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), processes.workers(1, _nothing) as pool:
+        assert pool.submit(abs, -1).result() == 1
+        pool.submit(time.sleep, 600)
+        raise KeyboardInterrupt
+    assert time.monotonic() - start < 300
+
+
+def _nothing() -> None:
+    """Workers need nothing before they begin."""

@@ -12,9 +12,10 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.main import get_command
@@ -50,6 +51,11 @@ app.add_typer(art.app, name="art")
 app.command("version")(version.version)
 
 
+@lru_cache(maxsize=1)
+def _command() -> Any:
+    return get_command(app)
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code.
 
@@ -59,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
-    command = get_command(app)
+    command = _command()
     sys.excepthook = _tell
     try:
         # Not `app()`: it prints a usage error in six lines, and nothing at all for Ctrl-C.

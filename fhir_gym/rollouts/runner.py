@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
-import signal
 import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
 from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.episode import open_world
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.remote import RemoteSession
-from fhir_gym.processes import end_with_parent, shielded
 from fhir_gym.rollouts.attempt import run_job
 from fhir_gym.rollouts.budget import Budget, Meter
 from fhir_gym.rollouts.concurrent import run_concurrently
@@ -170,31 +169,25 @@ def _serial(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter) -
 
 
 def _parallel(todo: Plan, agent: Agent, world: World, owned: bool, meter: Meter, workers: int) -> Iterator[Rollout]:
-    # Spawned, not forked: SQLite connections and threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    packed = pack_for_workers([todo.env_id])
-    pool = ProcessPoolExecutor(
-        workers, context, initializer=_start_worker, initargs=(replace(todo, jobs=()), agent, world, packed)
-    )
     pending: deque[Future[Rollout]] = deque()
     jobs = iter(todo.jobs)
+    start = partial(_start_worker, replace(todo, jobs=()), agent, world, pack_for_workers([todo.env_id]))
     try:
-        while True:
-            while len(pending) < 4 * workers and (job := next(jobs, None)) is not None and meter.begin():
-                with shielded():
+        with processes.workers(workers, start) as pool:
+            while True:
+                while len(pending) < 4 * workers and (job := next(jobs, None)) is not None and meter.begin():
                     pending.append(pool.submit(_work, job))
-            if not pending:
-                return
-            rollout = pending.popleft().result()
-            meter.spend(rollout.usage.total if rollout.usage else 0)
-            yield rollout
+                if not pending:
+                    return
+                rollout = pending.popleft().result()
+                meter.spend(rollout.usage.total if rollout.usage else 0)
+                yield rollout
     except BrokenProcessPool as error:
         raise InfraError(
             "a worker process died: out of memory, or the main script starts the run without the guard "
             '`if __name__ == "__main__":` that worker processes need'
         ) from error
     finally:
-        pool.shutdown(cancel_futures=True)
         if owned:
             world.close()
 
@@ -218,10 +211,7 @@ _worker: tuple[Plan, Agent, World] | None = None
 def _start_worker(todo: Plan, agent: Agent, world: World, packed: bytes) -> None:
     global _worker
     _worker = todo, agent, world
-    # Ctrl-C reaches the whole process group: the main process stops the run, workers end the episode they are in.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     take_packs(packed)
-    end_with_parent()
 
 
 def _work(job: Job) -> Rollout:

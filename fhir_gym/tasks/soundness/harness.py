@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import Any
 
+from fhir_gym import processes
 from fhir_gym.actions import Finish
 from fhir_gym.errors import InfraError, UnknownNameError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.processes import end_with_parent, shielded
 from fhir_gym.tasks.choosing import offered_tasks
 from fhir_gym.tasks.registry import (
     default_world,
@@ -145,22 +143,17 @@ def _here(world: World, chosen: Iterable[Task[Any]], numbers: Sequence[int]) -> 
 
 
 def _elsewhere(world: World, chosen: Iterable[Task[Any]], numbers: Sequence[int], workers: int) -> Iterator[TaskReport]:
-    # Spawned, not forked: SQLite connections and threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
     packed = pack_for_workers(dict.fromkeys(task.pack for task in chosen))
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(world, packed))
     try:
-        with shielded():
+        with processes.workers(workers, partial(_start_worker, world, packed)) as pool:
             parts = [
                 pool.submit(_work, task.pack, task.key, numbers[start : start + _CHUNK])
                 for task in chosen
                 for start in range(0, len(numbers), _CHUNK)
             ]
-        yield from (part.result() for part in parts)
+            yield from (part.result() for part in parts)
     except BrokenProcessPool as error:
         raise InfraError("a worker process died, perhaps for want of memory: try fewer workers") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 _worker: World | None = None
@@ -169,9 +162,7 @@ _worker: World | None = None
 def _start_worker(world: World, packed: bytes) -> None:
     global _worker
     _worker = world
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the main process stops all
     take_packs(packed)
-    end_with_parent()
 
 
 def _work(env_id: str, key: str, numbers: Sequence[int]) -> TaskReport:

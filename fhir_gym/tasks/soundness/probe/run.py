@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fhir_gym import processes
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir.store.world import World
-from fhir_gym.processes import end_with_parent, shielded
 from fhir_gym.tasks.registry import get_task, pack_for_workers, take_packs, task_keys
 from fhir_gym.tasks.soundness.harness import Progress
 from fhir_gym.tasks.soundness.probe.blind import counts_of, guesses
@@ -113,22 +112,13 @@ def _here(world: World, pools: Iterable[Sequence[Task[Any]]], effort: Effort) ->
 def _elsewhere(
     world: World, pools: Sequence[Sequence[Task[Any]]], effort: Effort, workers: int
 ) -> Iterator[list[TaskProbe]]:
-    context = multiprocessing.get_context("spawn")  # SQLite connections and threads do not survive a fork
     packed = pack_for_workers(dict.fromkeys(task.pack for pool in pools for task in pool))
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(packed,)) as pool:
-        with shielded():
+    try:
+        with processes.workers(workers, partial(take_packs, packed)) as pool:
             parts = [pool.submit(_work, world, [(one.pack, one.key) for one in tasks], effort) for tasks in pools]
-        try:
             yield from (part.result() for part in parts)
-        except BrokenProcessPool as error:
-            raise InfraError("a worker process died, perhaps for want of memory: try fewer workers") from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _start_worker(packed: bytes) -> None:
-    take_packs(packed)
-    end_with_parent()
+    except BrokenProcessPool as error:
+        raise InfraError("a worker process died, perhaps for want of memory: try fewer workers") from error
 
 
 def _work(world: World, names: Sequence[tuple[str, str]], effort: Effort) -> list[TaskProbe]:

@@ -1,0 +1,201 @@
+"""A new user's first hour: what goes wrong is one line on the error output, with exit code 1 or 2, and nothing is lost.
+
+Every command that reads a file is given every wrong file, every one that writes every place that cannot be written, and
+every option a value that makes no sense. README and docs are gone through in a fresh clone (slow).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fhir_gym.cli import main
+from tests.cli.conftest import Cli
+
+ROOT = Path(__file__).resolve().parents[2]
+CLINIC, REASONING, BENCH = (f"FHIRAgent/{name}-v0" for name in ("Appointment", "ActionReasoning", "MedAgentBench"))
+ONE = f"rollout {CLINIC} --tasks 01 --variations 0 --out new"
+CHAT = f"{ONE} --agent chat --set model=m --set base_url=http://127.0.0.1:9/v1"
+SWEEP = "art sweep --tasks 3 --windows 12h --out new"
+
+WRONG_FILES = ("missing", "folder", "void", "binary", "list.json")
+MORE_WRONG_FILES = (
+    *("missing/x", "text/x", "loop", "x" * 300, "blank", "nul", "text", "latin", "utf16", "object.json", "deep.json"),
+    *("future.jsonl", "middle.jsonl"),
+)
+READING = (
+    *("dataset FILE --out existing", "dataset good.jsonl FILE --out existing", "report FILE", "report good.jsonl FILE"),
+    *("art audit FILE --out new", "art review FILE sheet.csv --out new", "art review tasks.json FILE --out new"),
+    *(f"{SWEEP} --tasks-file FILE", f"rollout {REASONING} --task-file FILE --out new"),
+    *(f"rollout {BENCH} --task-file FILE --out new", f"rollout {BENCH} --task-file tasks.json --funcs-file FILE"),
+    *("worlds info FILE", "worlds verify FILE", "serve --world FILE --port 18080", f"{ONE} --world FILE"),
+    *("worlds import FILE --out new", "art mine --world FILE", f"tasks check {CLINIC} --world FILE"),
+)
+WRONG_PLACES = ("folder", "text/x", "loop", "loop/x", "x" * 300, "/dev/null/x")
+WRITING = (
+    *("dataset good.jsonl --out FILE", f"rollout {CLINIC} --tasks 01 --variations 0 --out FILE"),
+    *(
+        f"rollout {CLINIC} --tasks 01 --variations 0 --out FILE --overwrite",
+        "art review tasks.json sheet.csv --out FILE",
+    ),
+    *("art generate --per-family 1 --out FILE", "art generate --per-family 1 --out new --review FILE"),
+    *("art audit tasks.json --html FILE --overwrite", "art sweep --tasks 3 --windows 12h --out FILE --overwrite"),
+    *(f"{SWEEP} --csv FILE", "demo --variations 1 --out text", "worlds build empty --out FILE"),
+)
+WRONG_WORDS = (
+    *("nonsense", "rollot", "--nonsense", "worlds nonsense", "demo --nonsense", "rollout", f"rollout {CLINIC} extra"),
+    *("rollout nonsense --out new", "rollout '' --out new", f"rollout {CLINIC[:-3]} --out new", "report", "dataset x"),
+    *(f"tasks show {CLINIC}", f"tasks show {CLINIC} 99", "tasks show X 01", "tasks list X", "tasks check X"),
+    *(f"tasks show {CLINIC} 01 --variation -1", f"tasks show {CLINIC} 01 --variation nan", "tasks probe X"),
+    *(
+        f"tasks check {CLINIC} --tasks 99",
+        f"tasks check {CLINIC} --variations nan",
+        f"tasks check {CLINIC} --workers -1",
+    ),
+    *(f"{ONE} --tasks 99", f"{ONE} --tasks 01,99", f"{ONE} --world hospital-smal", f"{ONE} --world ''"),
+    *(f"{ONE} --agent golden", f"{ONE} --agent ''", f"{ONE} --agent chat", f"{ONE} --agent scripted"),
+    *(f"{ONE} --agent no.such.module:X", f"{ONE} --agent json:Nothing", f"{ONE} --agent json:dumps"),
+    *(f"{ONE} --split tain", f"{ONE} --split test", f"{ONE} --split ''", f"{ONE} --grading x", f"{ONE} --reward x"),
+    *(f"{ONE} --grading official", f"{ONE} --phrasing 99", f"{ONE} --phrasing -1", f"{ONE} --resume --overwrite"),
+    *(f"{ONE} --variations {text}" for text in ("nan", "-1", "1.5", "3-1", "''", "0,,1", "0x1", f"0-{9**30}")),
+    *(f"{ONE} --seed {text}" for text in ("nan", "1.5", "x", "''")),
+    *(f"{ONE} --{name} {text}" for name in ("repeats", "concurrency", "max-episodes") for text in ("0", "-1", "nan")),
+    *(f"{ONE} --{name} -1" for name in ("workers", "price-in", "price-out", "max-steps", "max-tokens", "max-seconds")),
+    *(f"{ONE} --max-seconds nan", f"{ONE} --price-in nan", f"{ONE} --set x", f"{ONE} --set =1", f"{ONE} --set a=1"),
+    *(f"{ONE} --agent random --set finish={value}" for value in ("2", "-1", "NaN", "nan", "x", "null", "[1]")),
+    *(f"{CHAT} --set {one}" for one in ("temperature=NaN", "timeout=-1", "context_tokens=-1", "retries=x", "extra=1")),
+    *(CHAT, f"{SWEEP} {CHAT.partition('--out new ')[2]}", f"{ONE} --agent chat --set model=m"),
+    *(
+        f"{ONE} --fhir-server {url}"
+        for url in ("nonsense", "ftp://x/fhir", "''", "http://127.0.0.1:9/fhir", "http://[")
+    ),
+    *(f"{ONE} --task-file tasks.json", f"{ONE} --funcs-file tasks.json", "dataset good.jsonl --out good.jsonl"),
+    *("dataset good.jsonl --out existing --tasks 99", "dataset good.jsonl --out existing --min-reward nan"),
+    *(
+        "dataset good.jsonl --out existing --format x",
+        "report good.jsonl --by x",
+        "report good.jsonl --json --markdown",
+    ),
+    *(f"serve --port {port}" for port in ("0", "-1", "x", "80808", "TAKEN")),
+    *("serve --host nohost.invalid --port 18080", "serve --validation x --port 18080"),
+    *("worlds build x", "worlds build empty --out text", "worlds build empty --seed x", "worlds import ftp://x/y"),
+    *("worlds import text --name 'a b' --out new", "worlds import http://127.0.0.1:9/fhir --out new"),
+    *("demo --variations 0", "demo --world nope", "demo --out mine", "art generate --out new --per-family 0"),
+    *("art generate --out existing", "art generate --out new --review new", "art generate --out new --seed x"),
+    *("art generate --out new --rephrase-with m --base-url http://127.0.0.1:9/v1 --per-family 1",),
+    *(f"art sweep --tasks 3 --out new --windows {text}" for text in ("nan", "-1h", "12h,", "''")),
+    *("art sweep --tasks 3 --out new --shifts=nan%", "art sweep --out new --windows 12h --tasks 1", "art sweep"),
+)
+
+
+def run(argv: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(shlex.split(argv))
+    assert not left.value.code
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of every wrong kind, and some that are right."""
+    folder = tmp_path_factory.mktemp("hour")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        run(f"rollout {CLINIC} --tasks 01,02a --variations 0 --out good.jsonl")
+        run("art generate --per-family 1 --out tasks.json --review sheet.csv --sample 3")
+    finally:
+        os.chdir(before)
+    good = (folder / "good.jsonl").read_text("utf-8").splitlines()
+    for name, content in {
+        "void": b"",
+        "blank": b"\n\n",
+        "binary": bytes(range(256)) * 9,
+        "nul": b"\0" * 100,
+        "text": b"precious\n",
+        "existing": b"precious",
+        "latin": "Zoë".encode("latin-1"),
+        "utf16": "hello".encode("utf-16"),
+        "object.json": b'{"a": 1}\n',
+        "list.json": b"[1, 2]\n",
+        "deep.json": b"[" * 100_000,
+        "future.jsonl": good[0].replace('"schema_version":2', '"schema_version":99').encode(),
+        "middle.jsonl": f"{good[0][:300]}\n{good[1]}\n".encode(),
+        "mine/rollouts.jsonl": good[0].replace('"gold"', '"mine"').encode(),
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "folder").mkdir()
+    (folder / "loop").symlink_to("loop")
+    return folder
+
+
+@pytest.fixture
+def kept(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The folder is the current one, and afterwards as it was."""
+    monkeypatch.chdir(made)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    before = contents(made)
+    yield
+    assert contents(made) == before
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def refuses(cli: Cli, argv: str) -> None:
+    """A command ends with one line of error."""
+    outcome = cli(*shlex.split(argv))
+    told = outcome.err.splitlines()
+    assert outcome.code in (1, 2), (argv, outcome)
+    assert outcome.out == "", argv
+    assert told and told[0].startswith("error: "), (argv, told)
+    assert all(line.startswith("  ") for line in told[1:]), (argv, told)  # an import lists all that is wrong
+    assert "Traceback" not in outcome.err and "a bug of" not in outcome.err, (argv, told)
+
+
+@pytest.mark.parametrize(
+    "name", [*WRONG_FILES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_WRONG_FILES)]
+)
+@pytest.mark.usefixtures("kept")
+def test_a_wrong_file_is_said_in_a_line(cli: Cli, name: str) -> None:
+    for argv in READING:
+        refuses(cli, argv.replace("FILE", name))
+
+
+@pytest.mark.parametrize("name", WRONG_PLACES)
+@pytest.mark.usefixtures("kept")
+def test_a_place_that_cannot_be_written_is_said_in_a_line(cli: Cli, name: str) -> None:
+    for argv in WRITING:
+        refuses(cli, argv.replace("FILE", name))
+
+
+@pytest.mark.parametrize("argv", WRONG_WORDS)
+@pytest.mark.usefixtures("kept")
+def test_wrong_words_are_said_in_a_line(cli: Cli, argv: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refuses(cli, argv.replace("TAKEN", str(taken.getsockname()[1])))
+
+
+def test_what_a_terminal_cannot_show_is_no_error(tmp_path: Path) -> None:
+    """A process of its own, since here pytest has the streams."""
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "fhir_gym", "tasks", "show", CLINIC, "Zoë"]
+    done = subprocess.run(command, env=plain, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: unknown task 'Zo\\xeb'") and done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    line = f"{shlex.quote(sys.executable)} -m fhir_gym tasks list --json | true"
+    there = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, shell=True, env=there, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
