@@ -98,10 +98,15 @@ def measure(
     return Times(times, unit, Times(raws, unit) if raw else None)
 
 
-def memory_mib(pid: int | str) -> float:
-    """Resident memory of a process (Linux), of this one if `pid` is ``self``."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+def memory_mib(pid: int | str, *, own: bool = False) -> float:
+    """Resident memory of a process (Linux).
+
+    Args:
+        pid: Its id; ``self`` for this one.
+        own: Without the pages of files (worlds, libraries), which the system takes back where it needs them.
+    """
+    resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1:3])
+    return round((resident - shared * own) * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 @dataclass(frozen=True)

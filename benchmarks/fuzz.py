@@ -152,28 +152,30 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="number of the one round to play, to repeat what it raised")
     asked = parser.parse_args()
     fuzz = Fuzz(asked.seed)
-    start, told, seen = 0.0, 0, 0
+    memory: list[float] = []
+    told = seen = 0
     for number in count() if asked.only is None else [asked.only]:
         fuzz.round(number, asked.steps - len(fuzz.micros))
         for found in fuzz.exceptions[seen:]:
             print(json.dumps(found), flush=True)
         seen = len(fuzz.exceptions)
-        start = start or memory_mib("self")  # worlds are open, tables read: what any process has after its first minute
+        memory.append(memory_mib("self", own=True))
         if len(fuzz.micros) >= asked.steps:
             break
         if len(fuzz.micros) - told >= _OFTEN:
             told = len(fuzz.micros)
-            _sum_up(fuzz, start)
+            _sum_up(fuzz, memory)
     for slow in fuzz.slowest:
         print(json.dumps(slow))
-    _sum_up(fuzz, start)
+    _sum_up(fuzz, memory)
     sys.exit(1 if fuzz.exceptions else 0)
 
 
-def _sum_up(fuzz: Fuzz, start: float) -> None:
+def _sum_up(fuzz: Fuzz, memory: list[float]) -> None:
+    """Print the figures, with the process's own memory after each round and all that was ever resident."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    memory = {"rss_start_mib": start, "rss_end_mib": memory_mib("self"), "rss_peak_mib": round(peak, 1)}
-    print(json.dumps({**fuzz.figures(), **memory}), flush=True)
+    own = {"own_start_mib": memory[0], "own_end_mib": memory[-1], "own_peak_mib": max(memory)}
+    print(json.dumps({**fuzz.figures(), **own, "rss_peak_mib": round(peak, 1)}), flush=True)
 
 
 if __name__ == "__main__":

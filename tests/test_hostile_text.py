@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,9 @@ from fhir_gym.agents.conversation import read
 from fhir_gym.agents.local import _calls
 from fhir_gym.agents.replies import Completion
 from fhir_gym.episode import read_response
+from fhir_gym.fhir.definitions import _terminology, value_set
+from fhir_gym.fhir.index import dates, values
+from fhir_gym.fhir.search import names
 from fhir_gym.tasks.answers import Count, CountedIds, Ids, IdSet, answer_flag, answer_id, answer_number
 from fhir_gym.tasks.compare import parse_reference, plain, same_moment, same_telephone
 from fhir_gym.tasks.meaning import takes_back
@@ -109,3 +113,22 @@ def test_header_lines_are_counted(text: str) -> None:
     invalid = parse(text)
     assert isinstance(invalid, Invalid)
     assert "header lines" in invalid.reason
+
+
+@pytest.mark.parametrize(
+    ("remember", "remembered"),
+    [
+        (values.normalise, values._normalised),
+        (values.relative_reference, values._parts),
+        (partial(values.owner_key, "Patient"), values._owner_key),
+        (dates.interval, dates._interval),
+        (names.parse_name, names._parsed),
+        (value_set, _terminology._listed),
+    ],
+)
+def test_long_texts_are_not_remembered(remember: Callable[[str], object], remembered: Any) -> None:
+    """What agents write must not stay in the process: a few thousand such texts are gigabytes."""
+    remembered.cache_clear()
+    for n in range(3):
+        remember(f"{n}{'x' * 1_000}")
+    assert remembered.cache_info().currsize == 0

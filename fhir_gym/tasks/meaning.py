@@ -43,6 +43,8 @@ _ANNULS = re.compile(
 """What nobody writes who changes a record; to say why it changes, many of the other words are needed."""
 _KNOWN = 4_096
 """How many paths are remembered: agents may write any."""
+_LONGEST = 128
+"""Characters of a name that are looked at; R4's are shorter."""
 _TAG = re.compile(r"<[^<>]*>")
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9\-.]{1,64})(?:/_history/.*)?\Z")
 _WHOSE = ("subject", "patient", "beneficiary", "for")
@@ -80,9 +82,9 @@ class _Reader:
         """
         if content == "Extension" and holder.get("url") in REVERSING_EXTENSIONS:
             yield f"{prefix}url"
-        elements = _children(content)
+        elements = _children(content[:_LONGEST])
         for name, value in holder.items():
-            path, rule = prefix + name, _rule(content, name, closed)
+            path, rule = prefix + name, _rule(content[:_LONGEST], name[:_LONGEST], closed)
             if name in _ALWAYS or (path not in self.asked and not self._keeps(rule, value)):
                 yield path
             elif name in elements:
@@ -183,7 +185,7 @@ def _other_lengths(body: Resource) -> Iterator[str]:
 
 def _texts(content: str, holder: Resource, prefix: str = "") -> Iterator[tuple[str, str]]:
     """The free texts of a record or of a part of it about what it says, with their paths."""
-    elements, in_words = _children(content), content in _IN_WORDS
+    elements, in_words = _children(content[:_LONGEST]), content in _IN_WORDS
     for name, value in holder.items():
         element = elements.get(name)
         if element is None or not (in_words or element.content):

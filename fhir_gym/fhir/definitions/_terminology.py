@@ -29,13 +29,15 @@ def bound_value_set(path: str) -> str | None:
     return _bindings().get(path)
 
 
-@cache
 def value_set(url: str) -> Mapping[str, tuple[str, ...]] | None:
     """Codes of a value set by code system, in its own order; None if it is unknown or its codes are not listed."""
-    by_system = _table().get(url.partition("|")[0])
-    if not isinstance(by_system, dict):
-        return None
-    return MappingProxyType({system: tuple(codes) for system, codes in by_system.items()})
+    name = url.partition("|")[0]
+    return _listed(name) if isinstance(_table().get(name), dict) else None  # what is asked for may be anything
+
+
+@cache
+def _listed(url: str) -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({system: tuple(codes) for system, codes in _table()[url].items()})
 
 
 @cache

@@ -21,7 +21,7 @@ __all__ = ["WRITERS", "Rows", "Writer", "normalise", "owner_key", "relative_refe
 _MAX_STRING = 768
 _MAX_NUMBER = 1e300
 _SHORT = 128
-"""Longest text of a reference that is worth remembering."""
+"""Longest text of a reference, an id or a name that is worth remembering."""
 
 
 class Rows:
@@ -50,12 +50,16 @@ class Rows:
 Writer = Callable[[Json, int, Rows], None]
 
 
-@lru_cache(maxsize=4096)
 def normalise(text: str) -> str:
     """What string searches compare: upper case, decomposed, without combining marks.
 
     Letters that are no base letter plus mark stay (``Ł``, ``ß``), as do apostrophes and hyphens.
     """
+    return _normalised(text) if len(text) <= _SHORT else _normalised.__wrapped__(text)
+
+
+@lru_cache(maxsize=4096)
+def _normalised(text: str) -> str:
     if text.isascii():
         return text.upper()
     # Character by character, because Python's own upper() would make "SS" of "ß".
@@ -63,9 +67,13 @@ def normalise(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFD", upper) if not unicodedata.combining(c))
 
 
-@lru_cache(maxsize=65536)
 def owner_key(resource_type: str, id: str) -> int:
     """The 63-bit hash that rows carry of the one resource theirs is about; 0 stands for none."""
+    return _owner_key(resource_type, id) if len(id) <= _SHORT else _owner_key.__wrapped__(resource_type, id)
+
+
+@lru_cache(maxsize=65536)
+def _owner_key(resource_type: str, id: str) -> int:
     return int.from_bytes(blake2b(f"{resource_type}/{id}".encode(), digest_size=8).digest(), "big") >> 1
 
 

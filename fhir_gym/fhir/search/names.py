@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 __all__ = ["Name", "parse_name", "split", "unescape"]
 
+_SHORT = 256
+"""Longest name that is worth remembering."""
+
 
 class Name(NamedTuple):
     """A parameter's name in a query.
@@ -22,9 +25,13 @@ class Name(NamedTuple):
     chain: str | None
 
 
-@lru_cache(maxsize=1024)
 def parse_name(text: str) -> Name:
     """Take ``actor:Practitioner.family:exact`` apart at the first ``:`` and ``.``."""
+    return _parsed(text) if len(text) <= _SHORT else _parsed.__wrapped__(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Name:
     head, dot, chain = text.partition(".")
     base, colon, modifier = head.partition(":")
     return Name(base, modifier if colon else None, chain if dot else None)
