@@ -36,6 +36,8 @@ def dispatch(ctx: Context, request: Request) -> Response:
         raise FhirError(405, "TRACE is not allowed", code="not-supported")
     if request.method not in _METHODS:
         raise unroutable(request, "/".join(segments), pairs)
+    if segments[0] in _TYPES:
+        return _on_type(ctx, request, segments, pairs)
     if segments[0] == "metadata":
         if request.method not in ("GET", "HEAD"):
             raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
@@ -47,9 +49,7 @@ def dispatch(ctx: Context, request: Request) -> Response:
         return operate(ctx, None, None, segments, request, pairs)
     if segments == ["_search"]:
         raise unroutable(request, "_search", pairs)
-    if segments[0] not in _TYPES:
-        raise unknown_type(segments[0])
-    return _on_type(ctx, request, segments, pairs)
+    raise unknown_type(segments[0])
 
 
 def _check_size(ctx: Context, request: Request) -> None:
@@ -133,6 +133,9 @@ def _type_level(ctx: Context, request: Request, kind: str, pairs: Pairs) -> Resp
 
 def _instance_level(ctx: Context, request: Request, kind: str, id: str, rest: list[str], pairs: Pairs) -> Response:
     method = request.method
+    if method in ("GET", "HEAD") and not rest:
+        ctx.doing("read", kind, id)
+        return read(ctx, kind, id, request, pairs)
     if rest and rest[0].startswith("$") and len(rest) == 1:
         return operate(ctx, kind, id, [kind, id, *rest], request, pairs)
     if method == "PUT":
@@ -146,9 +149,6 @@ def _instance_level(ctx: Context, request: Request, kind: str, id: str, rest: li
         return history(ctx, kind, id, pairs, path=request.path)
     if method == "POST" and not rest:
         return writes.create(ctx, kind, request)
-    if method in ("GET", "HEAD") and not rest:
-        ctx.doing("read", kind, id)
-        return read(ctx, kind, id, request, pairs)
     if method in ("GET", "HEAD") and len(rest) == 2 and rest[0] == "_history":
         ctx.doing("vread", kind, id)
         return vread(ctx, kind, id, rest[1], request, pairs)
