@@ -15,7 +15,7 @@ __all__ = ["Turns"]
 _CLIENTS = 4_096
 """Clients whose use is remembered; who was away longest is forgotten first."""
 
-_ROUNDS = 6
+_ROUNDS = 12
 """Rounds of the event loop in which a request that has come gets from its socket to here."""
 
 _HALF_LIFE = 10.0
