@@ -50,6 +50,8 @@ def commands() -> dict[str, list[str]]:
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """A page's blocks, in order, as one program in a process of its own: names carry over as a reader expects."""
     source = "\n\n".join(PYTHON.findall(page.read_text("utf-8")))
+    if "write_rollouts(" in source:
+        source = f"{source}\n\n{source}"  # who runs a page again finds what it wrote
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", source],
         cwd=tmp_path,
@@ -59,6 +61,9 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, f"{page_id(page)}:\n{done.stdout}\n{done.stderr}"
+    for path in tmp_path.glob("*.jsonl"):
+        lines = path.read_bytes().splitlines()
+        assert len(lines) == len(set(lines)), f"{page_id(page)} writes lines of {path.name} twice"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

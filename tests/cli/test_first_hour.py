@@ -94,6 +94,14 @@ WRONG_WORDS = (
     *("art sweep --tasks 3 --out new --shifts=nan%", "art sweep --out new --windows 12h --tasks 1", "art sweep"),
 )
 
+HOUR = (
+    *("version", "worlds list", "worlds info hospital-small", f"tasks list {CLINIC}", f"tasks show {CLINIC} 02a"),
+    *("demo --variations 1", "demo --variations 1", f"rollout {CLINIC} --tasks 01,02a --variations 0-1"),
+    *(f"rollout {CLINIC} --tasks 01,02a --variations 0-1 --resume", "report rollouts.jsonl --by task"),
+    *("dataset rollouts.jsonl --out train.jsonl", "dataset rollouts.jsonl --out train.jsonl"),
+    *("art generate --per-family 2 --out tasks.json", f"rollout {REASONING} --task-file tasks.json --out art.jsonl"),
+)
+
 
 def run(argv: str) -> None:
     with pytest.raises(SystemExit) as left:
@@ -199,3 +207,18 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     there = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, shell=True, env=there, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no repository to clone")
+def test_a_fresh_clone_does_what_readme_and_docs_say(tmp_path: Path) -> None:
+    clone = tmp_path / "fhir_gym"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    there = {**os.environ, "PYTHONPATH": str(clone)}
+    for argv in HOUR:
+        words = [sys.executable, "-m", "fhir_gym", *shlex.split(argv)]
+        done = subprocess.run(words, env=there, cwd=clone, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (argv, done.stderr)
+        assert "Traceback" not in done.stderr and "warning" not in done.stderr, (argv, done.stderr)
+    written = {path.name: len(path.read_bytes().splitlines()) for path in clone.glob("*.jsonl")}
+    assert written == {"rollouts.jsonl": 4, "train.jsonl": 4, "art.jsonl": 6}
