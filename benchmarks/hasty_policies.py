@@ -18,6 +18,7 @@ from typing import Any
 
 from fhir_gym import worlds
 from fhir_gym.fhir import World
+from fhir_gym.files import write_whole
 from fhir_gym.tasks import Task
 from fhir_gym.tasks.soundness import by_world
 from fhir_gym.tasks.soundness.arena import Arena, Policy
@@ -133,11 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _write(args: argparse.Namespace, shares: Shares) -> None:
     if args.out:
-        args.out.write_text(json.dumps(shares, indent=1) + "\n", encoding="utf-8")
-        args.out.with_suffix(".md").write_text(markdown(shares), encoding="utf-8")
+        write_whole(args.out, json.dumps(shares, indent=1) + "\n")
+        write_whole(args.out.with_suffix(".md"), markdown(shares))
         if args.before:
             before = json.loads(args.before.read_text(encoding="utf-8"))
-            args.out.with_suffix(".diff.md").write_text(compared(before, shares), encoding="utf-8")
+            write_whole(args.out.with_suffix(".diff.md"), compared(before, shares))
 
 
 if __name__ == "__main__":

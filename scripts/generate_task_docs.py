@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fhir_gym.files import write_whole
 from fhir_gym.tasks import Task, get_task, packs, task_keys
 from fhir_gym.tasks.sections import sections, summary
 
@@ -84,8 +85,7 @@ def main() -> int:
             continue
         stale.append(path)
         if not check:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_whole(path, text)
     for path in stale:
         print(f"{'not current' if check else 'written'}: {path}")
     return int(check and bool(stale))

@@ -21,6 +21,7 @@ from fhir_gym.types import Json
 
 __all__ = ["Provider", "Sampling", "read_completion"]
 
+_CONNECTING = 20.0  # seconds until an address counts as one where nobody is
 _PATIENCE = 60.0  # seconds: the longest wait between two attempts
 _PASSING = frozenset({408, 409, 425, 429})
 """Statuses that may be others the next time; all from 500 on too."""
@@ -169,7 +170,7 @@ class Provider:
             self._client = openai.AsyncOpenAI(
                 base_url=self.base_url,
                 api_key=self._key,
-                timeout=self._timeout,
+                timeout=openai.Timeout(self._timeout, connect=min(self._timeout, _CONNECTING)),
                 max_retries=0,
                 http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
             )
@@ -181,8 +182,13 @@ class Provider:
         client = self._opened()
         try:
             # Not `chat.completions.create`: walking through messages and tools, it takes longer than all the rest.
-            return read_completion(await client.post("/chat/completions", cast_to=bytes, body=request))
-        except openai.APITimeoutError:
+            body = await client.post("/chat/completions", cast_to=bytes, body=request)
+            if not self._answered and body.lstrip().startswith(b"<"):
+                raise EndpointError(f"{self._shown} is no endpoint: it answered with a page in place of JSON")
+            return read_completion(body)
+        except openai.APITimeoutError as error:
+            if not self._answered and _nobody_listens(error):
+                raise EndpointError(f"nothing answers at {self._shown}: is the address right?") from error
             raise _PassingError(f"no answer within {self._timeout:g} seconds") from None
         except openai.APIStatusError as error:
             if _is_about_the_answer(said := _said(error.body)):
@@ -325,10 +331,10 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _nobody_listens(cause: BaseException) -> bool:
-    """Whether a connection was refused or its host is unknown, however the transports have wrapped that."""
+    """Whether nobody took a connection, or its host is unknown, however the transports have wrapped that."""
     seen: BaseException | None = cause
     while seen is not None:
-        if type(seen).__name__ == "ConnectError" or isinstance(seen, ConnectionRefusedError):
+        if type(seen).__name__ in ("ConnectError", "ConnectTimeout") or isinstance(seen, ConnectionRefusedError):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

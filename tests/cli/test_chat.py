@@ -7,9 +7,12 @@ import pytest
 
 pytest.importorskip("openai")
 
+from starlette.responses import HTMLResponse
+
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import read_rollouts
 from fhir_gym.testing import ChatServer, GoldOverChat
+from tests.worlds.serving import served
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 
@@ -48,6 +51,33 @@ def test_a_run_stops_at_its_budget_and_goes_on(cli: Any, hospital: World) -> Non
     rollouts = list(read_rollouts("r.jsonl"))
     assert len(rollouts) == 6 and all(rollout.success for rollout in rollouts)
     assert {rollout.opening.protocol for rollout in rollouts if rollout.opening} == {"tools"}
+
+
+def test_a_run_without_a_verdict_says_why_and_fails(cli: Any) -> None:
+    with ChatServer(["GET /Patient?_count=1", "FINISH([])"], faults=[None, "500", None, None, None, "500"]) as server:
+        line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=scripted", "--set", f"base_url={server.base_url}"]
+        line += ["--set", "retries=0", "--tasks", "01", "--variations", "0", "--out", "r.jsonl"]
+        failed, done = cli(*line), cli(*line, "--resume")
+        before = Path("r.jsonl").read_bytes()
+        again = cli(*line, "--overwrite")
+    assert (failed.code, failed.err.count("\n")) == (1, 1)
+    assert "no episode came to a verdict: 127.0.0.1 failed 1 times: HTTP 500" in failed.err
+    assert done.code == 0
+    assert again.code == 1 and "HTTP 500" in again.err
+    assert Path("r.jsonl").read_bytes() == before
+
+
+def test_a_page_in_place_of_a_model_ends_the_run_at_once(cli: Any) -> None:
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        await HTMLResponse("<html>hello</html>")(scope, receive, send)
+
+    with served(page) as url:
+        outcome = cli(
+            "rollout", ENV_ID, "--agent", "chat", "--set", "model=m", "--set", f"base_url={url}", "--tasks", "01"
+        )
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert "answered with a page" in outcome.err
+    assert not list(Path().iterdir())
 
 
 def test_episodes_without_verdict_are_told_and_done_again(cli: Any) -> None:

@@ -229,6 +229,16 @@ def test_a_file_is_replaced_only_by_another_run(cli: Cli, tmp_path: Path) -> Non
     assert [(one.task.key, one.task.variation) for one in read_rollouts(out)] == [("02a", 5)]
 
 
+def test_a_run_that_no_server_serves_writes_nothing(cli: Cli, hospital: World, tmp_path: Path) -> None:
+    out = tmp_path / "rollouts.jsonl"
+    with served(create_app(hospital)) as url:
+        pass
+    outcome = cli("rollout", ENV, "--agent", "idle", "--fhir-server", url, "--out", out)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "does not answer" in outcome.err
+    assert not out.exists()
+
+
 def test_failures_are_left_out_of_a_dataset(cli: Cli, tmp_path: Path) -> None:
     out, train = tmp_path / "rollouts.jsonl", tmp_path / "train.jsonl"
     cli("rollout", ENV, "--agent", "idle", "--tasks", "02b", "--variations", 0, "--out", out)
