@@ -24,6 +24,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import Row, Store, World, stored
+from fhir_gym.fhir.store.connections import unreadable
 from fhir_gym.fhir.store.stamping import stamp
 from fhir_gym.fhir.store.store import Allowance, Mark
 from fhir_gym.fhir.urls import decode_query, search_query
@@ -105,7 +106,7 @@ class Session:
         try:
             self.store = Store(world.connections, first_rid=manifest.total + 1)
         except sqlite3.Error as error:
-            raise WorldError(f"the world {world.path} cannot be opened: {error}") from error
+            raise unreadable(world.path, error, state="cannot be opened") from error
         self._sequence = Sequence(manifest.next_id, now or manifest.now, seed=manifest.content_hash)
         self._searches: OrderedDict[str, Any] = OrderedDict()
         self._bare = self.checkpoint()
@@ -142,7 +143,7 @@ class Session:
         except (sqlite3.Error, OverflowError) as error:
             refused = refusal(error)
             if refused is None:
-                raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
+                raise unreadable(self.world.path, error) from error
             response = _failure(refused)
         return self._finish(ctx, request, response, indent=indent)
 
@@ -290,7 +291,7 @@ class Session:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise WorldError(f"the world {self.world.path} cannot be read: {error}") from error
+            raise unreadable(self.world.path, error) from error
 
     def _context(self, request: Request) -> Context:
         host = request.headers.get("host")

@@ -8,10 +8,11 @@ from pathlib import Path
 from urllib.parse import quote
 from weakref import finalize
 
+from fhir_gym.errors import WorldError
 from fhir_gym.fhir.store.examination import Examination
 from fhir_gym.fhir.store.schema import overlay_script
 
-__all__ = ["Connections", "connect"]
+__all__ = ["Connections", "connect", "unreadable"]
 
 _MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
 _MOST_BYTES = 64 * 1024 * 1024  # of a row: a file that says it holds a larger one is not believed
@@ -41,6 +42,12 @@ def connect(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def unreadable(path: Path, error: Exception, *, state: str = "cannot be read") -> WorldError:
+    """What SQLite says of a world file, in one line: it may quote what is in the file."""
+    said = "".join(char if char.isprintable() else "?" for char in str(error)[:300])
+    return WorldError(f"the world {path} {state}: {said}")
 
 
 class Connections:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import index
-from fhir_gym.fhir.store.connections import connect
+from fhir_gym.fhir.store.connections import connect, unreadable
 from fhir_gym.fhir.store.manifest import Manifest
 from fhir_gym.fhir.store.schema import (
     APPLICATION_ID,
@@ -63,8 +63,8 @@ def read_manifest(path: Path) -> Manifest:
                 raise WorldError(f"the world {path} is damaged: its manifest is not one text")
             manifest = Manifest.model_validate_json(bodies[0])
             _check_numbers(path, db, manifest.total)
-    except sqlite3.Error as error:
-        raise WorldError(f"the world {path} is damaged: {error}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter from messages that quote the file
+        raise unreadable(path, error, state="is damaged") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fhir_gym.errors import WorldError
-from fhir_gym.fhir.store.connections import Connections, connect
+from fhir_gym.fhir.store.connections import Connections, connect, unreadable
 from fhir_gym.fhir.store.examination import Examination
 from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.opening import read_manifest
@@ -95,8 +95,8 @@ class World:
         query = "SELECT 1 FROM main.resource WHERE type = ? AND id = ?"
         try:
             return self._reader.store.db.execute(query, (resource_type, id)).fetchone() is not None
-        except sqlite3.DatabaseError as error:
-            raise WorldError(f"the world {self.path} cannot be read: {error}") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise unreadable(self.path, error) from error
 
     def sample(self, resource_type: str, most: int) -> list[tuple[str, int]]:
         """Id and time of last update, in milliseconds, of a few resources of a type; quick on a world of any size.
@@ -164,8 +164,8 @@ class World:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            raise WorldError(f"the world {self.path} cannot be read: {error}") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise unreadable(self.path, error) from error
 
     def __enter__(self) -> Self:
         """For `with World.open(path) as world`."""
