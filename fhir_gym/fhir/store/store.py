@@ -54,7 +54,8 @@ _REPLACE = (
 )
 _FIND = {db: f"SELECT {_COLUMNS} FROM {db}.resource WHERE type = ? AND id = ?" for db in ("main", "overlay")}
 _KNOWN = """
-SELECT r.type, r.id, r.rid, min(CAST(r.version AS INTEGER), 999999999) FROM json_each(?) t CROSS JOIN json_each(t.value) i
+SELECT r.type, r.id, r.rid, min(CAST(r.version AS INTEGER), 999999999)
+FROM json_each(?) t CROSS JOIN json_each(t.value) i
 CROSS JOIN {db}.resource r ON r.type = t.key AND r.id = i.value
 """
 _CLOSED = sqlite3.connect(":memory:", check_same_thread=False)
