@@ -188,6 +188,7 @@ def test_a_large_answer_arrives_whole(busy: str) -> None:
 # many at once
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_another_clients_heavy_requests(busy: str) -> None:
     """Batches from four connections at once; beside them one client reads."""
     patient = httpx.get(f"{busy}/Patient?_count=1").json()["entry"][0]["resource"]["id"]
