@@ -6,7 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -263,7 +263,7 @@ class Task(ABC, Generic[P]):
             split=split_of(k),
             phrasing=used,
             params=params,
-            prompt=self.prompt(params, world, used),
+            prompt=drawn.prompts.get(used) or drawn.prompts.setdefault(used, self.prompt(params, world, used)),
             setup=drawn.setup,
             next_id=drawn.next_id,
             _target=target,
@@ -288,12 +288,13 @@ class Task(ABC, Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """What a variation's number decides; the prompt also depends on the phrasing."""
+    """What a variation's number decides, and its prompts by phrasing, as far as they were asked for."""
 
     params: Any
     phrasing: int
     setup: tuple[Resource, ...]
     next_id: int
+    prompts: dict[int, str] = field(default_factory=dict)
 
 
 class _Recent:
