@@ -169,7 +169,7 @@ def review(
 def sweep(
     out: Annotated[Path, typer.Option(help="File to write, one JSON line an episode.")] = Path("sweep.jsonl"),
     world: WorldOption = "cohort-mini",
-    agent: Annotated[str, typer.Option(help="chat, gold, idle, local, random or scripted.")] = "gold",
+    agent: Annotated[str, typer.Option(help="As for `rollout`: a name, or module:Class.")] = "gold",
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="A setting of the agent; may be repeated.")
     ] = None,

@@ -30,6 +30,7 @@ def test_help_names_every_command(cli: Cli) -> None:
 
 def test_version(cli: Cli) -> None:
     assert cli("version").out.startswith("fhir-gym 0.")
+    assert cli("--version") == cli("version")
 
 
 def test_worlds_list_and_info(cli: Cli) -> None:
