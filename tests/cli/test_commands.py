@@ -161,6 +161,7 @@ def test_tasks_check_takes_numbers_of_variations(cli: Cli) -> None:
         assert cli("tasks", "check", ENV, "--tasks", "04a", "--variations", wrong).code == code, wrong
 
 
+@pytest.mark.slow
 def test_tasks_probe_says_what_leaks(cli: Cli) -> None:
     few = ("tasks", "probe", ENV, "--tasks", "02a", "--train", 20, "--test", 20)
     report = json.loads(cli(*few, "--json").out)

@@ -119,7 +119,7 @@ def test_wrong_sheets_are_clear_errors(rows: tuple[Entry, ...], report: AuditRep
     path = tmp_path / "sheet.csv"
     cases = [
         (fill(rows, tmp_path / "a.csv", {0: ("acept", "")}), "did you mean 'accept'"),
-        (edited(rows, tmp_path / "b.csv", ",verdict,", ",verdikt,"), "did you mean 'verdikt'"),
+        (edited(rows, tmp_path / "b.csv", ",verdict,", ",verdikt,"), "it has no column 'verdict'"),
         (edited(rows, tmp_path / "c.csv", f",{rows[1].task.case.id},", f",{rows[0].task.case.id},"), "is there twice"),
         (edited(rows, tmp_path / "d.csv", ",sample,", ",because,"), "not doubtful or sample"),
         (tmp_path / "missing.csv", "No such file"),

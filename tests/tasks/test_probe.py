@@ -118,6 +118,7 @@ LEAKS: dict[str, Choose] = {
 }
 
 
+@pytest.mark.slow
 def test_targets_by_lot_are_not_found() -> None:
     train, test = halves()
     for within in (False, True):

@@ -118,6 +118,7 @@ def test_resumes_after_a_kill(hospital: World, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["w.sqlite"]
 
 
+@pytest.mark.slow
 def test_begins_a_type_again_when_the_server_forgot_the_search(hospital: World, tmp_path: Path) -> None:
     out, journal = tmp_path / "w.sqlite", tmp_path / ".w.sqlite.spool" / "journal.jsonl"
     with served(Watched(create_app(hospital), delay=0.003)) as url:

@@ -46,9 +46,9 @@ def test_the_pack() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_sound_on_a_world_of_two_patients(key: str, tiny_world: World) -> None:
-    report = check_task(get_task(PACK, key), tiny_world, range(4))
+    report = check_task(get_task(PACK, key), tiny_world, [0])
     assert not report.failures
-    assert report.tallies["gold"].passed == 4
+    assert report.tallies["gold"].passed == 1
 
 
 @pytest.mark.parametrize("key", KEYS)
