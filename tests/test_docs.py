@@ -46,6 +46,7 @@ def commands() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text("utf-8"))], ids=page_id)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """A page's blocks, in order, as one program in a process of its own: names carry over as a reader expects."""

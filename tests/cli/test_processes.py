@@ -60,7 +60,7 @@ def test_serve_answers_keeps_writes_and_ends_by_ctrl_c() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_keeps_what_was_done(tmp_path: Path, workers: int) -> None:
     out = tmp_path / "rollouts.jsonl"
     argv = ("rollout", ENV, "--variations", "0-999", "--out", out, "--workers", workers)

@@ -49,6 +49,7 @@ def output(process: subprocess.Popen[str]) -> str:
     return out
 
 
+@pytest.mark.slow
 def test_same_bytes_whatever_the_surroundings(tmp_path: Path) -> None:
     surroundings = [
         {"PYTHONHASHSEED": "1", "TZ": "America/Los_Angeles", "LC_ALL": "C", "PYTHONUTF8": "0"},
@@ -68,6 +69,7 @@ def test_the_content_is_pinned(hospital: World) -> None:
     assert current == pinned, "other bytes come out of the same seed: count hospital.VERSION up and pin the new hash"
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_build_once(tmp_path: Path) -> None:
     processes = [start(_SLOW, tmp_path) for _ in range(3)]
     outputs = [output(process) for process in processes]

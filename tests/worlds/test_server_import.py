@@ -104,6 +104,7 @@ def _kill_after(url: str, out: Path, size: int, bytes_there: int) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_resumes_after_a_kill(hospital: World, tmp_path: Path) -> None:
     out = tmp_path / "w.sqlite"
     app = Watched(create_app(hospital), delay=0.003)

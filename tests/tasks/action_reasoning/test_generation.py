@@ -148,6 +148,7 @@ def test_another_seed_gives_another_set(cases: tuple[Case, ...], mini: World) ->
     assert not {(c.eval_MRN, c.instruction) for c in other} <= {(c.eval_MRN, c.instruction) for c in cases}
 
 
+@pytest.mark.slow
 def test_the_same_bytes_in_any_process(cases: tuple[Case, ...], tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[3]
     program = (

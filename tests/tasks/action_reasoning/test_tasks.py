@@ -165,6 +165,7 @@ with worlds.load("cohort-mini") as world:
 """
 
 
+@pytest.mark.slow
 def test_the_same_bytes_in_any_process() -> None:
     root = Path(__file__).resolve().parents[3]
     outputs = []
