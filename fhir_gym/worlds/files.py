@@ -23,7 +23,7 @@ Format = Literal["ndjson", "bundles"]
 _ENDINGS: dict[str, Format] = {".ndjson": "ndjson", ".json": "bundles"}
 _BUNDLE = re.compile(rb'"resourceType"\s*:\s*"Bundle"')
 _DOCUMENT_BYTES = 128 * 1024 * 1024
-_MOST_RATIO = 250  # of a gzipped file to its packed size; resources come to 10 to 50
+_MOST_RATIO = 100  # of a gzipped file to its packed size; resources come to 10 to 50
 _UNPACKED_BYTES = 16 * 1024 * 1024  # so much any gzipped file may hold, however small
 
 
@@ -44,6 +44,9 @@ class Record:
 
 class _BombError(Exception):
     """A gzipped file unpacks to far more than files of resources do."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"it unpacks to more than {most:,} bytes; files of resources unpack to far less")
 
 
 def format_of(source: Path) -> Format:
@@ -114,24 +117,32 @@ def lines(path: Path, shown: str) -> Iterator[Record]:
 
 def document(path: Path, shown: str) -> Record:
     """The whole file as one JSON document."""
+    bomb = _most_unpacked(path)
     try:
         with _open(path) as file:
-            text = file.read(_DOCUMENT_BYTES + 1)
+            text = file.read(_DOCUMENT_BYTES + 1 if bomb is None else min(_DOCUMENT_BYTES, bomb) + 1)
     except (OSError, EOFError, zlib.error) as error:
         return Record(shown, problem=f"cannot be read: {error}")
+    if bomb is not None and len(text) > bomb:
+        return Record(shown, problem=f"cannot be read: {_BombError(bomb)}")
     if len(text) > _DOCUMENT_BYTES:
         return Record(shown, problem=f"longer than the {_DOCUMENT_BYTES:,} bytes a Bundle may have; use NDJSON")
     return _parse(shown, text)
 
 
+def _most_unpacked(path: Path) -> int | None:
+    """How many bytes a gzipped file may hold; None if it is not gzipped."""
+    return max(_UNPACKED_BYTES, _MOST_RATIO * path.stat().st_size) if path.name.endswith(".gz") else None
+
+
 def _bounded(path: Path, file: IO[bytes]) -> Iterator[bytes | None]:
     """The lines of a file; None for one that is too long, of which no more than that is kept in memory."""
-    most = max(_UNPACKED_BYTES, _MOST_RATIO * path.stat().st_size) if path.name.endswith(".gz") else None
+    most = _most_unpacked(path)
     unpacked, too_long = 0, False
     while part := file.readline(MOST_BODY_BYTES + 1):
         unpacked += len(part)
         if most is not None and unpacked > most:
-            raise _BombError(f"it unpacks to more than {most:,} bytes, {_MOST_RATIO} times its size")
+            raise _BombError(most)
         ended = part.endswith(b"\n")
         if not ended and len(part) > MOST_BODY_BYTES:
             too_long = True

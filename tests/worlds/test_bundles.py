@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,13 @@ def test_a_document_too_long_is_a_problem(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"[" + b" " * 5000))
     with pytest.raises(WorldError, match=r"x\.json\.gz: longer than the 1,000 bytes a Bundle may have"):
         worlds.import_bundles(tmp_path)
+
+
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"[" + b" " * 100_000_000))
+    tracemalloc.start()
+    with pytest.raises(WorldError, match=r"x\.json\.gz: cannot be read: it unpacks to more than"):
+        worlds.import_bundles(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * 1024 * 1024
