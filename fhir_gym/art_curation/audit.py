@@ -1,4 +1,4 @@
-"""Audit a set of tasks: derive each task again from the world, then reject it or keep it with a confidence."""
+"""Audit tasks: derive each answer again from the world, then reject the task or keep it with a confidence score."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from fhir_gym.types import Json
 Kind = Literal["plan", "disagrees", "ambiguous", "text", "duplicate"]
 """Reasons for rejecting a task.
 
-`plan`: the specification is invalid. `disagrees`: the world gives another answer. `ambiguous`: the rules do not
-determine the answer. `text`: the prompt lacks a fact or states a false one. `duplicate`: an earlier task asks the same
-question.
+`plan`: the specification is invalid. `disagrees`: the world gives another answer. `ambiguous`: the rules in the prompt
+do not determine the answer. `text`: the prompt lacks a fact or states a false fact. `duplicate`: an earlier task asks
+the same question.
 """
 
 
@@ -45,10 +45,10 @@ class Audited:
 
     Attributes:
         case: The task.
-        plan: Its specification; inferred for an external case.
-        found: Result of the second derivation.
-        signals: What a reviewer should check.
-        confidence: From 0 to 1.
+        plan: Specification of the task; inferred from the text if the task is an external case.
+        found: Result of deriving the answer again.
+        signals: Warning signs that a reviewer should check.
+        confidence: Confidence from 0 to 1 that the task is sound.
     """
 
     case: ReasoningCase
@@ -64,13 +64,13 @@ class Audited:
 
     @property
     def stratum(self) -> str:
-        """Stratum for sampling: kind of task and test; for conditional tasks, kind and category."""
+        """Sampling stratum: the kind of task with its laboratory test or, for conditional tasks, its category."""
         return f"{self.plan.family} {self.case.ground_truth.value_category or self.plan.lab}"
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A rejected task with all problems found."""
+    """A rejected task and its problems."""
 
     case: ReasoningCase
     reasons: tuple[Reason, ...]
@@ -94,17 +94,17 @@ class AuditReport:
         return tuple(one for one in self.kept if one.doubtful)
 
     def reasons(self) -> dict[str, int]:
-        """Return the number of rejected tasks by reason; a task may count for several reasons."""
+        """Return the number of rejected tasks for each reason; a task with several reasons counts for each."""
         counts = Counter(kind for one in self.dropped for kind in {reason.kind for reason in one.reasons})
         return dict(sorted(counts.items()))
 
     def signals(self) -> dict[str, int]:
-        """Return the number of kept tasks by signal, most frequent first."""
+        """Return the number of kept tasks for each signal, most frequent signal first."""
         counts = Counter(signal.name for one in self.kept for signal in one.signals)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def plain(self) -> dict[str, Json]:
-        """Return the report as plain data."""
+        """Return the report as JSON data."""
         return {
             "tasks": len(self.kept) + len(self.dropped),
             "kept": len(self.kept),
@@ -122,16 +122,17 @@ class AuditReport:
 def audit_cases(cases: Sequence[ReasoningCase], source: World | Path, *, now: datetime | None = None) -> AuditReport:
     """Check tasks against their world.
 
-    The second derivation uses plain Python and decimal arithmetic on exported resources. It shares no code with the
-    search, mining and derivation that made the tasks.
+    The audit derives every answer again, in plain Python and decimal arithmetic, from exported resources. It shares no
+    code with the search, mining and derivation that made the tasks.
 
     Args:
-        cases: The tasks. The audit of external cases covers the results and the case's own limits, but not the wording.
-        source: The world, or a folder with its resources as NDJSON.
-        now: Current time for a folder; a world contains its current time.
+        cases: The tasks. For external cases, the audit checks the answer against the limits that the case itself
+            states; it does not check the wording.
+        source: The world, or a folder that contains the world's resources as NDJSON.
+        now: Current time; required if `source` is a folder, ignored if it is a world.
 
     Raises:
-        FhirGymError: The current time is missing.
+        FhirGymError: `source` is a folder and `now` is missing.
         WorldError: The source is not readable.
     """
     if isinstance(source, World):
@@ -158,8 +159,8 @@ def for_review(report: AuditReport, *, sample: int = 60, seed: int = 0) -> tuple
 
     Args:
         report: The audit.
-        sample: Size of the sample, spread evenly over the strata.
-        seed: Seed of the sample.
+        sample: Number of sampled tasks, spread evenly over the strata.
+        seed: Seed for choosing the sample.
 
     Returns:
         Tasks in the report's order, each with the reason for its review: ``doubtful`` or ``sample``.
@@ -221,12 +222,12 @@ class _Seen:
         self._asked: dict[tuple[object, ...], str] = {}
 
     def add(self, case: ReasoningCase, plan: CaseSpec) -> None:
-        """Record a task."""
+        """Remember the questions of a task."""
         for key in self._keys(case, plan):
             self._asked[key] = case.id
 
     def reasons(self, case: ReasoningCase, plan: CaseSpec) -> Iterator[Reason]:
-        """Yield why a task is a duplicate."""
+        """Yield each reason why a task is a duplicate."""
         for key in self._keys(case, plan):
             if key in self._asked:
                 yield Reason("duplicate", f"{self._asked[key]} has the same {key[0]}")

@@ -1,4 +1,4 @@
-"""Count a set of tasks by scenario, test, category and sex."""
+"""Count tasks by scenario, laboratory test, category and sex."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("group", "", "retrieval", "aggregation", "conditional", "order due", 
 
 
 def balance(cases: Sequence[ReasoningCase]) -> dict[str, Json]:
-    """Count tasks by group and name, kind, and whether an order is due."""
+    """Count tasks by kind and by whether an order is due, separately for each scenario, test, category and sex."""
     found: dict[str, dict[str, Counter[str]]] = {"all": {"": Counter()}}
     found |= {group: {} for group in ("scenario", "lab", "category", "sex")}
     found["lab"] = {lab: Counter() for lab in LABS}

@@ -1,4 +1,4 @@
-"""Confidence that a task is sound: 1 minus the sum of the weights of its signals."""
+"""Estimate the confidence that a task is sound: 1 minus the weights of the task's signals (warning signs)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fhir_gym.art_curation.exported import ExportedResult
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec
 
 REVIEW_BELOW = 0.6
-"""Tasks with at most this confidence need human review."""
+"""Tasks whose confidence is at most this number need human review."""
 
 WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         "made by others": 0.20,
     }
 )
-"""Weight of each signal."""
+"""How much each signal lowers the confidence."""
 
 _USUAL = frozenset({"final", "corrected", "amended"})
 _NEAR_EDGE = timedelta(minutes=5)
@@ -48,19 +48,24 @@ _FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Something a reviewer should check: a key of `WEIGHTS`, and details for this task."""
+    """A warning sign that a reviewer should check.
+
+    Attributes:
+        name: A key of `WEIGHTS`.
+        note: Details about this task.
+    """
 
     name: str
     note: str
 
     @property
     def weight(self) -> float:
-        """Weight of the signal."""
+        """How much the signal lowers the confidence."""
         return WEIGHTS[self.name]
 
 
 def confidence(found: tuple[Signal, ...]) -> float:
-    """Return 1 minus the sum of the weights, at least 0, rounded to two decimals."""
+    """Return 1 minus the sum of the signals' weights, but at least 0."""
     taken = sum(Decimal(str(one.weight)) for one in found)
     return float(max(Decimal(0), 1 - taken))
 
@@ -72,10 +77,10 @@ def signals(
 
     Args:
         plan: Specification of the case.
-        found: Result of the second derivation.
+        found: Result of deriving the answer again.
         now: Current time.
         reworded: Whether the instruction differs from its template.
-        own: Whether the case contains its specification; external cases do not.
+        own: Whether the case contains its specification (external cases do not).
     """
     first: dict[str, Signal] = {}
     for parts in (_of_value(plan, found), _of_time(found, now), _of_record(found), _of_person(plan, found, now)):

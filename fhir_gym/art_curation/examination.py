@@ -1,6 +1,6 @@
-"""Derive the ground truth of one task a second time, from an export, and check whether the rules determine it.
+"""Derive the ground truth of one task again, from an export, and check whether the rules determine the answer.
 
-This module reads only the tables of the task pack (tests, ranges, orders), not the code that makes tasks.
+From the task pack, this module uses only the tables of tests, ranges and orders, not the code that makes tasks.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _LIMITS = ("low", "high", "critically_low", "critically_high")
 
 
 class ExaminationError(Exception):
-    """A task that cannot be checked against the export."""
+    """The export lacks the data to check a task."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """Result of the second derivation.
+    """Result of deriving a task's answer again.
 
     Attributes:
         person: The patient.
-        age: Age in full years at the current time; None without a full birth date.
-        reading: Results in the time window.
+        age: Age in full years at the current time; None if the full birth date is unknown.
+        reading: The patient's results of the test, classified by the time window.
         used: Results that determine the value, oldest first.
         exact: The value before rounding; None if no result counts.
-        value: The value; None if no result counts.
+        value: The latest result or the rounded mean; None if no result counts.
         row: The patient's reference range; None if the task has no range.
-        limits: Limits of the range, shifted as specified.
+        limits: Limits of the range after the shift that the specification requires.
         truth: Expected ground truth.
         sol: Correct answer.
         doubts: Reasons why the rules do not determine the answer.
@@ -76,7 +76,7 @@ def examine(case: ReasoningCase, plan: CaseSpec, extract: Extract) -> Examinatio
     """Derive the ground truth of a task from an export.
 
     Raises:
-        ExaminationError: The patient does not exist, or no range applies.
+        ExaminationError: The record number does not identify one patient, or not exactly one range applies.
     """
     person = _person(case.eval_MRN, extract)
     today = extract.now.astimezone(UTC).date()
@@ -109,7 +109,7 @@ def examine(case: ReasoningCase, plan: CaseSpec, extract: Extract) -> Examinatio
 
 
 def disagreements(case: ReasoningCase, found: Examination) -> Iterator[str]:
-    """Yield the differences between the stated and the derived ground truth and answer."""
+    """Yield the differences between the task's stated ground truth and answer and the derived ones."""
     for name, right in found.truth.items():
         said = getattr(case.ground_truth, name)
         if not _same(name, said, right):
@@ -122,12 +122,12 @@ def disagreements(case: ReasoningCase, found: Examination) -> Iterator[str]:
 
 
 def plan_faults(plan: CaseSpec, now: datetime, *, own: bool) -> Iterator[str]:
-    """Yield the errors of a specification; a task with such an error is not examined further.
+    """Yield the errors of a specification; the audit examines a task only if there are none.
 
     Args:
         plan: The specification.
         now: Current time.
-        own: Whether the case contains its specification; its order must then be in the catalogue.
+        own: Whether the case contains its specification; if so, its order must be in the catalogue.
     """
     if plan.lab not in LABS:
         yield f"unknown test {plan.lab!r}"
@@ -155,7 +155,7 @@ def plan_faults(plan: CaseSpec, now: datetime, *, own: bool) -> Iterator[str]:
 def _moment_faults(text: str, now: datetime) -> Iterator[str]:
     try:
         found = moment(text)
-    except (ValueError, OverflowError):  # OverflowError: year 1 or 9999 in another time zone
+    except (ValueError, OverflowError):  # converting year 1 or 9999 to UTC may overflow
         yield f"{text!r} is not an instant"
         return
     if found > now:
@@ -174,7 +174,7 @@ def _text_faults(plan: CaseSpec) -> Iterator[str]:
 
 
 def moment(text: str) -> datetime:
-    """Parse an instant as UTC; raise `ValueError` for other text."""
+    """Parse an instant and convert it to UTC; raise `ValueError` for other text."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
@@ -193,7 +193,7 @@ def _order_faults(plan: CaseSpec) -> Iterator[str]:
 
 def _person(number: str, extract: Extract) -> ExportedPatient:
     holders = extract.holders.get(number, ())
-    if holders != (number,):  # the context states that the patient id is the record number
+    if holders != (number,):  # the prompt says that the record number is the patient's id
         raise ExaminationError(f"the record number {number} belongs to {', '.join(holders) or 'no patient'}")
     return extract.people[number]
 
@@ -211,7 +211,7 @@ def _range(lab: str, sex: str | None, age: int | None) -> ReferenceRange:
 
 
 def _limits(row: ReferenceRange, shift: float) -> dict[str, Decimal]:
-    """Return the limits, shifted by a relative amount."""
+    """Return the limits of a range, each increased by the share `shift`."""
     found = {name: Decimal(str(getattr(row, name))) for name in _LIMITS}
     if not shift:
         return found
@@ -220,14 +220,14 @@ def _limits(row: ReferenceRange, shift: float) -> dict[str, Decimal]:
 
 
 def _thresholds(case: ReasoningCase) -> dict[str, Decimal]:
-    """Return the limits given by an external case."""
+    """Return the limits that an external case states."""
     truth = case.ground_truth
     named = {"low": truth.threshold_low, "high": truth.threshold_high}
     return {name: Decimal(str(limit)) for name, limit in named.items() if limit is not None}
 
 
 def _is_said(name: str, truth: GroundTruth) -> bool:
-    """Return whether a field of an external case must match: it may be omitted or depend on the case's own ranges."""
+    """Return whether to compare a field of an external case: not if it is omitted or depends on the case's ranges."""
     return name == "value" or (name not in _THEIR_OWN and getattr(truth, name) is not None)
 
 

@@ -24,17 +24,17 @@ _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/.*)?\Z
 
 @dataclass(frozen=True, slots=True)
 class ExportedResult:
-    """One Observation of one test.
+    """One Observation of a laboratory test.
 
     Attributes:
         id: Id of the Observation.
         order: Position among all Observations of the export.
         status: Status; empty if missing.
         text: ``effectiveDateTime`` as stored; empty if missing.
-        taken: `text` as an instant; None for a date, a period or a missing value.
-        issued: Time of the result; `taken` if missing.
+        taken: `text` as an instant; None if `text` is a date or empty.
+        issued: Time when the result was issued; `taken` if that time is missing.
         value: Value as stored; None if missing.
-        exact: Whether the value has no comparator such as "<".
+        exact: Whether the value is stored without a comparator such as "<".
         unit: Unit; empty if missing.
     """
 
@@ -68,7 +68,7 @@ class ExportedPatient:
     birth: str | None
 
     def age(self, today: date) -> int | None:
-        """Return the age in full years on a day; None without a full birth date."""
+        """Return the age in full years on a day; None if the full birth date is unknown."""
         try:
             born = date.fromisoformat(self.birth or "")
         except ValueError:
@@ -76,19 +76,19 @@ class ExportedPatient:
         return today.year - born.year - ((today.month, today.day) < (born.month, born.day))
 
     def days_to_birthday(self, today: date) -> int | None:
-        """Return the number of days to the nearest birthday, before or after a day."""
+        """Return the number of days between a day and the nearest birthday before or after it."""
         try:
             born = date.fromisoformat(self.birth or "")
         except ValueError:
             return None
-        # An error of one day in leap years does not matter: the result only tells whether a birthday is near.
+        # An error of one day in leap years does not matter: callers only ask whether a birthday is near.
         apart = abs(born.replace(year=2000).timetuple().tm_yday - today.replace(year=2000).timetuple().tm_yday)
         return min(apart, 366 - apart)
 
 
 @dataclass(frozen=True)
 class Extract:
-    """The part of an export that an audit needs.
+    """The patients and results of an export that an audit needs.
 
     Attributes:
         now: Current time.
@@ -108,12 +108,12 @@ class Extract:
 
 
 def extract(source: World | Path, labs: Collection[str], numbers: Collection[str], *, now: datetime) -> Extract:
-    """Read all patients, and the results of some tests and patients.
+    """Read all patients, and the results of some tests for some patients.
 
     Args:
-        source: A world, or a folder of NDJSON files (searched recursively).
-        labs: Names of the tests.
-        numbers: Record numbers of the patients.
+        source: A world, or a folder that contains NDJSON files, also in subfolders.
+        labs: Names of the tests to read.
+        numbers: Record numbers of the patients for whom to read results.
         now: Current time.
 
     Raises:
@@ -140,7 +140,7 @@ def extract(source: World | Path, labs: Collection[str], numbers: Collection[str
 
 
 def _resources(source: World | Path, kind: str, named: re.Pattern[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the resources of a type, skipping lines without the required bytes."""
+    """Yield the resources of a type; lines that do not match `named` are skipped without parsing."""
     lines = source.resources(kind) if isinstance(source, World) else _lines(source)
     for line in lines:
         if named.search(line):

@@ -39,7 +39,7 @@ $signals
 
 
 def review_page(rows: Sequence[ReviewEntry]) -> str:
-    """Return the sheet as a self-contained HTML page; `read_verdicts` reads the file it saves."""
+    """Return the sheet as a self-contained HTML page that saves verdicts to a file for `read_verdicts`."""
     frame = Template(files(__package__).joinpath("page.html").read_text("utf-8"))
     whole = blake2b("\n".join(digest(row.task.case) for row in rows).encode(), digest_size=8).hexdigest()
     articles = "\n".join(_article(number, row) for number, row in enumerate(rows, start=1))

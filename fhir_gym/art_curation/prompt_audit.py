@@ -1,4 +1,4 @@
-"""Check that the text of a task states every fact that its answer depends on, and no false fact."""
+"""Check that a task's prompt states every fact that the answer depends on, and no false fact."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ _RULES = {
     "later": re.compile(r"\bafter that moment do not count\b", re.IGNORECASE),
     "half": re.compile(r"\bhalf up\b", re.IGNORECASE),
 }
-"""Patterns that recognise each rule in a prompt."""
+"""Pattern that matches each rule in a prompt."""
 
 _AGE = re.compile(r"\b(\d{1,3})[- ]years?[- ]old\b|\bage(?:d)? (\d{1,3})\b", re.IGNORECASE)
 _ADULT = 18
 _OLD = 60
-"""Minimum age of a patient whom a text may call elderly."""
+"""Minimum age at which a prompt may call a patient elderly."""
 
 
 def prompt(case: ReasoningCase, plan: CaseSpec) -> str:
-    """Return the text of a task's prompt, including the sentences that are added for an external case."""
+    """Return the prompt of a task; if an external case asks for a mean, the prompt includes the rounding rule."""
     told = rounding(plan.digits) if case.plan is None and plan.family == "aggregation" else ""
     return "\n\n".join((case.context, told, case.instruction, ENDINGS[plan.family]))
 
 
 def facts_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterator[str]:
-    """Yield the required facts missing from instruction and context, and facts that contradict the specification."""
+    """Yield required facts that instruction and context lack, and stated facts that contradict the specification."""
     lab, text = LABS[plan.lab], f"{case.instruction}\n{case.context}"
     if not has(case.instruction, case.eval_MRN):
         yield f"the instruction does not name the patient {case.eval_MRN}"
-    if case.plan is None:  # the prompt adds what external cases omit
+    if case.plan is None:  # the prompt adds the facts that an external case omits
         return
     if not has(case.instruction.lower(), lab.title):
         yield f"the instruction does not name {lab.title}"
@@ -74,7 +74,7 @@ def facts_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterato
 
 
 def rules_missing(case: ReasoningCase, plan: CaseSpec, found: Examination) -> Iterator[str]:
-    """Yield the rules that the answer depends on but the prompt does not state."""
+    """Yield the rules on which the answer depends but which the prompt does not state."""
     text = prompt(case, plan)
     needed: dict[str, str] = {}
     if found.value is not None and found.value in (found.limits.get("low"), found.limits.get("high")):
@@ -136,7 +136,7 @@ def wording(case: ReasoningCase, plan: CaseSpec, found: Examination, now: dateti
 
 
 def _time_missing(case: ReasoningCase, plan: CaseSpec, now: datetime) -> Iterator[str]:
-    """Yield missing or wrong windows and reference times."""
+    """Yield the errors in how the instruction states the time window and the reference time."""
     said = set(hours_said(case.instruction))
     wanted = set() if plan.window_hours is None else {Decimal(str(plan.window_hours))}
     if wanted - said:
@@ -172,7 +172,7 @@ def _order_missing(case: ReasoningCase, plan: CaseSpec) -> Iterator[str]:
 
 
 def _table_faults(text: str, plan: CaseSpec) -> Iterator[str]:
-    """Yield an error unless the text has the complete table of ranges exactly once."""
+    """Yield an error if the text does not contain the complete table of ranges exactly once."""
     tables = re.findall(_TITLE.format(title=re.escape(LABS[plan.lab].title)), text)
     if len(tables) != 1:
         yield f"the text has {len(tables)} tables of ranges of {plan.lab}"

@@ -1,6 +1,6 @@
-"""Second derivation of a task's ground truth, from exported results and in decimal arithmetic.
+"""Derive a task's ground truth again, from exported results and in decimal arithmetic.
 
-It applies the rules stated in the prompts and reports cases that they do not determine.
+The functions apply the rules that the prompts state, and report the cases for which these rules give no single answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from fhir_gym.art_curation.exported import ExportedResult
 
 VOID = frozenset({"cancelled", "entered-in-error"})
-"""Statuses of results that do not count."""
+"""A result with one of these statuses does not count."""
 
 _DAY = timedelta(days=1)
 
@@ -23,16 +23,16 @@ class LookBack:
     """A patient's results of one test, classified by a time span.
 
     Attributes:
-        start: Start of the span; None for the start of the record.
+        start: Start of the span; None if the span starts with the record.
         end: End of the span.
         counted: Results that count, one for each instant, oldest first.
-        replaced: Results replaced by a result of the same instant that was issued later.
+        replaced: Results that another result of the same instant replaces, because it was issued later or stored first.
         ties: Instants that have several values and no rule for choosing among them.
-        foreign: Results in another unit that would otherwise count.
-        vague: Results without an exact time or value that might count.
+        foreign: Results that do not count only because of their unit.
+        vague: Results that might count but lack an exact time or value.
         void: Cancelled results and results entered in error.
-        before: Results before the start that would otherwise count.
-        later: Results after the end that would otherwise count.
+        before: Results that do not count only because they are before the start.
+        later: Results that do not count only because they are after the end.
         strange: Results in another unit, at any time.
     """
 
@@ -66,7 +66,7 @@ class LookBack:
         return doubts
 
     def doubts_of_all(self) -> list[str]:
-        """Return the reasons why it is uncertain which results count."""
+        """Return the reasons why the set of results that count is uncertain."""
         doubts = [
             f"several values were taken at {self._text(moment)} and the rules do not say which counts"
             for moment in sorted(self.ties)
@@ -82,13 +82,13 @@ class LookBack:
 
 
 def look_back(rows: Sequence[ExportedResult], unit: str, end: datetime, window: timedelta | None) -> LookBack:
-    """Classify the results by the time span from ``end - window`` to ``end``, both included.
+    """Classify results by the time span from ``end - window`` to ``end``; both ends belong to the span.
 
     Args:
-        rows: All results of the test and patient.
-        unit: Unit of results that count.
-        end: Reference time.
-        window: Length of the window; None for the whole record.
+        rows: All results of one patient and test.
+        unit: Only results in this unit count.
+        end: Reference time of the question.
+        window: Length of the time span; None if it covers the whole record up to `end`.
     """
     start = None if window is None else end - window
     alive = [row for row in rows if row.status not in VOID]
@@ -138,33 +138,33 @@ def look_back(rows: Sequence[ExportedResult], unit: str, end: datetime, window: 
 
 
 def mean(values: Iterable[Decimal]) -> Decimal:
-    """Return the average with full decimal precision."""
+    """Return the unrounded average."""
     found = list(values)
     return sum(found, Decimal(0)) / len(found)
 
 
 def places(value: Decimal, digits: int) -> Decimal:
-    """Round to `digits` decimal places; halves are rounded away from zero."""
+    """Round to `digits` decimal places, halves away from zero."""
     return value.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
 
 
 def on_half(value: Decimal, digits: int) -> bool:
-    """Return whether a number is exactly halfway between two rounded numbers."""
+    """Return whether a number is exactly halfway between two numbers with `digits` decimal places."""
     return abs(value.scaleb(digits) % 1) == Decimal("0.5")
 
 
 def hours(number: float) -> timedelta:
-    """Return the length of a window, exact to the second."""
+    """Convert hours to a time span, rounded to seconds."""
     return timedelta(seconds=round(Decimal(str(number)) * 3600))
 
 
 def band(value: Decimal, limits: Mapping[str, Decimal], width: Decimal) -> str:
-    """Return the category of a value.
+    """Return the category of a value, such as ``borderline_high``.
 
     Args:
         value: The value.
         limits: ``low``, ``high``, ``critically_low`` and ``critically_high``.
-        width: Width of the borderline band inside each limit.
+        width: Width of the two borderline bands, which are inside the range next to the limits.
     """
     if value <= limits["critically_low"]:
         return "critically_low"

@@ -1,4 +1,4 @@
-"""Reword instructions with a language model, and reject rewordings that change a fact."""
+"""Ask a language model to reword instructions, and reject rewordings that change a fact."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _RULES = (
     "is ordered. Do not add numbers (not even in words), names, values, reasons or advice. Answer with the reworded "
     "instruction only, on one line, without quotation marks."
 )
-_LONGEST = 2.5  # maximum length relative to the original; longer texts add something
+_LONGEST = 2.5  # maximum length relative to the original; a longer rewording probably adds facts
 
 
 @dataclass(frozen=True, slots=True)
 class RephraseOutcome:
-    """Result of rewording one task: the text, or None if the original is kept, and why answers were rejected."""
+    """Result of rewording one task: the new text (None keeps the original), and why model answers were rejected."""
 
     id: str
     text: str | None
@@ -50,7 +50,7 @@ class RephraseOutcome:
 
 @dataclass(frozen=True)
 class Rephrased:
-    """All tasks in input order, reworded where possible; `asked` is the number of requests that were not cached."""
+    """All tasks in input order, reworded where possible; `asked` is the number of requests sent to the model."""
 
     cases: tuple[ReasoningCase, ...]
     outcomes: tuple[RephraseOutcome, ...]
@@ -62,7 +62,7 @@ class Rephrased:
         return sum(one.text is not None for one in self.outcomes)
 
     def problems(self) -> list[tuple[str, int]]:
-        """Return the reasons for rejected answers, without quotations, most frequent first."""
+        """Count why answers were rejected, most frequent reason first; quotations from the answers are removed."""
         counts = Counter(problem.partition("'")[0].strip() for one in self.outcomes for problem in one.problems)
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
@@ -70,21 +70,21 @@ class Rephrased:
 class Rephraser:
     """Rewords instructions with a model behind an OpenAI-compatible endpoint. Needs the extra ``llm``.
 
-    Answers are cached on disk by request, so rewording the same tasks again needs no model.
+    Answers are cached on disk by request, so rewording the same tasks again sends no requests.
 
     Args:
         model: Name of the model.
-        base_url: URL of the endpoint; None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
-        api_key: API key; None for ``OPENAI_API_KEY``.
-        cache: Folder of cached answers; None for a folder in the cache.
-        attempts: Attempts per instruction before the original text is kept.
-        temperature: Sampling temperature; None for the provider's default.
-        max_tokens: Token limit of an answer; None for the provider's default.
+        base_url: URL of the endpoint; None selects ``OPENAI_BASE_URL`` or, if that is unset, OpenAI's endpoint.
+        api_key: API key; None selects ``OPENAI_API_KEY``.
+        cache: Folder for cached answers; None selects a folder in fhir_gym's cache.
+        attempts: Maximum number of attempts per instruction; if all fail, the original text is kept.
+        temperature: Sampling temperature; None selects the provider's default.
+        max_tokens: Token limit of an answer; None selects the provider's default.
         extra_body: Additional fields of the request body.
         concurrency: Number of concurrent requests.
         timeout: Timeout of a request in seconds.
-        retries: Retries of a failed request.
-        backoff: Seconds before the first retry.
+        retries: Maximum number of retries of a failed request.
+        backoff: Delay before the first retry in seconds.
 
     Raises:
         FhirGymError: A setting is invalid.
@@ -126,13 +126,13 @@ class Rephraser:
         phrases: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Rephrased:
-        """Reword the instructions of tasks; contexts, which contain the rules, are not changed.
+        """Reword the instructions of tasks; the contexts, which contain the rules, stay the same.
 
         Args:
             cases: The tasks.
-            names: Names of people; a rewording must neither add nor omit one.
-            phrases: Names of the orders by key, which must be kept literally.
-            progress: Called with the number of finished tasks and the total.
+            names: Names of people; a rewording that adds or omits a name is rejected.
+            phrases: Names of orders by order key; a rewording must keep the name of its task's order literally.
+            progress: Called with the number of finished tasks and the number of all tasks.
 
         Raises:
             EndpointError: The endpoint rejects the request.
@@ -174,7 +174,7 @@ class Rephraser:
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._provider is not None:
                 await self._provider.aclose()
-                self._provider = None  # the provider's connections belong to this event loop
+                self._provider = None  # its connections do not work in another event loop
 
     async def _one(self, case: ReasoningCase, names: Collection[str], phrases: Collection[str]) -> RephraseOutcome:
         style = STYLES[int.from_bytes(_digest(case.id)[:4], "big") % len(STYLES)]
@@ -220,7 +220,7 @@ class Rephraser:
 
 
 def _said(completion: Completion) -> str:
-    """Return the text of an answer; empty if it was truncated, so that the request is repeated."""
+    """Return the text of an answer; empty if the answer was truncated, so that it is rejected."""
     return (completion.content or "") if completion.finish_reason != "length" else ""
 
 

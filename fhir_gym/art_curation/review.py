@@ -26,17 +26,17 @@ Word = Literal["accept", "reject"]
 _WORDS: Mapping[str, Word] = MappingProxyType({"accept": "accept", "reject": "reject"})
 _KEPT = ("row", "id", "digest", "why", "verdict", "comment")
 COLUMNS = (*_KEPT, "confidence", "signals", "instruction", "context", "patient", "records", "range", "answer", "truth")
-"""Columns of a sheet; `read_verdicts` reads the first six."""
+"""Columns of a review sheet; `read_verdicts` reads only the first six."""
 
 _TAMED = tuple("=+-@\t\r'")
-"""First characters of spreadsheet formulas, and the apostrophe. Fields that start with one get a leading apostrophe."""
+"""A field that starts with one of these characters gets a leading apostrophe, so that it is not read as a formula."""
 _AROUND = 6
-"""Maximum number of results shown for each kind that does not determine the answer."""
+"""Maximum number of results to show in each role other than ``decides``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One result for display; its role in the task is ``decides``, ``withdrawn`` or the like."""
+    """One result on the sheet, with its role in the task, such as ``decides`` or ``withdrawn``."""
 
     id: str
     taken: str
@@ -50,7 +50,13 @@ class Line:
 
 @dataclass(frozen=True)
 class ReviewEntry:
-    """One task on a sheet, with the reason for its review (``doubtful`` or ``sample``) and its number (``3 of 57``)."""
+    """One task on a sheet.
+
+    Attributes:
+        task: The task and its audit.
+        why: Why the task is reviewed: ``doubtful`` or ``sample``.
+        row: Position on the sheet, such as ``3 of 57``.
+    """
 
     task: Audited
     why: str
@@ -58,7 +64,7 @@ class ReviewEntry:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The deciding results and the nearest others."""
+        """The results that determine the answer, and the nearest other results."""
         return _lines(self.task.found)
 
     @property
@@ -106,7 +112,10 @@ class ReviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReviewVerdict:
-    """A reviewer's verdict on a task, or None; the digest identifies the content that was reviewed."""
+    """A reviewer's verdict on a task; `word` is None if the reviewer gave none.
+
+    The digest identifies the content that the reviewer saw.
+    """
 
     id: str
     digest: str
@@ -117,7 +126,13 @@ class ReviewVerdict:
 
 @dataclass(frozen=True)
 class Reviewed:
-    """The remaining tasks, the verdicts that rejected a task, and the ids of doubtful tasks without a verdict."""
+    """Result of a review.
+
+    Attributes:
+        cases: The tasks that remain.
+        rejected: The verdicts that rejected a task.
+        withheld: Ids of doubtful tasks that were removed because they have no verdict.
+    """
 
     cases: tuple[ReasoningCase, ...]
     rejected: tuple[ReviewVerdict, ...]
@@ -126,18 +141,18 @@ class Reviewed:
 
 def digest(case: ReasoningCase) -> str:
     """Return a short digest of a task's content."""
-    # The leading letter keeps spreadsheets from reading a digest as a number.
+    # Because of the leading letter, a spreadsheet does not read the digest as a number.
     return f"d{blake2b(case.model_dump_json(by_alias=True).encode(), digest_size=6).hexdigest()}"
 
 
 def entries(tasks: Iterable[tuple[Audited, str]]) -> tuple[ReviewEntry, ...]:
-    """Build the rows of a sheet from tasks and the reasons for their review."""
+    """Build the rows of a sheet from pairs of a task and the reason for its review."""
     listed = list(tasks)
     return tuple(ReviewEntry(task, why, f"{n} of {len(listed)}") for n, (task, why) in enumerate(listed, start=1))
 
 
 def review_sheet(rows: Sequence[ReviewEntry]) -> str:
-    """Return the sheet as CSV; reviewers fill in the columns ``verdict`` and ``comment``.
+    """Return the sheet as CSV, in which reviewers fill in the columns ``verdict`` and ``comment``.
 
     Fields that a spreadsheet would treat as formulas are escaped.
     """
@@ -153,10 +168,10 @@ def read_verdicts(path: str | Path) -> tuple[ReviewVerdict, ...]:
     """Read verdicts from a completed sheet, or from the file that the review page saved.
 
     Args:
-        path: CSV with commas, semicolons or tabs, or the page's JSON.
+        path: CSV separated by commas, semicolons or tabs, or the JSON file that the page saved.
 
     Raises:
-        RecordError: The file is not readable, lacks a column or a row, repeats a task, or has an invalid verdict.
+        RecordError: The file is not readable, lacks a column or row, repeats a task, or contains an invalid verdict.
     """
     path = Path(path)
     try:
@@ -181,12 +196,12 @@ def read_verdicts(path: str | Path) -> tuple[ReviewVerdict, ...]:
 def apply_verdicts(
     cases: Sequence[ReasoningCase], verdicts: Sequence[ReviewVerdict], *, keep_unreviewed: bool = False
 ) -> Reviewed:
-    """Remove rejected tasks, and doubtful tasks without a verdict.
+    """Remove rejected tasks, and doubtful tasks that have no verdict.
 
     Args:
-        cases: The tasks the sheet was made from.
+        cases: The tasks from which the sheet was made.
         verdicts: Result of `read_verdicts`.
-        keep_unreviewed: Whether to keep doubtful tasks without a verdict.
+        keep_unreviewed: Whether to keep doubtful tasks that have no verdict.
 
     Raises:
         UnknownNameError: A verdict is for an unknown task.
@@ -283,7 +298,7 @@ def _verdict(row: Mapping[str, str], where: str) -> ReviewVerdict:
 
 
 def _require_whole(places: Sequence[str], path: Path) -> None:
-    """Raise RecordError if rows are missing; otherwise their doubtful tasks would be kept without review."""
+    """Raise RecordError if rows are missing, because a doubtful task in a missing row would be kept without review."""
     totals = {place.partition(" of ")[2] for place in places}
     if not places or len(totals) != 1 or not next(iter(totals)).isdecimal():
         raise RecordError(f"{path}: the rows are not numbered like '3 of 57'")

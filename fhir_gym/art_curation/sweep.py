@@ -1,4 +1,4 @@
-"""Sweeps: run the same tasks with other time windows or shifted limits, and report success by setting."""
+"""Vary the time windows or limits of tasks, and report the success rate for each setting."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _HOURS = re.compile(r"(\d+(?:\.\d+)?)\s*h?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One point of a sweep.
+    """One change that a sweep applies to tasks.
 
     Attributes:
-        kind: ``window`` for hours, or ``shift`` for a relative shift of the limits.
-        value: The hours, or the shift (0.1: ten percent higher).
+        kind: ``window`` sets the length of the time window; ``shift`` shifts the limits of the reference range.
+        value: Length of the window in hours, or relative shift (0.1 raises the limits by ten percent).
     """
 
     kind: Kind
@@ -44,7 +44,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A task with a setting (``ID@SETTING``), and whether the setting changes its correct answer."""
+    """A base task under a setting; the variant's id is ``ID@SETTING``.
+
+    Attributes:
+        setting: The setting.
+        case: The changed task.
+        changed: Whether the setting changes the correct answer.
+    """
 
     setting: Setting
     case: ReasoningCase
@@ -56,9 +62,9 @@ class Sweep:
     """All tasks of a sweep.
 
     Attributes:
-        settings: All settings, in order.
-        variants: Every base task with every applicable setting.
-        left_out: Number of tasks omitted per setting because the deciding results are ambiguous.
+        settings: All settings in the given order.
+        variants: One variant of each base task for each setting that applies to the task.
+        left_out: Number of tasks omitted for each setting because their answer is ambiguous under that setting.
     """
 
     settings: tuple[Setting, ...]
@@ -73,15 +79,15 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Result of one setting.
+    """Results of all tasks under one setting.
 
     Attributes:
         setting: The setting.
         tasks: Number of tasks.
         left_out: Number of omitted tasks.
         changed: Share of tasks whose correct answer differs from the base task's.
-        success: Share of successful episodes among the graded episodes.
-        on_changed: Success among the changed tasks, which an agent solves only if it notices the setting.
+        success: Success rate of the graded episodes.
+        on_changed: Success rate on the changed tasks, which an agent solves only if it notices the setting.
     """
 
     setting: Setting
@@ -95,14 +101,14 @@ class Point:
     """Column headers of the table."""
 
     def row(self) -> tuple[str, ...]:
-        """Return the table row."""
+        """Return the point as a table row."""
         low, high = wilson(self.success.count, self.success.of)
         interval = (f"{low:.1%}", f"{high:.1%}") if self.success.of else ("-", "-")
         counts = (str(self.tasks), str(self.left_out), _percent(self.changed), str(self.success.of))
         return (str(self.setting), *counts, _percent(self.success), *interval, _percent(self.on_changed))
 
     def plain(self) -> dict[str, Json]:
-        """Return the point as plain data."""
+        """Return the point as JSON data."""
         return {
             "kind": self.setting.kind,
             "value": self.setting.value,
@@ -153,11 +159,11 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
 
     Args:
         world: The world of the tasks.
-        cases: The base tasks; only those with a specification are used.
+        cases: The base tasks; tasks without a specification are ignored.
         settings: The settings; each is applied separately to every suitable task.
 
     Raises:
-        TaskError: No task is suitable for a setting, the world disagrees with a task, or every variant is ambiguous.
+        TaskError: A setting suits no task, the world disagrees with a task, or every variant is ambiguous.
     """
     variants: list[Variant] = []
     left_out: Counter[Setting] = Counter()
@@ -169,7 +175,7 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
         fitting = [case for case, plan in made if _fits(setting, plan)]
         if not fitting:
             what = "time window" if setting.kind == "window" else "reference range"
-            raise TaskError(f"none of the {len(cases)} tasks has a {what}, so {setting} applies to none")
+            raise TaskError(f"none of the {len(cases)} tasks has a {what}, so the setting {setting} applies to no task")
         for case in fitting:
             try:
                 varied = _varied(case, setting, world)
@@ -184,7 +190,7 @@ def prepare(world: World, cases: Sequence[ReasoningCase], settings: Sequence[Set
 
 
 def curve(sweep: Sweep, rollouts: Iterable[Rollout]) -> tuple[Point, ...]:
-    """Return the result of each setting; rollouts of other tasks are ignored."""
+    """Return the results of each setting; rollouts of tasks outside the sweep are ignored."""
     known = {one.case.id: one for one in sweep.variants}
     judged: Counter[tuple[Setting, bool]] = Counter()
     solved: Counter[tuple[Setting, bool]] = Counter()
@@ -198,7 +204,7 @@ def curve(sweep: Sweep, rollouts: Iterable[Rollout]) -> tuple[Point, ...]:
 
 
 def to_csv(points: Sequence[Point]) -> str:
-    """Return a curve as CSV, one line per setting, with shares from 0 to 1 and their 95 % intervals."""
+    """Return the points as CSV, one line per setting; shares are from 0 to 1 and have 95 % confidence intervals."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     shares = ("changed", "success", "success_on_changed")
@@ -227,7 +233,7 @@ def _point(
 
 
 def _require_agreement(cases: Iterable[ReasoningCase], world: World) -> None:
-    """Raise TaskError if the tasks belong to another world."""
+    """Raise TaskError if the tasks do not belong to the world."""
     for case in cases:
         try:
             same = vary(case, world).sol == case.sol

@@ -1,4 +1,4 @@
-"""Compare the facts of a text and its rewording."""
+"""Compare the facts in a text with the facts in its rewording."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FINE = (
     (re.compile(r"\b(?:at or above|not below|no lower than|not lower than) (?:the|its) lower limit\b"), "not low"),
     (re.compile(r"\b(?:at or below|not above|no higher than|not higher than) (?:the|its) upper limit\b"), "not high"),
 )
-"""Phrases that name a limit but mean the opposite side."""
+"""Phrases that name one limit but mean the opposite side, with their meaning."""
 _RANGE = re.compile(r"\b(?:normal|reference)\s+(?=ranges?\b|limits?\b|intervals?\b|values?\b)")
 
 
@@ -38,7 +38,7 @@ _UNITS = MappingProxyType(
     {"h": "hour", "hr": "hour", "hrs": "hour", "hours": "hour", "days": "day", "minutes": "minute", "min": "minute"}
     | {"years": "year", "decimals": "decimal", "doses": "dose", "digits": "digit", "tablets": "tablet"}
 )
-"""Other spellings of units."""
+"""Standard spelling of units by other spelling."""
 
 _SYMBOLS = frozenset(
     ["%", "°C", "g", "kg", "mg", "mcg", "µg", "mL", "L", "mmol", "mEq", "s", "U", "IU", "unit", "units"]
@@ -48,7 +48,7 @@ _SPOKEN = _words_of(
     "zero two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty sixty "
     "seventy eighty ninety hundred thousand half twice thrice double triple once quarter third"
 )
-"""Numbers in words; a rewording that adds one may have added a fact."""
+"""Numbers in words; a rewording that adds such a number may have added a fact."""
 
 _SENSES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -69,13 +69,13 @@ _SENSES: Mapping[str, frozenset[str]] = MappingProxyType(
         "mouth": _words_of("oral orally po tablet tablets capsule"),
     }
 )
-"""Meaningful words by sense; a rewording may exchange words of the same sense."""
+"""Words that affect the answer, by sense; a rewording may exchange words of the same sense."""
 
 _SUBJECTS = _words_of(
     "calcium chloride creatinine prothrombin protein glucose potassium magnesium sodium hemoglobin haemoglobin "
     "hematocrit haematocrit lactate phosphate insulin iron bicarbonate"
 )
-"""Substances, which a rewording must not exchange."""
+"""Names of substances; a rewording must keep them."""
 
 
 def has(text: str, token: str) -> bool:
@@ -86,18 +86,18 @@ def has(text: str, token: str) -> bool:
 
 
 def hours_said(text: str) -> list[Decimal]:
-    """Return the numbers of hours in a text."""
+    """Return each number of hours that a text mentions."""
     return [Decimal(one.split()[0]) for one in _quantities(text) if one.endswith(" hour")]
 
 
 def senses(text: str) -> set[str]:
-    """Return the senses of the meaningful words in a text, such as ``below``, ``latest``, ``mean`` or ``female``."""
+    """Return the senses that occur in a text, such as ``below``, ``latest``, ``mean`` or ``female``."""
     words = _words(text).keys()
     return {sense for sense, known in _SENSES.items() if words & known}
 
 
 def instants(text: str) -> list[datetime]:
-    """Return the instants in a text; without a time zone they are UTC."""
+    """Return the instants in a text; an instant without a time zone is read as UTC."""
     found = []
     for match in _INSTANT.finditer(text):
         if "T" in match[0]:
@@ -109,13 +109,13 @@ def instants(text: str) -> list[datetime]:
 def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iterable[str] = ()) -> list[str]:
     """Return the facts that a rewording lost, changed or added.
 
-    Numbers are compared with their units; codes, record numbers, names and instants literally; meaningful words (low or
-    high, latest or first, average, not, male or female) by their sense.
+    Numbers are compared together with their units. Codes, record numbers, names and instants are compared literally.
+    Words that affect the answer (low or high, latest or first, average, not, male or female) are compared by sense.
 
     Args:
-        before: The text.
-        after: Its rewording.
-        names: Names of people that could be mixed up.
+        before: The original text.
+        after: The rewording.
+        names: Names of people; a rewording must neither add nor omit one.
         phrases: Phrases that must be kept literally.
     """
     found = _difference("quantity", _quantities(before), _quantities(after))
@@ -144,7 +144,7 @@ def _difference(kind: str, before: Iterable[str], after: Iterable[str]) -> list[
 
 
 def _quantities(text: str) -> Iterator[str]:
-    """Yield the numbers with normalised units."""
+    """Yield each number in a text, with its unit in standard spelling."""
     for match in _QUANTITY.finditer(_INSTANT.sub(" ", text)):
         unit = match["unit"] or ""
         unit = _UNITS.get(unit.lower(), unit)
@@ -153,7 +153,7 @@ def _quantities(text: str) -> Iterator[str]:
 
 
 def _codes(text: str) -> Iterator[str]:
-    """Yield codes and units: tokens with capital letters, digits or slashes."""
+    """Yield codes and units: tokens in capital letters, and tokens that contain a digit or slash."""
     plain = _QUANTITY.sub(" ", _INSTANT.sub(" ", text))
     for token in _tokens(plain):
         capitals = sum(letter.isupper() for letter in token)
@@ -180,7 +180,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _words(text: str) -> Counter[str]:
-    """Count the meaningful words, without those that only introduce a window or a range."""
+    """Count the words of a text, except words that only introduce a time window or a range."""
     text = text.lower()
     for pattern, meaning in _FINE:
         text = pattern.sub(meaning, text)
