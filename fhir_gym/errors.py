@@ -19,6 +19,7 @@ __all__ = [
     "PluginWarning",
     "RecordError",
     "TaskError",
+    "TrainingError",
     "UnknownNameError",
     "WorldError",
     "WrongTypeError",
@@ -79,6 +80,10 @@ class TaskError(FhirGymError):
 
 class RecordError(FhirGymError):
     """A rollout record cannot be read or written."""
+
+
+class TrainingError(FhirGymError):
+    """A training config is wrong, or does not fit the run folder or the recipe."""
 
 
 class PluginError(FhirGymError):

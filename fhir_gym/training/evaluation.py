@@ -1,0 +1,158 @@
+"""The success of an agent on the variations of several tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import fsum
+from typing import Any, Self
+
+from fhir_gym.evaluation import Attempts, wilson
+from fhir_gym.rollouts import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of one graded episode.
+
+    Attributes:
+        env_id: The pack.
+        task: Key of the task.
+        variation: Number of the variation.
+        success: Whether the episode succeeded.
+        metrics: Further numbers, such as ``steps`` and ``reward``; an evaluation has their means.
+    """
+
+    env_id: str
+    task: str
+    variation: int
+    success: bool
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Self:
+        """Return the outcome of a graded rollout."""
+        metrics = {
+            "reward": rollout.reward or 0.0,
+            "steps": float(rollout.steps),
+            "invalid_actions": float(sum(turn.error is not None for turn in rollout.turns)),
+            "truncated": float(rollout.stop_reason != "finished"),
+        }
+        if rollout.usage is not None:
+            metrics |= {"tokens_read": float(rollout.usage.prompt), "tokens_written": float(rollout.usage.completion)}
+        return cls(rollout.env_id, rollout.task.key, rollout.task.variation, bool(rollout.success), metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSuccess:
+    """The successes of one task.
+
+    Attributes:
+        env_id: The pack.
+        task: Key of the task.
+        successes: Number of successful episodes.
+        episodes: Number of episodes.
+    """
+
+    env_id: str
+    task: str
+    successes: int
+    episodes: int
+
+    @property
+    def success(self) -> float:
+        """Share of successful episodes."""
+        return self.successes / self.episodes
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Successes by variation, and means of further metrics. Only graded episodes count.
+
+    Attributes:
+        attempts: The attempts at each variation, sorted.
+        metrics: Mean of each metric over the episodes that have it.
+        not_graded: Number of episodes without a verdict, because the server or the model's provider failed.
+
+    Examples:
+        >>> outcomes = [Outcome("pack", "01", 1000, True), Outcome("pack", "01", 1001, False)]
+        >>> Evaluation.from_outcomes(outcomes).success
+        0.5
+    """
+
+    attempts: tuple[Attempts, ...]
+    metrics: Mapping[str, float]
+    not_graded: int = 0
+
+    @classmethod
+    def from_outcomes(cls, outcomes: Iterable[Outcome], not_graded: int = 0) -> Self:
+        """Count outcomes by variation."""
+        counts: dict[tuple[str, str, int], list[int]] = {}
+        values: dict[str, list[float]] = {}
+        for outcome in outcomes:
+            count = counts.setdefault((outcome.env_id, outcome.task, outcome.variation), [0, 0])
+            count[0] += outcome.success
+            count[1] += 1
+            for name, value in outcome.metrics.items():
+                values.setdefault(name, []).append(value)
+        attempts = tuple(Attempts(*key, *counts[key]) for key in sorted(counts))
+        metrics = {name: round(fsum(found) / len(found), 6) for name, found in sorted(values.items())}
+        if metrics.get("steps"):
+            metrics["invalid_rate"] = round(metrics.get("invalid_actions", 0.0) / metrics["steps"], 6)
+        return cls(attempts, metrics, not_graded)
+
+    @classmethod
+    def from_rollouts(cls, rollouts: Iterable[Rollout]) -> Self:
+        """Count rollouts by variation; those without a verdict are counted separately."""
+        outcomes, not_graded = [], 0
+        for rollout in rollouts:
+            if rollout.graded:
+                outcomes.append(Outcome.of(rollout))
+            else:
+                not_graded += 1
+        return cls.from_outcomes(outcomes, not_graded)
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> Self:
+        """Read the result of `plain`."""
+        attempts = tuple(Attempts(*row) for row in data["attempts"])
+        return cls(attempts, dict(data["metrics"]), int(data["not_graded"]))
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        rows = [[one.env_id, one.task, one.variation, one.successes, one.episodes] for one in self.attempts]
+        return {"attempts": rows, "metrics": dict(self.metrics), "not_graded": self.not_graded}
+
+    @property
+    def successes(self) -> int:
+        """Number of successful episodes."""
+        return sum(one.successes for one in self.attempts)
+
+    @property
+    def episodes(self) -> int:
+        """Number of graded episodes."""
+        return sum(one.episodes for one in self.attempts)
+
+    @property
+    def success(self) -> float:
+        """Share of successful episodes; 0 without episodes."""
+        return self.successes / self.episodes if self.episodes else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the success rate."""
+        return wilson(self.successes, self.episodes)
+
+    @property
+    def tasks(self) -> tuple[TaskSuccess, ...]:
+        """The successes by task, sorted."""
+        counts: dict[tuple[str, str], list[int]] = {}
+        for one in self.attempts:
+            count = counts.setdefault((one.env_id, one.task), [0, 0])
+            count[0] += one.successes
+            count[1] += one.episodes
+        return tuple(TaskSuccess(*key, *counts[key]) for key in sorted(counts))
+
+    def tasks_at(self, share: float) -> int:
+        """Return the number of tasks with at least this success rate."""
+        return sum(one.success >= share for one in self.tasks)
