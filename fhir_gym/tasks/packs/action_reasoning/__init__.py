@@ -1,7 +1,7 @@
 """FHIRAgent/ActionReasoning-v0: questions and orders about laboratory results, modelled on ART.
 
-The tasks use the world's own patients and records. `mining` finds difficult cases and `generation` turns them into
-tasks.
+The tasks use the patients and records of an existing world and add nothing to it. `mining` finds difficult records;
+`generation` turns them into tasks.
 """
 
 from fhir_gym.tasks import Pack

@@ -1,4 +1,7 @@
-"""Explain a wrong number by another window, a part of the right window, another result or an arithmetic slip."""
+"""Explain a wrong number: find the results and the calculation that give it.
+
+An explanation is another time window, a part of the right window, a result that does not count, or an arithmetic error.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from fhir_gym.tasks.packs.action_reasoning.ranges import as_written
 from fhir_gym.tasks.packs.action_reasoning.series import LabResult, Series, between
 
 _HOURS = (12, 23, 24, 25, 36, 48, 72, 168)
-"""Lengths of other windows to try, in hours."""
+"""Lengths in hours of wrong windows that an agent may have used."""
 
 
 _WRONG_VALUE: ErrorLabel = "incorrect value retrieved"
@@ -28,11 +31,11 @@ _ARITHMETIC: ErrorLabel = "arithmetic"
 
 _REPLACED = "a result that was replaced"
 _FEW = 3
-"""With at most this many results, a mean that omits one is often a round number; with more, rounding is more likely."""
+"""If a window has at most this many results, a coarse number is more likely a mean of fewer results than a rounding."""
 
 
 class AnswerSource(NamedTuple):
-    """A possible source of a number; a computed number may have been rounded."""
+    """A possible source of an answered number; the agent may have rounded a computed number."""
 
     label: ErrorLabel
     words: str
@@ -42,14 +45,14 @@ class AnswerSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """The results of an episode's patient and test, and which of them the agent saw.
+    """The results that an episode is about, and the results that the agent saw.
 
     Attributes:
         plan: Specification of the case.
         now: Current time of the world.
-        series: All results.
-        seen: Ids of the Observations the agent saw.
-        strangers: Numbers of Observations of other tests and patients that the agent saw, by description.
+        series: All results of the episode's patient and test.
+        seen: Ids of the Observations that the agent saw.
+        strangers: Numbers that the agent saw in Observations of other tests or patients, by description.
         truncated: Whether the agent's last search had further pages that the agent did not read.
         dated: Whether the agent searched by date.
     """
@@ -69,23 +72,23 @@ class Records:
 
     @cached_property
     def start(self) -> datetime | None:
-        """Start of the window; None for the start of the record."""
+        """Start of the window; None if the question has no window."""
         hours = self.plan.window_hours
         return None if hours is None else self.as_of - timedelta(hours=hours)
 
     @cached_property
     def window(self) -> tuple[LabResult, ...]:
-        """Results that count."""
+        """The results in the window that count."""
         return between(self.series.counted, self.start, self.as_of)
 
     @cached_property
     def shown(self) -> tuple[LabResult, ...]:
-        """Results that the agent saw and that would count in some window."""
+        """The results that the agent saw and that count if they are in the window."""
         return self._shown(self.series.counted)
 
     @cached_property
     def uncounted(self) -> tuple[tuple[str, tuple[LabResult, ...]], ...]:
-        """Results that the agent saw and that never count, by description."""
+        """The results that the agent saw but that count in no window, grouped by description."""
         series = self.series
         return (
             ("a result in another unit", self._shown(series.others)),
@@ -95,7 +98,7 @@ class Records:
 
     @property
     def complete(self) -> bool:
-        """Whether the window is not empty and the agent saw all of it."""
+        """Whether the window has results and the agent saw all of them."""
         return bool(self.window) and self.were_shown(self.window)
 
     def were_shown(self, readings: Sequence[LabResult]) -> bool:
@@ -107,7 +110,7 @@ class Records:
 
 
 def windows(records: Records) -> Iterator[tuple[str, tuple[LabResult, ...]]]:
-    """Yield the results of other windows that differ from those of the right window, most likely windows first."""
+    """Yield each wrong window and its results, most likely window first, if the results differ from the right ones."""
     found = {records.window}
     for words, readings in _windows(records):
         if readings not in found:
@@ -139,15 +142,15 @@ def _windows(records: Records) -> Iterator[tuple[str, tuple[LabResult, ...]]]:
 
 
 def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
-    """Return whether an answer equals a number rounded to `digits` or more places; halves may be rounded up or down.
+    """Return whether an answer equals a number rounded to `digits` or more places, with halves rounded up or down.
 
     Args:
         answer: The answer, a finite number.
-        exact: The number.
-        digits: Decimal places; None if the number is not rounded.
+        exact: The number before rounding.
+        digits: Minimum number of decimal places; None to compare without rounding.
     """
     told = Fraction(as_written(answer))
-    slack = Fraction(1, 10**9) * max(Fraction(1), abs(exact))  # error of binary floating point
+    slack = Fraction(1, 10**9) * max(Fraction(1), abs(exact))  # tolerance for binary floating point
     if digits is None:
         return abs(told - exact) <= slack
     places = digits
@@ -157,7 +160,7 @@ def is_given(answer: float, exact: Fraction, digits: int | None) -> bool:
 
 
 def explain_answer(records: Records, answer: float) -> AnswerSource | None:
-    """Return the first source that gives an answer; None if none does."""
+    """Return the most likely source of an answer; None if no source gives the answer."""
     digits = records.plan.digits
     return next(
         (one for one in answer_sources(records) if is_given(answer, one.value, digits if one.computed else None)), None
@@ -165,7 +168,7 @@ def explain_answer(records: Records, answer: float) -> AnswerSource | None:
 
 
 def answer_sources(records: Records) -> Iterator[AnswerSource]:
-    """Yield the possible sources of a wrong answer, most likely first, using only results the agent saw."""
+    """Yield the possible sources of a wrong answer, most likely first; they use only results that the agent saw."""
     average = records.plan.family == "aggregation"
     yield from _of_mean(records) if average else _of_latest(records)
     for words, numbers in records.strangers.items():
@@ -176,7 +179,7 @@ def answer_sources(records: Records) -> Iterator[AnswerSource]:
 
 
 def _of_mean(records: Records) -> Iterator[AnswerSource]:
-    """Yield sources of a wrong mean: all results seen, wrong rounding, slips, parts of the window, other windows."""
+    """Yield the possible sources of a wrong mean, most likely first."""
     window = records.window
     yield from _of_what_was_shown(records)
     if records.complete:
@@ -191,7 +194,7 @@ def _of_mean(records: Records) -> Iterator[AnswerSource]:
         if readings and records.were_shown(readings)
     ]
     parts = _of_parts(records)
-    # An agent that searched exactly the window is less likely to have used another window.
+    # If the agent saw exactly the results in the window, it probably did not use another window.
     yield from (*parts, *others) if records.shown == window else (*others, *parts)
     if records.complete:
         yield from _coarsely(records)
@@ -202,9 +205,9 @@ def _of_mean(records: Records) -> Iterator[AnswerSource]:
 
 
 def _of_what_was_shown(records: Records) -> Iterator[AnswerSource]:
-    """Yield means of everything a search found; these explain an answer by a wrong search."""
+    """Yield means of all results that the agent saw; they explain an answer by a wrong search."""
     (_, foreign), *kinds = records.uncounted
-    # An agent that ignores units may have made another error as well.
+    # An agent that ignores units may also make another error.
     read = [records.shown, _together(records.shown, foreign)] if foreign else [records.shown]
     for shown in read:
         for readings in (shown, between(shown, records.start, records.as_of)):
@@ -221,7 +224,7 @@ def _of_what_was_shown(records: Records) -> Iterator[AnswerSource]:
 
 
 def selection(records: Records, readings: tuple[LabResult, ...]) -> tuple[ErrorLabel, str]:
-    """Return the error label and description of averaging these results instead of those in the window."""
+    """Return the error of an agent that averaged `readings` instead of the results in the window."""
     right = {one.id for one in records.window}
     ids = {one.id for one in readings}
     if not records.truncated or not ids < right:
@@ -236,7 +239,7 @@ def selection(records: Records, readings: tuple[LabResult, ...]) -> tuple[ErrorL
 
 
 def _roundings(exact: Fraction, places: int) -> Iterator[AnswerSource]:
-    """Yield the right number truncated, and the right number rounded up."""
+    """Yield the right number rounded down and rounded up."""
     scale = 10**places
     for rounded in ((exact * scale).__floor__(), (exact * scale).__ceil__()):
         yield AnswerSource(
@@ -251,7 +254,10 @@ def _coarsely(records: Records) -> Iterator[AnswerSource]:
 
 
 def _of_parts(records: Records) -> Iterator[AnswerSource]:
-    """Yield means of parts of the window that match no other window, and means with one result counted twice."""
+    """Yield means of some results in the window, and means that count one result twice.
+
+    Results that a wrong window gives are omitted: `windows` explains them.
+    """
     windowed = {readings for _, readings in windows(records)}
     for words, readings in _parts(records.window):
         if readings not in windowed and records.were_shown(readings):
@@ -288,7 +294,7 @@ def _slips(window: Sequence[LabResult]) -> Iterator[AnswerSource]:
 
 
 def _of_latest(records: Records) -> Iterator[AnswerSource]:
-    """Yield results other than the latest of the window, then computed values such as means."""
+    """Yield wrong results that the agent may have taken for the latest one, then computed values such as means."""
     right, shown = records.window[-1:], records.shown
     if records.truncated and not records.were_shown(right):
         for one in reversed(between(shown, records.start, records.as_of)):
@@ -311,11 +317,11 @@ def _of_latest(records: Records) -> Iterator[AnswerSource]:
 
 
 def _of_other_windows(records: Records) -> Iterator[AnswerSource]:
-    """Yield the latest results of other windows."""
+    """Yield the latest result of each wrong window."""
     right = records.window[-1:]
     for words, readings in windows(records):
         latest = readings[-1:]
-        # An earlier result of the right window points to another window only if the agent also saw the latest result.
+        # An earlier result in the right window indicates a wrong window only if the agent also saw the latest result.
         outside = not set(latest) <= set(records.window)
         if latest not in (right, ()) and records.were_shown(latest) and (outside or records.were_shown(right)):
             yield AnswerSource(_WINDOW, f"the latest of {words}", mean_of(latest), computed=False)
@@ -326,5 +332,5 @@ def _stored(words: str, value: float) -> AnswerSource:
 
 
 def _together(some: tuple[LabResult, ...], more: tuple[LabResult, ...]) -> tuple[LabResult, ...]:
-    """Return results in chronological order."""
+    """Return the results of both groups in chronological order."""
     return tuple(sorted((*some, *more), key=lambda one: one.taken)) if more else some

@@ -1,4 +1,4 @@
-"""The data model of a task: the format of figure 2 of the ART paper, and a specification for deriving the answer."""
+"""Data model of a task: the format of the ART paper (figure 2), plus a specification for deriving the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fhir_gym.types import Json
 ENV_ID = "FHIRAgent/ActionReasoning-v0"
 
 FIRST_YEAR = 1900
-"""Earliest year of a case's `as_of`."""
+"""Earliest allowed year of a reference time (`CaseSpec.as_of`)."""
 LONGEST_WINDOW = 24 * 366
 """Maximum length of a window in hours: one year."""
 LEAST_SHIFT, MOST_SHIFT = -0.9, 1.0
@@ -26,17 +26,18 @@ Family = Literal["retrieval", "aggregation", "conditional"]
 GROUPS: Mapping[Family, str] = MappingProxyType(
     {"retrieval": "Retrieval", "aggregation": "Aggregation", "conditional": "Threshold / conditional"}
 )
-"""Names of the kinds in reports."""
+"""Names of the kinds of task in reports."""
 
 Scenario = Literal["sparse", "cluster", "edge", "window", "general", "demographic"]
-"""The difficulty of a record (section 3.1 of the paper).
+"""What makes a record difficult (section 3.1 of the paper).
 
-`sparse`, `cluster` and `edge` belong to retrieval tasks, `window` belongs to aggregation tasks. `general` and
-`demographic` belong to conditional tasks, with one range for everybody and with ranges by sex and age, respectively.
+Retrieval tasks: `sparse` (few results), `cluster` (results close together), `edge` (results near the start of the
+window). Aggregation tasks: `window`. Conditional tasks: `general` (one range for everybody), `demographic` (ranges by
+sex and age).
 """
 
 Category = Literal["critically_low", "low", "borderline_low", "normal", "borderline_high", "high", "critically_high"]
-"""Position of a value relative to its reference range. Borderline values are just inside the range (figure 2)."""
+"""Position of a value relative to its reference range; borderline values are just inside the range (figure 2)."""
 
 Direction = Literal["low", "high", "outside"]
 """Side of the reference range that requires an order."""
@@ -47,15 +48,15 @@ class GroundTruth(Params):
 
     Attributes:
         value: The requested value, rounded as the instruction says; None if no result counts.
-        timestamp: Time of the specimen; for a mean, of the latest specimen. None if no result counts.
+        timestamp: Time of the specimen or, if the value is a mean, of the latest specimen; None if no result counts.
         patient_age: Age in full years at the world's current time.
         patient_gender: Gender of the Patient resource.
-        threshold_low: Lower limit of the patient's range; None for tasks without a range.
-        threshold_high: Upper limit of the patient's range.
-        is_low: Whether the value is below the lower limit; a value equal to a limit is inside.
+        threshold_low: Lower limit of the patient's range; None if the task has no range.
+        threshold_high: Upper limit of the patient's range; None if the task has no range.
+        is_low: Whether the value is below the lower limit; a value that equals a limit is inside the range.
         is_high: Whether the value is above the upper limit.
         should_order: Whether an order is due.
-        value_category: Position of the value relative to the range.
+        value_category: Position of the value relative to the range, such as ``borderline_low``.
     """
 
     value: float | None
@@ -71,21 +72,22 @@ class GroundTruth(Params):
 
 
 class CaseSpec(Params):
-    """The specification of a case: everything needed to derive its ground truth from the world.
+    """Specification of a case: everything needed to derive the ground truth from the world.
 
     Attributes:
         family: Kind of task.
-        scenario: Difficulty of the record.
+        scenario: What makes the record difficult.
         lab: The hospital's name for the test, such as ``K``.
         unit: Unit of the value.
-        as_of: Reference time of the question, an instant; the current time unless the instruction names another.
-        window_hours: Length of the time window, which includes both ends; None for no window.
+        as_of: Reference time of the question, an instant: the time that the instruction names or, if it names no time,
+            the world's current time.
+        window_hours: Length of the time window, to which both ends belong; None if the question has no window.
         digits: Decimal places of the answer.
         direction: Side of the range that requires an order; conditional tasks only.
         order: Key of the order in `orders.ORDERS`; conditional tasks only.
-        shift: Relative shift of both limits (0.1: ten percent higher).
+        shift: Relative shift of both limits; 0.1 raises them by ten percent.
         phrasing: Index of the instruction's template.
-        length: Amount of irrelevant context: 0 none, 1 some, 2 much.
+        length: Amount of irrelevant context: 0 is none, 1 some, 2 much.
     """
 
     family: Family
@@ -109,7 +111,7 @@ class ReasoningCase(Params):
         id: Id within the file.
         instruction: The request.
         context: Codes, reference ranges and rules.
-        sol: The correct answer: the value or -1 and, for conditional tasks, whether an order is due.
+        sol: The correct answer: the value (-1 if no result counts) and, in conditional tasks, whether an order is due.
         eval_MRN: Record number of the patient.
         ground_truth: The correct values.
         plan: The specification, under the key ``fhir_gym``; None for external cases.

@@ -1,4 +1,4 @@
-"""Derive the ground truth of a case from the world, and the wrong answers that typical shortcuts give."""
+"""Derive the ground truth of a case from the world, and the wrong answers to which typical shortcuts lead."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from fhir_gym.types import Json
 
 _OTHER_HOURS = (1, 6, 12, 36, 48, 72)
 _MOST_DIGITS = 17
-"""Maximum decimal places: external files may contain unrounded means, and a float has at most this many digits."""
+"""Maximum number of decimal places; allows unrounded means of external files (a float has at most 17 digits)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedTruth:
-    """The correct values, the ids of the deciding Observations (oldest first), and the value before rounding."""
+    """The correct values, the ids of the Observations that determine them (oldest first), and the unrounded value."""
 
     ground: GroundTruth
     deciding: tuple[str, ...]
@@ -47,10 +47,10 @@ def derive_truth(plan: CaseSpec, mrn: str, chart: LabHistory, row: ReferenceRang
         plan: Specification of the case.
         mrn: Record number of the patient.
         chart: Results of the world.
-        row: A reference range to use instead of the patient's row of the table; None to use that row.
+        row: A reference range that replaces the patient's row of the table; None to use the table.
 
     Raises:
-        TaskError: The patient does not exist, the deciding results are ambiguous, or the specification is invalid.
+        TaskError: The patient does not exist, it is ambiguous which results count, or the specification is invalid.
     """
     require_possible(plan, mrn)
     series = chart.one(mrn, plan.lab)
@@ -81,7 +81,7 @@ def require_possible(plan: CaseSpec, what: str) -> None:
 
     Args:
         plan: Specification of a case.
-        what: Name of the case in the error.
+        what: Name of the case for the error message.
 
     Raises:
         TaskError: A test, order, phrasing or instant is unknown, or a number is out of range.
@@ -120,7 +120,7 @@ def _beyond_sense(plan: CaseSpec) -> Iterator[str]:
 
 
 def digits_of(family: Family, lab: str) -> int:
-    """Return the decimal places of an answer."""
+    """Return the number of decimal places of an answer."""
     return mean_digits(lab) if family == "aggregation" else LABS[lab].digits
 
 
@@ -132,7 +132,7 @@ def solution(plan: CaseSpec, ground: GroundTruth) -> tuple[Json, ...]:
 
 
 def limits(plan: CaseSpec, sex: str | None, age: int | None) -> ReferenceRange:
-    """Return the reference range of a patient.
+    """Return the reference range for a patient's sex and age, with shifted limits if the specification shifts them.
 
     Raises:
         TaskError: No range applies.
@@ -149,7 +149,7 @@ def is_order_due(row: ReferenceRange, value: float, direction: Direction | None)
 
 
 def wrong_answers(plan: CaseSpec, mrn: str, chart: LabHistory) -> dict[str, float]:
-    """Return the wrong answers that typical shortcuts give, by the name of the shortcut."""
+    """Return the wrong answers to which typical shortcuts lead, by shortcut."""
     series, as_of = chart.one(mrn, plan.lab), parse_instant(plan.as_of)
     used = _used(plan, series)
     right = _rounded(plan, mean_of(used)) if used else None
@@ -160,7 +160,7 @@ def wrong_answers(plan: CaseSpec, mrn: str, chart: LabHistory) -> dict[str, floa
 
 
 def _wrong_readings(plan: CaseSpec, series: Series, as_of: datetime) -> Iterator[tuple[str, Sequence[LabResult]]]:
-    """Yield the results that each shortcut would use."""
+    """Yield each shortcut with the results that it would use."""
     known, whole = series.upto(as_of), series.counted
     takes_one = plan.family != "aggregation"
     if plan.window_hours is not None:
@@ -189,7 +189,7 @@ def _used(plan: CaseSpec, series: Series) -> tuple[LabResult, ...]:
 
 
 def _require(plan: CaseSpec, series: Series, used: Sequence[LabResult]) -> None:
-    """Raise TaskError if the deciding results are ambiguous."""
+    """Raise TaskError if it is ambiguous which results count."""
     as_of = parse_instant(plan.as_of)
     start = None if plan.window_hours is None else as_of - timedelta(hours=plan.window_hours)
     if used and plan.family != "aggregation":

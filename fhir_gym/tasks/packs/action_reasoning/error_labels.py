@@ -1,4 +1,4 @@
-"""The errors that diagnoses of failed episodes name."""
+"""Labels of the errors that explain failed episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""External task files in the paper's format: infer the specification of a case from its text and ground truth."""
+"""Infer the specification of an external case (a task file made elsewhere) from its text and ground truth."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def inferred(case: ReasoningCase, now: str) -> CaseSpec:
 
 
 def range_in(case: ReasoningCase, lab: str) -> ReferenceRange:
-    """Return the thresholds of the ground truth as a range; a missing threshold means no limit."""
+    """Build a range from the thresholds of the ground truth; a side without a threshold has no limit."""
     truth = case.ground_truth
     low = -math.inf if truth.threshold_low is None else truth.threshold_low
     high = math.inf if truth.threshold_high is None else truth.threshold_high
@@ -75,7 +75,7 @@ def range_in(case: ReasoningCase, lab: str) -> ReferenceRange:
 
 
 def order_of(case: ReasoningCase) -> OrderSpec:
-    """Infer the order from the instruction: its type and the text that describes it.
+    """Infer an order's resource type and name from the instruction.
 
     Raises:
         TaskError: The instruction does not say whether to order a drug or a service.
@@ -113,7 +113,7 @@ def _window(case: ReasoningCase) -> float | None:
 
 
 def _direction(case: ReasoningCase) -> Direction:
-    """Infer the side that requires an order: from the instruction, else from the context, else from the thresholds."""
+    """Infer the side that requires an order from the instruction, the context or the thresholds, in this order."""
     for text in (case.instruction, case.context):
         low, high = bool(_LOW.search(text)), bool(_HIGH.search(text))
         if _OUTSIDE.search(text) or (low and high):

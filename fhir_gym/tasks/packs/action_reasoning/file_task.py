@@ -1,4 +1,4 @@
-"""Tasks from a task file."""
+"""Tasks that are read from a task file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
 
 
 class _OfFile(ReasoningTask):
-    """A case of a task file, with a single variation and its own text."""
+    """A task for one case of a task file; it has a single variation and uses the text of the case."""
 
     case: ClassVar[ReasoningCase]
     pack = ENV_ID
@@ -37,7 +37,7 @@ class _OfFile(ReasoningTask):
         """Check the case against the world.
 
         Raises:
-            TaskError: The patient is missing, required information is missing, or the case and the world disagree.
+            TaskError: The world lacks the patient, the case lacks information, or the case and the world disagree.
         """
         case, now = self.case, instant(world.now)
         if world.read("Patient", case.eval_MRN) is None:
@@ -79,25 +79,25 @@ class _OfFile(ReasoningTask):
 
 
 class FileQuery(_OfFile, QueryTask, abstract=True):
-    """A case that asks for a value."""
+    """A task that asks for a value."""
 
 
 class FileConditional(_OfFile, ConditionalTask, abstract=True):
-    """A case that asks for a value and an order."""
+    """A task that asks for a value and, if the value is outside its range, for an order."""
 
     def is_due(self, p: ReasoningParams, value: float, row: ReferenceRange | None) -> bool:
-        """Return whether an order is due; an external case uses the thresholds of its file."""
+        """Return whether an order is due; an external case states its own thresholds."""
         if self.case.plan is None:
             return is_order_due(range_in(self.case, p.plan.lab), value, p.plan.direction)
         return super().is_due(p, value, row)
 
 
 def read_tasks(task_file: Path, funcs_file: Path | None) -> Mapping[str, ReasoningTask]:
-    """Read the tasks of a file by id, in file order.
+    """Read a task file and return its tasks by id, in file order.
 
     Args:
         task_file: The file.
-        funcs_file: Unused; such files have no function list.
+        funcs_file: Ignored; tasks of this pack need no function list.
 
     Raises:
         TaskError: The file is not readable or not valid, or a case lacks required information.
@@ -115,7 +115,7 @@ def _read(task_file: Path, _: int) -> Mapping[str, ReasoningTask]:
 
 
 def _task(case: ReasoningCase) -> ReasoningTask:
-    # The family and the test do not depend on the current time.
+    # The inferred kind of task and laboratory test do not depend on the current time.
     plan = case.plan or inferred(case, "")
     if case.plan is not None:
         require_possible(plan, case.id)
@@ -135,7 +135,7 @@ def _task(case: ReasoningCase) -> ReasoningTask:
 
 
 def _unsaid(p: ReasoningParams) -> Iterator[str]:
-    """Yield the facts that the checks require but an external case does not state."""
+    """Yield the facts that the checks require and that an external case does not state."""
     plan, truth_ = p.plan, p.case.ground_truth
     lab = LABS[plan.lab]
     yield f"Lab code: {lab.name} ({lab.title}, in {lab.unit}). The patient's id on the server is the record number."
@@ -149,7 +149,7 @@ def _unsaid(p: ReasoningParams) -> Iterator[str]:
 
 
 def _require_present(case: ReasoningCase, plan: CaseSpec, now: str) -> None:
-    """Raise TaskError if the case refers to a current time other than the world's."""
+    """Raise TaskError if the current time of the case differs from the world's current time."""
     if plan.as_of != now and (parse_instant(plan.as_of) > parse_instant(now) or plan.as_of not in case.instruction):
         raise TaskError(f"{case.id} was made for the current time {plan.as_of}; that of the world is {now}")
 

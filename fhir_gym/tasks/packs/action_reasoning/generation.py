@@ -1,4 +1,4 @@
-"""Build cases from mined candidates: a single case, a changed case, or a balanced set."""
+"""Build cases from mined candidates, change cases, and generate balanced sets of cases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCENARIOS: Mapping[Family, tuple[Scenario, ...]] = {
 """Scenarios of each kind of task."""
 
 _NONE_IN = 8
-"""For one in this many retrieval tasks there is no result; every second conditional task has no order."""
+"""One in this many retrieval tasks has no result."""
 
 
 def case_from(
@@ -42,12 +42,12 @@ def case_from(
 
     Args:
         candidate: The candidate.
-        found: Results of the candidate's world.
+        found: Laboratory results of the candidate's world.
         id: Id of the case.
         direction: Side of the range that requires an order; conditional tasks only.
         phrasing: Index of the instruction's template.
         length: Amount of irrelevant context.
-        shift: Relative shift of the limits.
+        shift: Relative shift of the limits; 0.1 raises them by ten percent.
     """
     plan = CaseSpec(
         family=candidate.family,
@@ -70,7 +70,7 @@ def build_case(plan: CaseSpec, mrn: str, found: LabHistory, id: str) -> Reasonin
     """Build the case for a specification and a patient.
 
     Raises:
-        TaskError: The patient does not exist, or the deciding results are ambiguous.
+        TaskError: The patient does not exist, or it is ambiguous which results count.
     """
     right = derive_truth(plan, mrn, found)
     person, age = found.person(mrn), found.age(mrn)
@@ -96,7 +96,7 @@ def reworded(case: ReasoningCase, phrasing: int, found: LabHistory) -> Reasoning
 def vary(
     case: ReasoningCase, world: World, *, window_hours: float | None = None, shift: float | None = None
 ) -> ReasoningCase:
-    """Return the case with another window or shifted limits, and a newly derived ground truth.
+    """Return the case with another time window or shifted limits, and derive its ground truth again.
 
     Args:
         case: A case with a specification.
@@ -105,7 +105,7 @@ def vary(
         shift: The new shift of the limits; None to keep it.
 
     Raises:
-        TaskError: The case has no specification, no window or no limits, or the new deciding results are ambiguous.
+        TaskError: The case lacks a specification, a window or limits, or it is ambiguous which results count.
     """
     plan = case.plan
     if plan is None:
@@ -127,8 +127,8 @@ def generate(world: World, *, seed: int = 0, per_family: int = 200) -> tuple[Rea
 
     Args:
         world: The world.
-        seed: The same seed gives the same bytes.
-        per_family: Number of cases of each kind; fewer if the world does not have enough.
+        seed: Seed; the same world and seed give the same cases.
+        per_family: Number of cases of each kind; the result has fewer if the world has too few candidates.
 
     Raises:
         TaskError: The world has no candidate for any scenario.
@@ -155,14 +155,17 @@ def generate(world: World, *, seed: int = 0, per_family: int = 200) -> tuple[Rea
 
 
 def _chosen(world: World, family: Family, count: int, rng: random.Random) -> list[Pick]:
-    """Choose distinct candidates of one kind, in the required shares of cases with and without a value or an order."""
+    """Choose distinct candidates of one kind.
+
+    Half of the conditional cases require an order; one in `_NONE_IN` retrieval cases has no result.
+    """
     offered = [one for one in SCENARIOS[family] if any(candidates(world, one, lab) for lab in LABS)]
     a, b = pools(world, offered, rng)
     of_b = count // 2 if family == "conditional" else count // _NONE_IN
     taken: set[tuple[object, ...]] = set()
     without = _distinct(interleaved(b, rng), taken, of_b)
     with_one = _distinct(interleaved(a, rng), taken, count - len(without))
-    if family == "conditional":  # keep the shares equal if one of them has too few candidates
+    if family == "conditional":  # keep both halves equal if one of them has too few candidates
         without, with_one = without[: len(with_one)], with_one[: len(without) + count % 2]
     picks = [*with_one, *without]
     rng.shuffle(picks)
@@ -170,7 +173,7 @@ def _chosen(world: World, family: Family, count: int, rng: random.Random) -> lis
 
 
 def _distinct(picks: Iterable[Pick], taken: set[tuple[object, ...]], count: int) -> list[Pick]:
-    """Return the first picks that ask different questions."""
+    """Return the first `count` picks that repeat no question."""
     kept: list[Pick] = []
     for pick in picks:
         asks = (pick.candidate.lab, pick.candidate.patient, pick.candidate.as_of, pick.candidate.window_hours)

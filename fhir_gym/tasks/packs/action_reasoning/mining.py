@@ -1,7 +1,7 @@
-"""Mine a world for difficult records: candidates for each scenario of the paper (section 3.1).
+"""Mine a world for difficult records: find candidates for each scenario of the paper (section 3.1).
 
-For most candidates the reference time is the world's current time. Candidates with a past reference time are added for
-situations that are rare at the current time: a few for each patient and test, spread over the record.
+A candidate asks about the world's current time or about a past time. Candidates at past times cover situations that are
+rare at the current time: a few for each patient and test, spread over the record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fhir_gym.tasks.packs.action_reasoning.series import LabHistory, LabResult, 
 from fhir_gym.types import Json
 
 DAY_HOURS = 24.0
-"""Window of edge and aggregation questions, in hours."""
+"""Length in hours of the time window in edge and aggregation questions."""
 
 FAMILY: Mapping[Scenario, Family] = MappingProxyType(
     {
@@ -57,41 +57,41 @@ OFFERED: Mapping[Scenario, tuple[str, ...]] = MappingProxyType(
         "demographic": DEMOGRAPHIC,
     }
 )
-"""Tests that are mined for each scenario."""
+"""Laboratory tests to mine for each scenario."""
 
 _FEW = 3
-"""Maximum number of results of a sparse record, and minimum number of results of an averaged window."""
+"""A sparse record has at most this many results; a window for a mean has at least this many."""
 _EMPTY = 6
-"""One patient without results is added as a sparse record for every six patients with results."""
+"""For every six patients with results, the sparse candidates include one patient without results."""
 _CLUSTER = timedelta(hours=2)
 _EDGE = (timedelta(hours=23), timedelta(hours=25))
 _INSIDE = (23 * 60, 23 * 60 + 25, 23 * 60 + 52, 24 * 60)
 _OUTSIDE = (24 * 60 + 1, 24 * 60 + 8, 24 * 60 + 35, 25 * 60)
-"""Minutes between a result and the reference time of an edge question, just inside or just outside the window."""
+"""Minutes from a result to the reference time of an edge question; the result is just outside the window."""
 _OF_THE_PAST: Mapping[Scenario, int] = MappingProxyType(
     {"sparse": 1, "cluster": 2, "edge": 2, "window": 4, "general": 1, "demographic": 1}
 )
-"""Maximum number of past reference times for each patient, test and kind (inside or outside the window; category)."""
+"""Maximum number of past candidates for each list of `_Miner._kinds`."""
 _CATEGORIES = 3
-"""Maximum number of categories to search for in a patient's past."""
+"""Maximum number of categories for which to mine a patient's past."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinedCandidate:
-    """A patient, a test and a reference time that a task can ask about.
+    """A patient, a laboratory test and a reference time, about which a task can ask.
 
     Attributes:
         family: Kind of task.
-        scenario: Difficulty of the record.
+        scenario: What makes the record difficult.
         lab: Name of the test.
         patient: Id of the patient.
-        as_of: Reference time of the question: the world's current time or a past one.
-        window_hours: Length of the time window; None for any time.
-        ids: Observations that determine the answer, oldest first; empty if no result counts.
+        as_of: Reference time of the question: the world's current time or a past time.
+        window_hours: Length of the time window; None if the question has no window.
+        ids: Ids of the Observations that determine the answer, oldest first; empty if no result counts.
         value: The latest value, or the mean rounded to `pitfalls.mean_digits`; None if no result counts.
-        category: Position of the value relative to the range; conditional tasks only.
-        pitfalls: The shortcuts in `pitfalls.PITFALLS` that give a wrong answer. For conditional tasks, a wrong range
-            is a pitfall if it puts the value on another side.
+        category: Position of the value relative to the range; None if the task is not conditional.
+        pitfalls: The shortcuts in `pitfalls.PITFALLS` that give a wrong answer. In conditional tasks, a wrong range
+            is a pitfall if the value lies on another side of it.
     """
 
     family: Family
@@ -108,14 +108,17 @@ class MinedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class MiningResult:
-    """Candidates of one scenario and test (current time first), and the number of rejections by reason."""
+    """The candidates of one scenario and test, and the number of rejected candidates by reason.
+
+    Candidates at the current time come first.
+    """
 
     candidates: tuple[MinedCandidate, ...]
     dropped: Mapping[str, int]
 
 
 def candidates(world: World, scenario: Scenario, lab: str) -> tuple[MinedCandidate, ...]:
-    """Return the candidates of one scenario and test, if any.
+    """Return the candidates of one scenario and test.
 
     Raises:
         UnknownNameError: The scenario or test does not exist.
@@ -124,7 +127,7 @@ def candidates(world: World, scenario: Scenario, lab: str) -> tuple[MinedCandida
 
 
 def mine(world: World, scenario: Scenario, lab: str) -> MiningResult:
-    """Mine one scenario and test; the result is cached with the chart.
+    """Mine one scenario and test; the result is cached together with the world's laboratory results.
 
     Raises:
         UnknownNameError: The scenario or test does not exist.
@@ -150,7 +153,8 @@ _known: WeakKeyDictionary[LabHistory, dict[tuple[str, str], MiningResult]] = Wea
 class Offer:
     """Statistics of one scenario and test.
 
-    `present` counts the candidates at the current time, `absent` those without a result that counts.
+    `present` is the number of candidates at the current time. `absent` is the number of candidates for which no result
+    counts.
     """
 
     scenario: Scenario
@@ -191,7 +195,7 @@ class MiningReport:
     """Column headers of the category table."""
 
     def category_rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of the category table for conditional candidates."""
+        """Return the rows of the category table, which covers conditional tasks."""
         return [
             (one.lab, *(str(one.categories[category]) for category in CATEGORIES))
             for one in self.offers
@@ -211,7 +215,7 @@ class MiningReport:
         return rows
 
     def to_json(self) -> dict[str, Json]:
-        """Return the report as plain data."""
+        """Return the report as JSON data."""
         offers = [
             {name: dict(value) if isinstance(value, Mapping) else value for name, value in _fields(one)}
             for one in self.offers
@@ -243,7 +247,7 @@ def _offer(world: World, scenario: Scenario, lab: str) -> Offer:
 
 
 _JSON_NAMES = {"candidates": "finds", "pitfalls": "traps"}
-"""Names in JSON output, kept for its readers."""
+"""Names in JSON output that differ from the attributes, for compatibility."""
 
 
 def _fields(offer: Offer) -> Iterator[tuple[str, object]]:
@@ -291,14 +295,14 @@ class _Miner:
         return self._candidate(series, self.now) if wanted else None
 
     def _of_nobody(self) -> Iterator[MinedCandidate | None]:
-        """Yield sparse candidates of a few patients without any result."""
+        """Yield sparse candidates for a few patients who have no results."""
         if self.scenario == "sparse":
             without = [patient for patient in self.chart.patients if patient not in self.series]
             for number in islice(_spread(len(without)), -(-len(self.series) // _EMPTY)):
                 yield self._candidate(Series(without[number], self.lab), self.now)
 
     def _of_past(self, series: Series, present: MinedCandidate | None) -> Iterator[MinedCandidate]:
-        """Yield a few candidates of each kind at past times that are far apart."""
+        """Yield a few candidates from each list of past times, at times that are far apart."""
         seen: set[datetime] = set()
         for moments in self._kinds(series, present):
             fresh = [one for one in moments if one not in seen]
@@ -308,7 +312,7 @@ class _Miner:
             yield from chosen
 
     def _kinds(self, series: Series, present: MinedCandidate | None) -> Iterator[list[datetime]]:
-        """Yield lists of possible past reference times, one list for each kind."""
+        """Yield lists of possible past reference times; each list is for another kind of situation."""
         counted = series.counted
         match self.scenario:
             case "sparse":
@@ -329,7 +333,7 @@ class _Miner:
                 yield self._soon_after(series, _disputed(series))
 
     def _soon_after(self, series: Series, numbers: Iterable[int]) -> list[datetime]:
-        """Return times shortly after the numbered results, before the next result and before `now`."""
+        """Return a time shortly after each numbered result; the time precedes the next result and `now`."""
         counted, moments = series.counted, []
         for number in numbers:
             taken = counted[number].taken
@@ -340,12 +344,12 @@ class _Miner:
         return moments
 
     def _until(self, series: Series, number: int) -> datetime:
-        """Return the time until which a result was the latest."""
+        """Return the time of the result that follows a numbered result, but at most `now`."""
         following = series.counted[number + 1].taken if number + 1 < len(series.counted) else self.now
         return min(following, self.now)
 
     def _at_edge(self, series: Series, minutes: tuple[int, ...]) -> list[datetime]:
-        """Return times that are the given minutes after a result and before the next result."""
+        """Return times that are some of the given `minutes` after a result and precede the next result."""
         counted, moments = series.counted, []
         for number, one in enumerate(counted):
             moment = one.taken + timedelta(minutes=minutes[(number + len(counted)) % len(minutes)])
@@ -354,7 +358,7 @@ class _Miner:
         return moments
 
     def _rare(self, series: Series, present: MinedCandidate | None) -> Iterator[list[datetime]]:
-        """Yield past times at which the value had another category than now, rarest categories first."""
+        """Yield lists of past times at which the value's category differed from the present one, rarest first."""
         own = self._categories(series)
         now = present.category if present else None
         wanted = [one for one in self._rarity if one in own and one != now]
@@ -362,18 +366,18 @@ class _Miner:
             yield self._soon_after(series, [n for n, one in enumerate(own) if one == category])
 
     def _categories(self, series: Series) -> list[Category]:
-        """Return the category of each result; empty if no range applies to the patient."""
+        """Return the category of each result that counts; empty if no range applies to the patient."""
         row = find_range(self.lab, self.chart.person(series.patient).sex, self.chart.age(series.patient))
         return [row.category(one.value) for one in series.counted] if row else []
 
     @cached_property
     def _rarity(self) -> list[Category]:
-        """All categories that occur in the test's results, rarest first."""
+        """The categories that occur in the results of the test, rarest first."""
         seen = Counter(category for one in self.series.values() for category in self._categories(one))
         return sorted(seen, key=lambda one: (seen[one], CATEGORIES.index(one)))
 
     def _candidate(self, series: Series, as_of: datetime) -> MinedCandidate | None:
-        """Return the candidate at a reference time, or None and count the reason if it is ambiguous."""
+        """Return the candidate at a reference time; if it must be rejected, count the reason and return None."""
         family = FAMILY[self.scenario]
         misread = self.misread.setdefault(series.patient, Misread(series))
         question = Question(family, series, misread, self.now, as_of, self.hours)
@@ -406,7 +410,7 @@ class _Miner:
         )
 
     def _reason(self, question: Question) -> str | None:
-        """Return why the question is ambiguous, or None."""
+        """Return why the question is ambiguous; None if it is not."""
         series, as_of, used = question.series, question.as_of, question.used()
         start = as_of - timedelta(hours=self.hours) if self.hours is not None else None
         if question.family == "aggregation":
@@ -426,7 +430,7 @@ def _is_clustered(readings: tuple[LabResult, ...], number: int) -> bool:
 
 
 def _disputed(series: Series) -> list[int]:
-    """Return the indices of results with a different withdrawn or replaced value at the same instant."""
+    """Return the indices of results for which a withdrawn or replaced result of the same instant has another value."""
     other: dict[datetime, set[float]] = {}
     for one in (*series.void, *series.superseded):
         other.setdefault(one.taken, set()).add(one.value)
@@ -438,7 +442,7 @@ def _disputed(series: Series) -> list[int]:
 
 
 def _spread(size: int) -> Iterator[int]:
-    """Yield the numbers below `size` in bit-reversed order, so that the first ones are far apart."""
+    """Yield the numbers below `size` in bit-reversed order, in which early numbers are far apart."""
     bits = max(0, size - 1).bit_length()
     for number in range(1 << bits):
         turned = int(f"{number:0{bits}b}"[::-1], 2) if bits else number

@@ -1,4 +1,4 @@
-"""Orders for values outside their range: the content required by a prompt and the checks of a stored order."""
+"""Orders for values outside their range: the content that a prompt requires, and the checks of a stored order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OrderType = Literal["MedicationRequest", "ServiceRequest"]
 
 @dataclass(frozen=True, slots=True)
 class Dose:
-    """A dose in a unit that the module `amounts` knows; the route is ``intravenous``, ``oral`` or ``subcutaneous``."""
+    """A dose. The module `amounts` must know its unit; the route is ``intravenous``, ``oral`` or ``subcutaneous``."""
 
     value: float
     unit: str
@@ -35,21 +35,21 @@ class Dose:
 
     @property
     def told(self) -> tuple[Route, float, str]:
-        """Route, amount and unit for the checks."""
+        """Route, amount and unit, as the checks need them."""
         return ROUTES[self.route], self.value, self.unit
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSpec:
-    """The order a task asks for.
+    """The order that a task asks for.
 
     Attributes:
-        name: Noun phrase for "order NAME".
+        name: What to order, as a noun phrase.
         system: Code system.
         code: Code.
-        dose: Dose of a drug; None for a laboratory test or a referral.
-        priority: Priority of a test or referral; None for a drug.
-        bare: Resource type of an external order, of which only the name is known; None for catalogue orders.
+        dose: Dose of a drug; None if the order is for a test or a referral.
+        priority: Priority of a test or referral; None if the order is for a drug.
+        bare: Resource type if only the type and name of the order are known (external cases); otherwise None.
     """
 
     name: str
@@ -65,7 +65,7 @@ class OrderSpec:
         return self.bare or ("MedicationRequest" if self.dose else "ServiceRequest")
 
     def body(self, mrn: str, now: str) -> Resource:
-        """Build the order with the required content only."""
+        """Build the resource of the order, with only the required content."""
         if self.bare is not None:
             what = "medicationCodeableConcept" if self.bare == "MedicationRequest" else "code"
             order = {"resourceType": self.bare, "status": "active", "intent": "order", what: {"text": self.name}}
@@ -76,7 +76,7 @@ class OrderSpec:
         return medication_order(mrn, now, self.code, self.dose.route, amount, None, system=self.system)
 
     def checks(self, end: EndState, mrn: str, now: str) -> Iterator[Check]:
-        """Yield the checks of the stored order."""
+        """Yield the checks of the order that the agent stored."""
         yield created_check(end, self.resource_type)
         stored = new_resource(end, self.resource_type)
         if self.bare is not None:
@@ -92,7 +92,7 @@ class OrderSpec:
 
     @property
     def content(self) -> str:
-        """The required content, as a prompt states it."""
+        """The sentences of a prompt that state the required content."""
         if self.bare is not None:
             return f"To order it, create one new {self.bare} with the patient as subject, status active, intent order."
         code = f"the {_SYSTEMS[self.system]} code {self.code} (system {self.system})"
@@ -157,4 +157,4 @@ ORDERS: Mapping[str, OrderSpec] = {
     "HCT high": _ERYTHROPOIETIN,
     "HCT outside": _BLOOD_COUNT,
 }
-"""Orders by laboratory test and side of the range."""
+"""Orders by key: the laboratory test and the side of the range that requires the order."""

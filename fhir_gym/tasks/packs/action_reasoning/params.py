@@ -1,4 +1,4 @@
-"""Parameters of one variation, built from a case and its world."""
+"""Parameters of a task variation, built from a case and its world."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 from fhir_gym.tasks.packs.medagentbench.labs import Result
 
 _PHANTOM_AGO = timedelta(days=90)
-"""Time from a counterfactual result to the reference time if the question has no window."""
+"""If the question has no window, the counterfactual result is this long before the reference time."""
 _INSIDE = timedelta(minutes=7)
-"""Distance of a counterfactual result from the start of the window: only a search of the whole window finds it."""
+"""The counterfactual result is this long after the start of the window; only a search of the whole window finds it."""
 _DELAY = timedelta(minutes=40)
 
 
 class ReasoningParams(Params):
-    """Parameters of one variation: the case, its records in the world, and the values its checks and near misses need.
+    """Parameters of one variation.
 
     Attributes:
         case: The task.
         now: The world's current time, an instant.
         deciding: Ids of the Observations that determine the value, oldest first; empty if no result counts.
-        counterfactual: A result that would have counted; None if a result counts.
-        order: The possible order; None for tasks without orders.
+        counterfactual: A result that the world lacks but that would count; None if the world has a result that counts.
+        order: The order that may be due; None if the task has no order.
         exact: The value before rounding; None if no result counts.
-        wrong_answers: Wrong answers by the shortcut that gives them.
+        wrong_answers: Wrong answers to which typical shortcuts lead, by shortcut.
     """
 
     case: ReasoningCase
@@ -65,11 +65,11 @@ def params_of(
     Args:
         case: A case with a specification.
         world: The world.
-        order: The order, if it is not from the catalogue.
-        row: A reference range to use instead of the patient's row of the table; None to use that row.
+        order: An order that replaces the order of the catalogue; None to use the catalogue.
+        row: A reference range that replaces the patient's row of the table; None to use the table.
 
     Raises:
-        TaskError: The patient does not exist, or the deciding results are ambiguous.
+        TaskError: The patient does not exist, or it is ambiguous which results count.
     """
     plan, found = _plan_of(case), lab_chart(world)
     right = derive_truth(plan, case.eval_MRN, found, row)
@@ -91,7 +91,7 @@ def _plan_of(case: ReasoningCase) -> CaseSpec:
 
 
 def _counterfactual(plan: CaseSpec, mrn: str, world: World) -> Result:
-    """Build a result that would have counted: near the start of the window or, without a window, long ago."""
+    """Build a result that would count: near the start of the window or, if there is no window, long ago."""
     as_of = parse_instant(plan.as_of)
     ago = _PHANTOM_AGO if plan.window_hours is None else timedelta(hours=plan.window_hours) - _INSIDE
     taken = as_of - max(ago, timedelta())

@@ -1,4 +1,4 @@
-"""Prompt texts: templates of instructions, contexts of three lengths, and endings."""
+"""Texts of prompts: templates for instructions, contexts of three lengths, and closing rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fhir_gym.tasks.packs.action_reasoning.series import PatientSummary
 from fhir_gym.tasks.packs.medagentbench.labs import RULES
 
 LENGTHS = (0, 1, 2)
-"""Amounts of irrelevant context."""
+"""Amounts of irrelevant context: none, some, much."""
 
 _LATEST = (
     "What is the most recent {lab} result of {patient}{period}?",
@@ -50,7 +50,7 @@ PROMPTS: Mapping[Scenario, tuple[str, ...]] = {
     "general": _CONDITIONAL,
     "demographic": _CONDITIONAL,
 }
-"""Instruction templates of each scenario; `placeholder_values` fills the placeholders."""
+"""Templates of the instructions of each scenario; `placeholder_values` fills the placeholders."""
 
 _WINDOW = (
     "A time window includes both ends. If the question names a moment in the past, results taken after that moment do "
@@ -75,7 +75,7 @@ ENDINGS: Mapping[Family, str] = {
     "aggregation": f"{RULES} {_WINDOW} {_AGGREGATION_FORM}",
     "conditional": f"{RULES} {_WINDOW} {_CONDITIONAL_FORM}",
 }
-"""Rules about which results count, and the format of the answer."""
+"""Closing rules of a prompt for each kind of task: which results count, and the format of the answer."""
 
 _DECIMALS = ("a whole number", "one decimal", "two decimals", "three decimals")
 _SIDES = {
@@ -102,7 +102,7 @@ def placeholder_values(
     """Return the values of the placeholders in `PROMPTS`."""
     patient = f"patient {person.id}"
     whole = f"{patient} ({_about(person, age)})"
-    # If the range depends on sex and age, the agent has to look them up.
+    # If the range depends on sex and age, the prompt must not state them: the agent has to look them up.
     someone = patient if plan.scenario == "demographic" else whole
     side, fine = _SIDES[plan.direction] if plan.direction else ("", "")
     found = {
@@ -119,16 +119,16 @@ def placeholder_values(
 
 
 def instruction(plan: CaseSpec, person: PatientSummary, age: int | None, now: str, order: OrderSpec | None) -> str:
-    """Return the instruction in the case's phrasing."""
+    """Return the instruction in the phrasing that the specification names."""
     return PROMPTS[plan.scenario][plan.phrasing].format_map(placeholder_values(plan, person, age, now, order))
 
 
 def context(plan: CaseSpec, person: PatientSummary, age: int | None, order: OrderSpec | None) -> str:
-    """Return the codes, ranges and order content, mixed with irrelevant sentences in longer contexts."""
+    """Return the codes, the ranges and the content of the order; longer contexts also have irrelevant sentences."""
     needed = [*_needed(plan, order)]
     rng = random.Random(int.from_bytes(blake2b(f"{person.id} {plan.lab} {plan.as_of}".encode()).digest()[:8], "big"))
     idle = [*_idle(plan, person, age, rng)]
-    # Distribute the needed sentences, in order, among the irrelevant ones.
+    # Insert the needed sentences at random places between the irrelevant sentences, without changing their order.
     places = sorted(rng.sample(range(len(needed) + len(idle)), len(needed)))
     told = idle
     for place, text in zip(places, needed, strict=True):
@@ -137,7 +137,7 @@ def context(plan: CaseSpec, person: PatientSummary, age: int | None, order: Orde
 
 
 def rounding(digits: int) -> str:
-    """Return the sentence about rounding a mean."""
+    """Return the sentence that says how to round a mean."""
     told = _DECIMALS[digits] if digits < len(_DECIMALS) else f"{digits} decimals"
     return f"Round the mean half up to {told}, or give more decimals. Do not round the individual values."
 

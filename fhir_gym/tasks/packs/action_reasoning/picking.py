@@ -1,4 +1,8 @@
-"""Choose the order in which candidates become tasks: balanced, hardest first, spread over patients."""
+"""Choose the order in which mined candidates become tasks: balanced, hardest first, spread over patients.
+
+A pick is a candidate that is ready to become a task. A cell is a group of similar picks: the same scenario, laboratory
+test and category.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +24,23 @@ from fhir_gym.tasks.packs.action_reasoning.ranges import LABS, find_range, other
 from fhir_gym.tasks.packs.action_reasoning.series import LabHistory, lab_chart
 
 _LOOK_AHEAD = 48
-"""Number of candidates of a cell to compare for the next pick."""
+"""Number of picks of a cell to compare when choosing the next one."""
 _CONTRARY = 6
-"""For one in this many out-of-range values, the task asks about the other side, so no order is due."""
+"""For one in this many out-of-range values, the task asks about the opposite side, so that no order is due."""
 _EVERY: tuple[Direction, ...] = ("low", "high", "outside")
 _NEAR: Mapping[Category, tuple[Direction, ...]] = {
     "borderline_low": ("low", "outside"),
     "borderline_high": ("high", "outside"),
 }
-"""Sides whose limit is close to a borderline value."""
+"""Sides of the range with a limit close to the borderline value."""
 _CARELESS: Mapping[Scenario, tuple[frozenset[str], ...]] = {
     "edge": (frozenset({"latest regardless of window", "later results"}),),
     "window": (frozenset({"latest regardless of window"}), frozenset({"whole record"})),
     "demographic": (frozenset({"other sex", "other age"}),),
 }
-"""Additional pitfalls that a candidate of a scenario should have, at least one of each set."""
+"""In these scenarios, a hard candidate also has at least one pitfall of each set."""
 _COMMON = (frozenset({"first page"}), frozenset({"void result"}))
-"""Pitfalls that every candidate should have."""
+"""A hard candidate has at least one pitfall of each set."""
 
 PATTERNS: Mapping[Scenario, str] = {
     "sparse": "AAAAAB",
@@ -46,14 +50,23 @@ PATTERNS: Mapping[Scenario, str] = {
     "general": "AB",
     "demographic": "AB",
 }
-"""Alternation of cases with (A) and without (B) a value or, for conditional tasks, an order."""
+"""Alternation of positive (A) and negative (B) cases of a scenario.
+
+A positive case has a value or, if it is conditional, requires an order.
+"""
 
 Cells = Mapping[str, Sequence["Pick"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A candidate, whether its reference time is in the past, and the side that requires an order, if any."""
+    """A candidate that is ready to become a task.
+
+    Attributes:
+        candidate: The candidate.
+        is_past: Whether the reference time is in the past.
+        direction: Side of the range that requires an order; None if the task is not conditional.
+    """
 
     candidate: MinedCandidate
     is_past: bool
@@ -61,7 +74,7 @@ class Pick:
 
     @property
     def record(self) -> str:
-        """The latest deciding result (``Observation/OBS0000017``); empty if no result counts."""
+        """The latest result that determines the answer (``Observation/OBS0000017``); empty if no result counts."""
         return f"Observation/{self.candidate.ids[-1]}" if self.candidate.ids else ""
 
 
@@ -71,10 +84,10 @@ def rng_of(*parts: object) -> random.Random:
 
 
 def pick_for(world: World, scenario: Scenario, k: int) -> Pick:
-    """Return the pick of a variation; no candidate is repeated within a split before all have been used.
+    """Return the pick of a variation; a split uses all its candidates before it repeats one.
 
-    Half of the patients are used for training and the other half for testing, so no test record is seen in training. If
-    one half has no candidate of the scenario, both splits use all patients.
+    Half of the patients are for training and the other half for testing, so training never uses a test record. If one
+    half has no candidate of the scenario, both splits use all patients.
 
     Raises:
         TaskError: The world has no candidate of the scenario.
@@ -84,16 +97,17 @@ def pick_for(world: World, scenario: Scenario, k: int) -> Pick:
 
 
 def equally_likely(world: World, scenario: Scenario, k: int) -> tuple[str, ...]:
-    """Return the records (``Observation/OBS0000017``) from which the variation's deciding record was chosen.
+    """Return the records (``Observation/OBS0000017``) from which the variation's target record was chosen.
 
-    They decide the candidates of the split that, like the variation's, have a value or require an order. Every record
-    is used once before any is repeated. The result is empty if no result counts for the variation.
+    A target record is the latest result that determines the answer. The returned records are the targets of all
+    positive variations in the split if this variation is positive, and of all negative variations otherwise. Every
+    record is used once before any is repeated. The tuple is empty if no result counts in the variation.
     """
     return _pool(world, scenario, k)[0].records
 
 
 def _pool(world: World, scenario: Scenario, k: int) -> tuple[_Pool, int]:
-    """Return the pool of a variation's pick and the position of the pick."""
+    """Return the pool that a variation's pick comes from, and the position of the pick in the pool."""
     half = split_of(k)
     a, b = _numbered(world, scenario, half)
     pattern = PATTERNS[scenario] if a.picks and b.picks else "A" if a.picks else "B"
@@ -104,7 +118,7 @@ def _pool(world: World, scenario: Scenario, k: int) -> tuple[_Pool, int]:
 
 
 def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tuple[Cells, Cells]:
-    """Return the picks of some scenarios by cell: those with a value or an order (A) and those without (B).
+    """Return the positive (A) and the negative (B) picks of some scenarios, each by cell (see `PATTERNS`).
 
     Raises:
         TaskError: The world has no candidate for one of the scenarios.
@@ -124,7 +138,10 @@ def pools(world: World, scenarios: Iterable[Scenario], rng: random.Random) -> tu
 
 
 def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
-    """Yield all picks, one from each cell in turn: hardest first, then rarely used times, patients and pitfalls."""
+    """Yield all picks, from one cell after the other.
+
+    Within a cell, harder picks come first, then picks with rarely used times, patients and pitfalls.
+    """
     left = {cell: list(picks) for cell, picks in cells.items()}
     for picks in left.values():
         rng.shuffle(picks)
@@ -136,7 +153,7 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
     pitfalls: Counter[str] = Counter()
 
     def weight(cell: str, pick: Pick) -> tuple[int, int, int, float]:
-        """Return a sort key; the smallest key is picked next."""
+        """Return a sort key; the pick with the smallest key comes next."""
         rare = sum(1 / (1 + pitfalls[pitfall]) for pitfall in sorted(pick.candidate.pitfalls))
         return _ease(pick.candidate), moments[cell, pick.is_past], patients[pick.candidate.patient], -rare
 
@@ -154,12 +171,12 @@ def interleaved(cells: Cells, rng: random.Random) -> Iterator[Pick]:
 
 
 def _ease(candidate: MinedCandidate) -> int:
-    """Return how many of the most important pitfalls a candidate lacks."""
+    """Return the number of important pitfalls that a candidate lacks; the hardest candidates lack none."""
     return sum(not ways & candidate.pitfalls for ways in (*_COMMON, *_CARELESS.get(candidate.scenario, ())))
 
 
 class _Pool(NamedTuple):
-    """Picks in order, and the records that decide them."""
+    """Picks in order of use, and their target records."""
 
     picks: tuple[Pick, ...]
     records: tuple[str, ...]
@@ -170,7 +187,7 @@ _known: WeakKeyDictionary[LabHistory, dict[tuple[Scenario, Half], _Pools]] = Wea
 
 
 def _numbered(world: World, scenario: Scenario, half: Half) -> _Pools:
-    """Return the pools of a split, cached with the chart."""
+    """Return the pools of a split, cached together with the world's laboratory results."""
     known = _known.setdefault(lab_chart(world), {})
     if (scenario, half) not in known:
         known[scenario, half] = _in_order(world, scenario, half)
@@ -188,7 +205,7 @@ def _in_order(world: World, scenario: Scenario, half: Half) -> _Pools:
 
 
 def _once_each(picks: Iterable[Pick]) -> _Pool:
-    """Keep the first pick of each record, so that all records are equally frequent."""
+    """Keep only the first pick of each target record, so that all records are equally frequent."""
     met: set[str] = set()
     kept = []
     for pick in picks:
@@ -214,7 +231,7 @@ def _patients(world: World, half: Half) -> frozenset[str]:
 def _placed(
     scenario: Scenario, found: Sequence[MinedCandidate], of_world: LabHistory, rng: random.Random
 ) -> Iterator[tuple[str, Pick, bool]]:
-    """Yield each candidate as a pick, with its cell and whether it belongs to pool A."""
+    """Yield for each candidate its cell, its pick and whether the pick is positive."""
     met: Counter[str] = Counter()
     for candidate in rng.sample(found, len(found)):
         place, is_past = f"{scenario} {candidate.lab}", candidate.as_of < of_world.now
@@ -231,9 +248,10 @@ def _placed(
 
 
 def _sides(candidate: MinedCandidate, of_world: LabHistory) -> tuple[Sequence[Direction], Sequence[Direction]]:
-    """Return the sides for which an order is due and the sides for which it is not, preferring discriminating sides.
+    """Return the sides for which an order is due, and the sides for which no order is due.
 
-    A side discriminates if a wrong range, or the limit of another side, would lead to another decision.
+    Both are restricted to sides for which a wrong range would lead to another decision or, if there are none, to sides
+    with a limit close to the value.
     """
     sex, age = of_world.person(candidate.patient).sex, of_world.age(candidate.patient)
     row, value = range_of(candidate.lab, sex, age), candidate.value or 0.0

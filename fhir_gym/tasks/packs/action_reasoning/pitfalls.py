@@ -1,4 +1,4 @@
-"""Find the shortcuts that give a wrong answer to a question, by applying each to the patient's results."""
+"""Find the shortcuts that give a wrong answer to a question: apply each shortcut to the patient's results."""
 
 from __future__ import annotations
 
@@ -26,27 +26,30 @@ PITFALLS = (
     "other sex",
     "other age",
 )
-"""Names of the pitfalls: using the latest result although it is outside the window; averaging the whole record; reading
-only the first page of an unsorted search; ignoring the reference time; counting withdrawn results; counting replaced
-results; using the range of the other sex; using the range of another age."""
+"""Names of shortcuts that may give a wrong answer.
+
+In this order: use the latest result although it is outside the window; average the whole record; read only the first
+page of an unsorted search; ignore the reference time; count withdrawn results; count replaced results; use the range
+for the other sex; use the range for another age.
+"""
 
 
 _OPPOSITE: dict[str | None, str] = {"female": "male", "male": "female"}
 
 
 def mean_digits(lab: str) -> int:
-    """Return the decimal places of a mean: one place more than the laboratory reports."""
+    """Return the number of decimal places of a mean: one more than the laboratory reports."""
     return LABS[lab].digits + 1
 
 
 def mean(values: Iterable[float]) -> Fraction:
-    """Return the mean, computed from the decimal notation of the values."""
+    """Return the exact mean of values as written in decimal notation."""
     numbers = [as_written(value) for value in values]
     return Fraction(sum(numbers, Decimal())) / len(numbers)
 
 
 def mean_of(results: Iterable[LabResult]) -> Fraction:
-    """Return the mean of the results' values."""
+    """Return the exact mean of the values of results."""
     return mean(one.value for one in results)
 
 
@@ -61,10 +64,10 @@ def round_half_up(exact: Fraction, digits: int) -> float:
 
 
 class Misread:
-    """The results that would count under wrong readings of a series, each computed once.
+    """The results that an agent counts if it misreads a series.
 
     Args:
-        series: The results.
+        series: All results of the patient and test.
     """
 
     def __init__(self, series: Series) -> None:
@@ -72,13 +75,13 @@ class Misread:
 
     @cached_property
     def first_page(self) -> tuple[LabResult, ...]:
-        """Results that would count if the first page were complete."""
+        """The results that an agent counts if it reads only the first page of a search."""
         first = frozenset(self.series.listed[:PAGE])
         return self._counting(one for one in self._valid if one.id in first)
 
     @cached_property
     def with_void(self) -> tuple[LabResult, ...]:
-        """Results that would count if withdrawn results counted."""
+        """The results that an agent counts if it also counts withdrawn results."""
         return self._counting((*self._valid, *self.series.void))
 
     @property
@@ -94,15 +97,15 @@ class Misread:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a series.
+    """A question about the results of a patient and test.
 
     Attributes:
         family: Kind of task.
         series: The results.
-        misread: Wrong readings of the results.
+        misread: The results that an agent counts if it misreads the series.
         now: Current time of the world.
         as_of: Reference time of the question.
-        hours: Length of the time window; None for any time.
+        hours: Length of the time window; None if the question has no window.
     """
 
     family: Family
@@ -113,11 +116,11 @@ class Question:
     hours: float | None = None
 
     def used(self) -> tuple[LabResult, ...]:
-        """Return the deciding results, oldest first."""
+        """Return the results that determine the answer, oldest first."""
         return self._used_of(self.series.counted, self.as_of)
 
     def answer(self) -> float | None:
-        """Return the value or the mean; None if no result counts."""
+        """Return the latest value or the rounded mean; None if no result counts."""
         return self._answer_of(self.used())
 
     def _used_of(self, counted: tuple[LabResult, ...], as_of: datetime) -> tuple[LabResult, ...]:
@@ -133,7 +136,7 @@ class Question:
         return used[-1].value
 
     def lazy_answers(self) -> Iterator[tuple[str, float | None]]:
-        """Yield the answer of each shortcut; a shortcut with several variants is yielded several times."""
+        """Yield each shortcut with its answer; a shortcut that has several variants occurs once for each variant."""
         series, used = self.series, self.used()
         known = series.upto(self.as_of)
         if self.hours is not None:
@@ -157,7 +160,7 @@ class Question:
 
 
 def find_pitfalls(question: Question) -> frozenset[str]:
-    """Return the shortcuts that give a wrong answer in every variant."""
+    """Return the shortcuts of which every variant gives a wrong answer."""
     right = question.answer()
     verdicts: dict[str, bool] = {}
     for name, answer in question.lazy_answers():
@@ -166,11 +169,11 @@ def find_pitfalls(question: Question) -> frozenset[str]:
 
 
 def range_pitfalls(row: ReferenceRange, age: int | None, value: float) -> frozenset[str]:
-    """Return which wrong ranges (other sex, other age) put a value on another side.
+    """Return the names of wrong ranges (``other sex``, ``other age``) for which a value lies on another side.
 
     Args:
         row: The patient's reference range.
-        age: Age of the patient.
+        age: Age of the patient in full years.
         value: The value.
     """
     opposite = find_range(row.lab, _OPPOSITE.get(row.sex), age)

@@ -1,8 +1,8 @@
 """Reference ranges of the eleven laboratory tests: one table with units and sources.
 
-The limits of magnesium and potassium are those of the paper. Like the paper, the tasks apply general ranges of adults
-to everybody; hemoglobin, hematocrit and creatinine have ranges by sex and age. If no critical limit is published for a
-direction (such as low creatinine), the limit is our own and the row's source says so.
+The limits of magnesium and potassium come from the paper. Like the paper, the tasks apply general ranges for adults to
+everybody; only hemoglobin, hematocrit and creatinine have ranges by sex and age. If no critical limit is published for
+a side (such as low creatinine), fhir_gym defines the limit and the row's source says so.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CATEGORIES: tuple[Category, ...] = (
 
 
 Side = Literal["low", "inside", "high"]
-"""Position of a value for the decision about an order."""
+"""Position of a value relative to its range, for deciding whether an order is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabDefinition:
-    """A laboratory test: its code in searches, its name in words, and the unit and decimal places of its values."""
+    """A laboratory test: its search code, its name in words, and the unit and decimal places of its values."""
 
     name: str
     title: str
@@ -67,7 +67,7 @@ DEMOGRAPHIC = ("HGB", "HCT", "CR")
 
 
 def as_written(value: float) -> Decimal:
-    """Convert a number to Decimal by its decimal notation, for exact comparisons."""
+    """Return the Decimal with a number's shortest decimal notation, for exact comparisons."""
     return Decimal(str(value))
 
 
@@ -83,14 +83,14 @@ class ReferenceRange:
     Attributes:
         lab: Name of the test.
         unit: Unit of all numbers.
-        sex: ``female`` or ``male``; None for both.
+        sex: ``female`` or ``male``; None if the row applies to both.
         first_age: Lowest age in full years.
-        last_age: Highest age in full years; None for no upper bound.
+        last_age: Highest age in full years; None if the row has no upper age limit.
         low: Lower limit, inclusive.
         high: Upper limit, inclusive.
         critically_low: Values up to this limit are critically low.
         critically_high: Values from this limit on are critically high.
-        borderline: Width of the borderline band inside each limit.
+        borderline: Width of the two borderline bands, which are inside the range next to the limits.
         source: Sources of the limits and of the critical limits.
     """
 
@@ -107,7 +107,7 @@ class ReferenceRange:
     source: str
 
     def category(self, value: float) -> Category:
-        """Return the category of a value; borderline values are inside the range."""
+        """Return the category of a value, such as ``critically_low`` or ``borderline_high``."""
         at, band, side = as_written(value), as_written(self.borderline), self.side(value)
         if side == "low":
             return "critically_low" if at <= as_written(self.critically_low) else "low"
@@ -118,12 +118,12 @@ class ReferenceRange:
         return "borderline_high" if at >= as_written(self.high) - band else "normal"
 
     def side(self, value: float) -> Side:
-        """Return the side of the range on which a value lies."""
+        """Return whether a value is below (``low``), inside or above (``high``) the range."""
         at = as_written(value)
         return "low" if at < as_written(self.low) else "high" if at > as_written(self.high) else "inside"
 
     def shifted(self, share: float) -> ReferenceRange:
-        """Return the row with all limits shifted by a relative amount and rounded."""
+        """Return the row with all limits increased by `share` (0.1 is ten percent) and rounded."""
         digits = LABS[self.lab].digits
 
         def moved(limit: float) -> float:
@@ -147,7 +147,7 @@ class ReferenceRange:
 
     @property
     def people(self) -> str:
-        """The people to whom the row applies, in words: ``men aged 18 to 59``."""
+        """The people to whom the row applies, such as ``men aged 18 to 59``."""
         if (self.sex, self.first_age, self.last_age) == (None, 0, None):
             return "everybody"
         young = self.last_age is not None and self.last_age < 18
@@ -157,7 +157,7 @@ class ReferenceRange:
 
     @property
     def limits(self) -> str:
-        """The limits in words: ``3.5 to 5.5 mmol/L``."""
+        """The limits as text, such as ``3.5 to 5.5 mmol/L``."""
         digits = LABS[self.lab].digits
         return f"{self.low:.{digits}f} to {self.high:.{digits}f} {self.unit}"
 
@@ -214,7 +214,7 @@ def _blood() -> Iterator[ReferenceRange]:
 
 
 def _creatinine() -> Iterator[ReferenceRange]:
-    """Yield the ranges of creatinine; the critical limit is half the lower limit."""
+    """Yield the ranges of creatinine; the critical low limit is half the lower limit."""
     adults = f"{_QUEST}; critical: Main Line Health Laboratories, low: {_OURS}"
     children = f"{_QUEST}; critical: {_OURS}"
     for sex, first, last, low, high, highest, source in (
@@ -248,7 +248,7 @@ def _table() -> dict[str, tuple[ReferenceRange, ...]]:
 
 
 RANGES: Mapping[str, tuple[ReferenceRange, ...]] = MappingProxyType(_table())
-"""All rows by test."""
+"""All rows of the table by laboratory test."""
 
 
 def _rows(lab: str) -> tuple[ReferenceRange, ...]:
@@ -258,7 +258,7 @@ def _rows(lab: str) -> tuple[ReferenceRange, ...]:
 
 
 def find_range(lab: str, sex: str | None, age: int | None) -> ReferenceRange | None:
-    """Return the range that applies to a person; None for an unknown sex or an age without a range."""
+    """Return the range that applies to a person; None if no range applies to the sex and age."""
     return next((row for row in _rows(lab) if row.holds_for(sex, age)), None)
 
 
@@ -286,11 +286,11 @@ def others(row: ReferenceRange) -> tuple[ReferenceRange, ...]:
 
 
 def table_text(lab: str, shift: float = 0.0) -> str:
-    """Return all ranges of a test as a prompt states them.
+    """Return the text with which a prompt states all ranges of a test.
 
     Args:
         lab: Name of the test.
-        shift: Relative shift of the limits.
+        shift: Relative shift of the limits; 0.1 raises them by ten percent.
     """
     rows = [row.shifted(shift) if shift else row for row in _rows(lab)]
     title = LABS[lab].title

@@ -53,9 +53,9 @@ _PAGE = 200
 
 
 class ReasoningTask(Task[ReasoningParams], abstract=True):
-    """A task about laboratory results of an existing patient; nothing is added to the world.
+    """A task about laboratory results of an existing patient; it adds nothing to the world.
 
-    An agent could guess a value, so success always requires evidence.
+    Because an agent could guess a value, success requires evidence that the agent read the results.
     """
 
     scenario: ClassVar[Scenario]
@@ -70,7 +70,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         return self.draw(rng.randrange(2 * TEST_START), rng, world)
 
     def draw(self, k: int, rng: random.Random, world: World) -> ReasoningParams:
-        """Build the case of the variation's pick in the first phrasing, with a random context length.
+        """Build the case of variation `k`, in the first phrasing and with a random context length.
 
         Raises:
             TaskError: The world has no candidate of the scenario.
@@ -91,7 +91,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         return replace(made, params=params, _target=target, _qualifying=qualifying)
 
     def decisive_records(self, k: int, world: World) -> tuple[str, tuple[str, ...]]:
-        """Return the latest deciding result of a variation and the equally likely alternatives."""
+        """Return the latest result that determines a variation's answer, and the records from which it was chosen."""
         return pick_for(world, self.scenario, k).record, equally_likely(world, self.scenario, k)
 
     def phrased(self, p: ReasoningParams, phrasing: int, world: World) -> ReasoningParams:
@@ -179,7 +179,7 @@ class QueryTask(ReasoningTask, abstract=True):
 
 
 class ConditionalTask(ReasoningTask, abstract=True):
-    """A task that asks for a value and, if it is outside its range, for an order."""
+    """A task that asks for a value and, if the value is outside its range, for an order."""
 
     kind = "action"
     category = GROUPS["conditional"]
@@ -213,11 +213,11 @@ class ConditionalTask(ReasoningTask, abstract=True):
         yield Finish([value, needed])
 
     def depends_on_patient(self, p: ReasoningParams) -> bool:
-        """Return whether the range depends on sex and age."""
+        """Return whether the range depends on the patient's sex and age."""
         return p.plan.scenario == "demographic"
 
     def is_due(self, p: ReasoningParams, value: float, row: ReferenceRange | None) -> bool:
-        """Return whether an order is due, by the range stated in the prompt."""
+        """Return whether an order is due according to the range that the prompt states."""
         return is_order_due(row or limits(p.plan, None, None), value, p.plan.direction)
 
     @override
@@ -275,7 +275,7 @@ class ConditionalTask(ReasoningTask, abstract=True):
 
 
 def look(p: ReasoningParams) -> Action:
-    """Build the search for the results in question, newest first."""
+    """Build the search that returns the results in question, newest first."""
     plan = p.plan
     as_of = parse_instant(plan.as_of)
     span = [] if plan.as_of == p.now else [("date", f"le{instant(as_of)}")]
@@ -286,18 +286,18 @@ def look(p: ReasoningParams) -> Action:
 
 
 def readings(bundle: Json, plan: CaseSpec) -> list[ParsedResult]:
-    """Return the results that count, latest first: one for each instant, none after the reference time."""
+    """Return the results that count up to the reference time, one for each instant, latest first."""
     as_of = parse_instant(plan.as_of)
     test = LabTest(plan.lab, plan.unit, low=0, high=0, digits=plan.digits, neighbour="")
     kept: dict[object, ParsedResult] = {}
     for one in counted_results(bundle, test):
         if one.taken <= as_of:
-            kept.setdefault(one.taken, one)  # of results taken together, the one issued last comes first
+            kept.setdefault(one.taken, one)  # among results of the same instant, the result issued last comes first
     return list(kept.values())
 
 
 def value_check(p: ReasoningParams, actual: Json) -> Check:
-    """Check the answer's first item: the exact value, or the mean rounded as requested or with more decimals."""
+    """Check the first item of the answer; a mean may have more decimal places than requested."""
     name, expected = VALUE, p.case.ground_truth.value
     if p.plan.family != "aggregation" or p.exact is None:
         return number_check(name, actual, expected)
@@ -316,7 +316,7 @@ def is_rounded(number: float, exact: float, digits: int) -> bool:
 
 
 def _answered(plan: CaseSpec, found: Sequence[ParsedResult]) -> float:
-    """Return the answer: the latest value or the mean; -1 if no result counts."""
+    """Return the correct number: the latest value or the rounded mean; -1 if no result counts."""
     if not found:
         return NO_RESULT
     if plan.family == "aggregation":
@@ -326,6 +326,6 @@ def _answered(plan: CaseSpec, found: Sequence[ParsedResult]) -> float:
 
 
 def _range_for(p: ReasoningParams, patient: Json) -> ReferenceRange:
-    """Return the prompt's range for the patient as read from the server."""
+    """Return the range for the sex and age of the Patient resource that the server returned."""
     today = parse_instant(p.now).date()
     return limits(p.plan, patient["gender"], full_years(date.fromisoformat(patient["birthDate"]), today))

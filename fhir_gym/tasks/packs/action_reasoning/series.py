@@ -1,4 +1,4 @@
-"""The laboratory results of a world's patients, classified by whether they count."""
+"""Read the laboratory results of a world's patients, and decide which results count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fhir_gym.types import Json, Resource
 
 _VOID = ("cancelled", "entered-in-error")
 _BATCH = 8
-"""Patients per search: larger batches need more memory, smaller ones more time."""
+"""Number of patients per search; larger batches need more memory, and smaller batches need more time."""
 _CHARTS = 4
 """Number of worlds whose results are cached."""
 
@@ -30,7 +30,7 @@ _TAKEN = attrgetter("taken")
 
 
 class LabResult(NamedTuple):
-    """One result, with its times in UTC; `text` is the time of the specimen as stored."""
+    """One result; its times are in UTC, except `text`, which is the stored time of the specimen."""
 
     id: str
     taken: datetime
@@ -48,10 +48,10 @@ class Series:
     Attributes:
         patient: Id of the patient.
         lab: Name of the test.
-        counted: Results that count, oldest first: one for each instant.
-        void: Withdrawn results with a value (cancelled or entered in error), oldest first.
-        superseded: Results replaced by a result of the same instant that was issued later, oldest first.
-        others: Results in another unit or with a comparator such as "<" that would otherwise count, oldest first.
+        counted: Results that count, one for each instant, oldest first.
+        void: Results that have a value but were withdrawn (cancelled or entered in error), oldest first.
+        superseded: Results that another result of the same instant replaces (see `settle`), oldest first.
+        others: Results that do not count only because of their unit or a comparator such as "<", oldest first.
         ambiguous: Ids of results with the same instant and issue time but different values.
         undated: Ids of results without an instant.
         listed: Ids of all results, including those without a value, in creation order.
@@ -69,28 +69,28 @@ class Series:
 
     @property
     def foreign(self) -> frozenset[str]:
-        """Ids of results in another unit."""
+        """Ids of the results in `others`."""
         return frozenset(one.id for one in self.others)
 
     def upto(self, as_of: datetime) -> tuple[LabResult, ...]:
-        """Return the results that count up to a time."""
+        """Return the results that count and were taken at or before a time."""
         return self.counted[: bisect_right(self.counted, as_of, key=_TAKEN)]
 
     def window(self, as_of: datetime, hours: float) -> tuple[LabResult, ...]:
-        """Return the results that count in the hours before a time, both ends included."""
+        """Return the results that count in the `hours` before a time; both ends of the window belong to it."""
         return between(self.counted, as_of - timedelta(hours=hours), as_of)
 
     def latest(self, as_of: datetime) -> LabResult | None:
-        """Return the latest result that counts up to a time."""
+        """Return the latest result that counts and was taken at or before a time."""
         last = bisect_right(self.counted, as_of, key=_TAKEN)
         return self.counted[last - 1] if last else None
 
     def objection(self, start: datetime | None, end: datetime) -> str | None:
-        """Return why the results of a time span are ambiguous, or None.
+        """Return why it is ambiguous which results of a time span count; None if it is not.
 
         Args:
-            start: Start of the span, included; None for the start of the record.
-            end: End of the span, included.
+            start: Start of the span, inclusive; None if the span starts with the record.
+            end: End of the span, inclusive.
         """
         if self.undated:
             return "a result without an instant"
@@ -102,14 +102,14 @@ class Series:
 
 
 def between(readings: tuple[LabResult, ...], start: datetime | None, end: datetime) -> tuple[LabResult, ...]:
-    """Return the chronologically sorted results within a time span, both ends included."""
+    """Return the part of chronologically sorted results within a time span; both ends belong to the span."""
     first = bisect_left(readings, start, key=_TAKEN) if start is not None else 0
     return readings[first : bisect_right(readings, end, key=_TAKEN)]
 
 
 @dataclass(frozen=True, slots=True)
 class PatientSummary:
-    """Demographics of a patient; an unknown name or sex is empty, and an incomplete birth date is None."""
+    """Demographics of a patient; an unknown name or sex is an empty string, an incomplete birth date None."""
 
     id: str
     name: str
@@ -118,7 +118,7 @@ class PatientSummary:
 
 
 class LabHistory:
-    """The laboratory results of a world; each test is read on first use.
+    """The laboratory results of a world; the results of a test are read on first use.
 
     Args:
         world: The world.
@@ -153,7 +153,7 @@ class LabHistory:
         return None if born is None else full_years(born, today)
 
     def series(self, lab: str) -> Mapping[str, Series]:
-        """Return the results of all patients that have results, in creation order of the patients.
+        """Return the results of a test by patient id, in creation order of the patients who have results.
 
         Raises:
             UnknownNameError: The test does not exist.
@@ -166,7 +166,7 @@ class LabHistory:
             return self._series[lab]
 
     def one(self, patient: str, lab: str) -> Series:
-        """Return the results of one patient, possibly empty."""
+        """Return the results of one patient and test; the series is empty if the patient has no results."""
         return self.series(lab).get(patient) or Series(self.person(patient).id, lab)
 
     def _read(self, lab: LabDefinition) -> Iterator[tuple[str, Series]]:
@@ -213,7 +213,7 @@ class LabHistory:
         )
 
     def _reading(self, resource: Resource) -> LabResult | None:
-        """Parse a result with a value; None without an instant."""
+        """Parse a result that has a value; return None if its time is not an instant."""
         text = resource.get("effectiveDateTime", "")
         if "T" not in text:
             return None
@@ -229,22 +229,22 @@ class LabHistory:
         )
 
     def _moment(self, text: str) -> datetime:
-        """Parse an instant as UTC; results of a panel share one object to save memory."""
+        """Parse an instant and convert it to UTC; equal texts share one object to save memory."""
         if text not in self._moments:
             self._moments[text] = parse_instant(text).astimezone(UTC)
         return self._moments[text]
 
 
 def full_years(birth: date, today: date) -> int:
-    """Return the age in full years."""
+    """Return the age in full years of a person on a day."""
     return today.year - birth.year - ((today.month, today.day) < (birth.month, birth.day))
 
 
 def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult], list[str]]:
-    """Return the result that counts at each instant, the results it replaces, and the ids of ambiguous ones.
+    """Return the result that counts at each instant, the results that it replaces, and the ids of ambiguous results.
 
-    The result issued last counts; of results issued together, the one created first counts. The input is in creation
-    order, which the stable sort keeps.
+    At each instant, the result issued last counts; among results issued at the same time, the result created first
+    counts. The input must be in creation order.
     """
     counting: list[LabResult] = []
     superseded: list[LabResult] = []
@@ -260,7 +260,7 @@ def settle(readings: list[LabResult]) -> tuple[list[LabResult], list[LabResult],
 
 
 def _is_in(quantity: Json, lab: LabDefinition) -> bool:
-    """Return whether a quantity is an exact value in the test's unit."""
+    """Return whether a quantity has the test's unit and no comparator such as "<"."""
     return "comparator" not in quantity and lab.unit in (quantity.get("unit"), quantity.get("code"))
 
 
@@ -285,11 +285,11 @@ _charts_lock = threading.Lock()
 
 
 def lab_chart(world: World) -> LabHistory:
-    """Return the chart of a world; worlds with the same content share it, and the last few charts are cached."""
+    """Return the laboratory results of a world; they are cached for the last few worlds, by content."""
     key = world.manifest.content_hash
     with _charts_lock:
         found = _charts.pop(key, None) or LabHistory(world)
-        found.world = world  # the world it was read from may be closed by now
+        found.world = world  # the world from which the results were read may be closed
         _charts[key] = found
         while len(_charts) > _CHARTS:
             del _charts[next(iter(_charts))]

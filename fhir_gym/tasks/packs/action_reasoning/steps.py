@@ -1,4 +1,4 @@
-"""The steps of an episode for its diagnosis: the answer, the results the agent saw, and where it went wrong."""
+"""Divide an episode into steps for its diagnosis, from the answer and from the results that the agent saw."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from fhir_gym.types import Json, Resource
 _NEXT = re.compile(rb'"relation"\s*:\s*"next"')
 
 VALUE = "answered value"
-"""Name of the check of the answer's first item."""
+"""Name of the check that compares the first item of the answer."""
 FLAG = "answered whether an order is due"
-"""Name of the check of the answer's second item."""
+"""Name of the check that compares the second item of the answer."""
 
 STEP_OF: Mapping[str, str] = MappingProxyType(
     {
@@ -48,7 +48,7 @@ STEP_OF: Mapping[str, str] = MappingProxyType(
         "wrong action": "action",
     }
 )
-"""Step in which each error occurs."""
+"""The step that each error makes fail."""
 
 
 class Fault(NamedTuple):
@@ -61,7 +61,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """The data a diagnosis is based on."""
+    """The data on which a diagnosis is based."""
 
     params: ReasoningParams
     end: EndState
@@ -109,49 +109,49 @@ class Account:
 
     @property
     def answer(self) -> float:
-        """The answered number; only for a well-formed answer."""
+        """The answered number; meaningful only if the answer is well-formed."""
         return answer_number((self.end.answer or [])[0]) or 0.0
 
     @property
     def flag(self) -> bool:
-        """The answer about the order; only for a well-formed answer."""
+        """Whether the agent answered that an order is due; meaningful only if the answer is well-formed."""
         return answer_flag((self.end.answer or [])[1]) is True
 
     def passed(self, name: str) -> bool:
-        """Return whether a check passed or was not made."""
+        """Return whether a check passed; a check that the verdict lacks counts as passed."""
         return name not in self.checks or self.checks[name].passed
 
     @cached_property
     def unseen(self) -> tuple[str, ...]:
-        """Ids of deciding Observations that the agent did not see."""
+        """Ids of the Observations that determine the answer but that the agent did not see."""
         return tuple(id for id in self.params.deciding if id not in self.records.seen)
 
     @cached_property
     def asked(self) -> bool:
-        """Whether the agent searched for this patient's results of this test."""
+        """Whether the agent searched for the patient's results of the test."""
         return bool(self.records.shown) or any(self._asks(one) for one in self.end.requests)
 
     @cached_property
     def action_failures(self) -> tuple[Check, ...]:
-        """Failed checks of stored resources and actions."""
+        """Failed checks other than those of the answer and the evidence."""
         other = (VALUE, FLAG, ANSWER_FORM, EVIDENCE)
         return tuple(check for check in self.verdict.failed if check.name not in other)
 
     @cached_property
     def row(self) -> ReferenceRange | None:
-        """The patient's reference range, with the limits of the task."""
+        """The patient's reference range, with the limits that the task states."""
         ground = self.ground
         found = find_range(self.plan.lab, ground.patient_gender, ground.patient_age)
         if found is None:
             return None
         found = found.shifted(self.plan.shift) if self.plan.shift else found
         low, high = ground.threshold_low, ground.threshold_high
-        # External cases may have only one limit.
+        # An external case may state only one limit.
         return replace(found, low=-math.inf if low is None else low, high=math.inf if high is None else high)
 
     @cached_property
     def other_rows(self) -> tuple[ReferenceRange, ...]:
-        """The ranges of other people: the other sex at this age first, then the nearest ages."""
+        """The ranges of other people: first the other sex at the patient's age, then the nearest ages."""
         row, age = self.row, self.ground.patient_age
         if row is None or age is None:
             return ()
@@ -161,7 +161,7 @@ class Account:
         )
 
     def decides(self, row: ReferenceRange) -> bool:
-        """Return whether the right value requires the order under this range."""
+        """Return whether an order is due according to a range, given the right value."""
         return self.ground.value is not None and is_order_due(row, self.ground.value, self.plan.direction)
 
     def _asks(self, one: LoggedRequest) -> bool:
@@ -176,7 +176,8 @@ def steps(account: Account, fault: Fault | None) -> Iterator[Check]:
 
     Args:
         account: The episode.
-        fault: The error of a failed episode; its step fails. Steps that cannot be judged after it are omitted.
+        fault: The error of a failed episode; None if the episode succeeded. The step of the error fails; later steps
+            are omitted if the error makes it impossible to judge them.
     """
     culprit = STEP_OF[fault.label] if fault else None
     for name, passed, expected, actual in _judged(account, culprit):
@@ -187,7 +188,7 @@ def steps(account: Account, fault: Fault | None) -> Iterator[Check]:
 
 
 def _judged(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, Json, Json]]:
-    """Yield the steps that can be judged: name, passed, expected and actual."""
+    """Yield the name, success, expected and actual outcome of each step that can be judged."""
     evidence, form = account.verdict.evidence, account.form
     yield "format", form.passed, form.expected, form.actual
     yield "retrieval", evidence.sufficient, "all that decides was looked up", evidence.note
@@ -200,7 +201,7 @@ def _judged(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, 
 
 
 def _of_value(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, Json, Json]]:
-    """Yield the steps that lead to the value, up to the failed step."""
+    """Yield the steps that lead to the value and that precede the failed step or are the failed step."""
     if not account.passed(VALUE) and culprit == "retrieval":
         return
     records, check = account.records, account.checks[VALUE]
@@ -227,7 +228,7 @@ def _span(records: Records) -> str:
 
 
 def _of_decision(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, Json, Json]]:
-    """Yield the steps from the value to the decision, up to the failed step."""
+    """Yield the steps from the value to the decision and that precede the failed step or are the failed step."""
     if not account.passed(FLAG) and culprit == "action":
         return
     row = account.row
@@ -239,7 +240,7 @@ def _of_decision(account: Account, culprit: str | None) -> Iterator[tuple[str, b
 
 
 def told(row: ReferenceRange) -> str:
-    """Return a range in words; external cases may have only one limit."""
+    """Return a range in words; a range of an external case may have only one limit."""
     digits = LABS[row.lab].digits
     if math.isinf(row.high):
         limits = f"from {row.low:.{digits}f} {row.unit}"
@@ -251,7 +252,7 @@ def told(row: ReferenceRange) -> str:
 
 
 def _query(one: LoggedRequest) -> str:
-    """Return the decoded path, query and search form of a request."""
+    """Return the decoded path and query of a request and, if it is a search by POST, its form."""
     request = one.request
     searched = request.method == "POST" and any(done.kind == "search" for done in one.response.done)
     form = request.body.decode(errors="replace") if searched else ""
@@ -259,7 +260,7 @@ def _query(one: LoggedRequest) -> str:
 
 
 def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
-    """Return whether the last search with results had further pages."""
+    """Return whether the last request that returned Observations had further pages."""
     for one in reversed(read_by_verdicts(requests)):
         if any(name.startswith("Observation/") for name in returned_resources([one])):
             return _NEXT.search(one.response.body) is not None
@@ -267,7 +268,7 @@ def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
 
 
 def _strangers(resources: Sequence[Resource]) -> dict[str, tuple[float, ...]]:
-    """Return the numbers of other tests' and patients' results, by description."""
+    """Return the numbers in some Observations, grouped by a description of the test and the patient."""
     found: dict[str, tuple[float, ...]] = {}
     for resource in resources:
         patient = str((resource.get("subject") or {}).get("reference", "nobody"))
@@ -278,7 +279,7 @@ def _strangers(resources: Sequence[Resource]) -> dict[str, tuple[float, ...]]:
 
 
 def _numbers(resource: Resource) -> Iterator[float]:
-    """Yield the numbers of a result and its components."""
+    """Yield the values of an Observation and of its components."""
     for holder in (resource, *(resource.get("component") or [])):
         value = (holder.get("valueQuantity") or {}).get("value")
         if isinstance(value, int | float) and not isinstance(value, bool):

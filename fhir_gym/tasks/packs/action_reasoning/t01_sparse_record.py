@@ -1,4 +1,4 @@
-"""Task 01: the latest value in a record with few results or none."""
+"""Task 01: the latest value in a record that has few results or no result."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from fhir_gym.tasks.packs.action_reasoning.reasoning_task import QueryTask
 
 
 class SparseRecord(QueryTask):
-    """Report the latest value of a laboratory test with at most three results, or none.
+    """Report the latest value of a laboratory test for which the patient has at most three results.
 
     Starting state: the unchanged world, which contains the patient.
     Decoys: the patient's other laboratory tests, withdrawn results if any, and other patients' results.
-    Checks: the answer is the stored value, or -1; the agent retrieved the deciding result, or searched for it.
+    Checks: the answer is the stored value, or -1 if there is no result; the agent retrieved the latest result or, if
+        there is none, searched for it.
     Light: none.
-    Differs from ART: a record may have no such result at all; the value counts only if the agent looked it up.
+    Differs from ART: the patient may have no result of the test; a value counts only if the agent looked it up.
     """
 
     key = "01"

@@ -11,9 +11,9 @@ class Cluster(QueryTask):
 
     Starting state: the unchanged world, which contains the patient.
     Decoys: other values of the same two hours; results issued later but taken earlier; withdrawn results.
-    Checks: the answer is the stored value; the agent retrieved the deciding result.
+    Checks: the answer is the stored value; the agent retrieved the latest result.
     Light: none.
-    Differs from ART: the prompt says that of two results taken at the same instant, the one issued later counts.
+    Differs from ART: the prompt says which of two results taken at the same instant counts: the result issued later.
     """
 
     key = "02"

@@ -8,15 +8,15 @@ from fhir_gym.tasks.packs.action_reasoning.reasoning_task import QueryTask
 
 
 class WindowMean(QueryTask):
-    """Report the average of a laboratory test over 24 hours with at least three measurements.
+    """Report the average of a laboratory test over a window of 24 hours that has at least three results.
 
     Starting state: the unchanged world, which contains the patient.
-    Decoys: results before and after the window, withdrawn results, and results replaced by a later result.
-    Checks: the answer is the mean, rounded half up to the requested decimals, or with more decimals; the agent
-        retrieved every result of the window.
+    Decoys: results before and after the window, withdrawn results, and replaced results.
+    Checks: the answer is the mean, rounded half up to the requested number of decimals or more; the agent retrieved
+        every result of the window.
     Light: none.
-    Differs from ART: the prompt states the rounding, with one more decimal than the laboratory reports; windows may
-        end in the past.
+    Differs from ART: the prompt says to round to one decimal more than the laboratory reports; windows may end in the
+        past.
     """
 
     key = "04"

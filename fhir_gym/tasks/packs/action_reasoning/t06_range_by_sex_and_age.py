@@ -1,4 +1,4 @@
-"""Task 06: an order if the latest value is outside the range for the patient's sex and age."""
+"""Task 06: place an order if the latest value is outside the range for the patient's sex and age."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from fhir_gym.tasks.packs.action_reasoning.reasoning_task import ConditionalTask
 
 
 class RangeBySexAndAge(ConditionalTask):
-    """Report the latest hemoglobin, hematocrit or creatinine, and place an order if it is outside the patient's range.
+    """Report the latest hemoglobin, hematocrit or creatinine; place an order if it is outside the patient's range.
 
     Starting state: the unchanged world, which contains the patient.
     Decoys: ranges of the other sex and of other ages, which lead to another decision; values just inside a limit.
-    Checks: those of task 05; also, the agent looked up the patient, because sex and birth date are not in the prompt.
+    Checks: the checks of task 05; the agent also looked up the patient, because the prompt omits sex and birth date.
     Light: if an order is due, one was created.
     Differs from ART: the prompt never states sex or age; it includes the whole table of ranges.
     """

@@ -1,16 +1,17 @@
 """Attribute a failed episode to one error.
 
-The first question below whose answer is no determines the error; each assumes that the earlier answers were yes:
+The questions below are asked in order; the first question that is answered with no determines the error.
 
-1. Does the answer have the required form? (``format``)
-2. Is the number right? If not, it comes from another window (``window boundary``), part of the right window
-   (``incomplete inclusion``), another result (``incorrect value retrieved``), a slip with the right results
-   (``arithmetic``), a false claim that there is no result (``missing retrieval``), or none of the results the agent saw
-   (``hallucinated value``). See `answer_sources` for their order.
-3. Did the agent retrieve the results behind the right number? (``missing retrieval``, or the error of its search)
-4. Is the decision right? If not, another person's range explains it (``context-insensitive range``), the value is close
-   to a limit (``boundary misclassification``), or neither holds (``wrong action``).
-5. Did the agent look up the patient, if sex and age matter? (``missing retrieval``)
+1. Does the answer have the required form? No: ``format``.
+2. Is the number right? No: the agent used a wrong window (``window boundary``), used only part of the right window
+   (``incomplete inclusion``), reported another result (``incorrect value retrieved``), miscalculated with the right
+   results (``arithmetic``), or claimed that there is no result (``missing retrieval``). If the results that the agent
+   saw do not explain the number, the error is ``hallucinated value``. `answer_sources` ranks the explanations.
+3. Did the agent retrieve the results that determine the number? No: ``missing retrieval``, or the error that explains
+   the wrong search.
+4. Is the decision right? No: another person's range explains the decision (``context-insensitive range``), the value is
+   close to a limit (``boundary misclassification``), or there is no such explanation (``wrong action``).
+5. If sex and age matter, did the agent look up the patient? No: ``missing retrieval``.
 6. Any other failure is a ``wrong action``.
 """
 
@@ -29,7 +30,7 @@ from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT
 from fhir_gym.types import Json
 
 _EDGE = timedelta(hours=1)
-"""A slightly smaller window misses results within this distance from an end of the window."""
+"""An agent that uses a slightly smaller window misses results that are this close to the start of the window."""
 
 
 def diagnose(p: ReasoningParams, end: EndState, verdict: Verdict) -> Diagnosis:
@@ -48,7 +49,7 @@ def diagnose(p: ReasoningParams, end: EndState, verdict: Verdict) -> Diagnosis:
 
 
 def fault(account: Account) -> Fault:
-    """Return the error of a failed episode."""
+    """Return the error that explains a failed episode."""
     questions: tuple[Callable[[Account], Fault | None], ...] = (_form, _number, _look_up, _decision, _patient)
     return next((found for ask in questions if (found := ask(account)) is not None), _action(account))
 
@@ -75,7 +76,7 @@ def _number(account: Account) -> Fault | None:
 
 
 def _none(account: Account, expected: Json) -> Fault:
-    """Return the error that explains a false answer of -1."""
+    """Return the error that explains an answer of -1 although a result counts."""
     records = account.records
     if account.asked and not records.truncated:
         if account.unseen and records.dated:
@@ -87,7 +88,7 @@ def _none(account: Account, expected: Json) -> Fault:
 
 
 def _lies_at_an_edge(records: Records) -> bool:
-    """Return whether a slightly smaller window would hold no result."""
+    """Return whether a slightly smaller window would contain no result."""
     start = records.start
     return all(
         one.taken == records.as_of or (start is not None and one.taken - start <= _EDGE) for one in records.window
@@ -95,7 +96,7 @@ def _lies_at_an_edge(records: Records) -> bool:
 
 
 def _look_up(account: Account) -> Fault | None:
-    """Return the error for a right number that the agent did not read from the records; None if it did read it."""
+    """Return the error of a right number that the agent did not read from the records; None if the agent read it."""
     records, evidence = account.records, account.verdict.evidence
     if account.params.deciding:
         if not account.unseen:
@@ -113,7 +114,7 @@ def _look_up(account: Account) -> Fault | None:
 
 def _decision(account: Account) -> Fault | None:
     if account.passed(FLAG) or not account.action_failures:
-        return None  # the right action with a wrong report is not a range error
+        return None  # if the action is right and only the report is wrong, the range is not the error
     row, flag = account.row, account.flag
     if row is None:
         return None
@@ -127,7 +128,7 @@ def _decision(account: Account) -> Fault | None:
 
 
 def _is_near(account: Account, row: ReferenceRange) -> bool:
-    """Return whether the value is within the borderline width of a limit."""
+    """Return whether the value is close to a limit: at most the width of the borderline band away."""
     value = account.ground.value
     return value is not None and any(
         abs(as_written(value) - as_written(limit)) <= as_written(row.borderline) for limit in (row.low, row.high)
@@ -142,7 +143,7 @@ def _patient(account: Account) -> Fault | None:
 
 
 def _action(account: Account) -> Fault:
-    """Return the error for a wrong action, or for a wrong decision that no limit explains."""
+    """Return the error of a wrong action, or of a wrong decision that no range or limit explains."""
     if not account.passed(FLAG):
         check = account.checks[FLAG]
         return Fault("wrong action", f"order due: {check.expected}", f"order due: {check.actual}")
