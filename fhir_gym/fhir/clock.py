@@ -51,7 +51,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def moment_of(value: Json) -> datetime | None:
-    """Parse the start of a date or instant, in UTC; None for a year or month alone and for anything invalid."""
+    """Parse the start of a date or instant, in UTC; None for a value without a day and for an invalid value."""
     if not isinstance(value, str):
         return None
     try:
@@ -59,5 +59,5 @@ def moment_of(value: Json) -> datetime | None:
         if moment.tzinfo is UTC:
             return moment
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):  # a year or month alone; or before year 1 in UTC
+    except (ValueError, OverflowError):  # a value without a day, or before year 1 in UTC
         return None

@@ -20,9 +20,9 @@ from fhir_gym.fhir.urls import Pairs
 Validation = Literal["hapi", "strict"]
 
 TICK = timedelta(seconds=1)
-"""The step of the virtual clock on each write: a whole second, so that versions differ in `Last-Modified`."""
+"""How far each write advances the virtual clock: a whole second, so that versions differ in `Last-Modified`."""
 
-# Cached, because reads and searches do not advance a session's clock.
+# The texts of times are cached, because the clock stands still between two writes.
 _now_text = lru_cache(maxsize=64)(instant)
 
 
@@ -33,7 +33,7 @@ def _now_http(now: datetime) -> str:
 
 @dataclass(slots=True)
 class ServerCounters:
-    """The source of ids, tokens and times, so that equal requests get equal answers, byte for byte.
+    """The source of ids, tokens and times. Equal requests get equal answers, byte for byte.
 
     Attributes:
         next_id: The id of the next resource created without an id (one sequence for all types, as in HAPI).
@@ -76,7 +76,7 @@ class RequestContext:
 
     Attributes:
         store: The world with the session's writes.
-        base_url: The server's base URL without trailing slash, as in all URLs of the answer.
+        base_url: The server's base URL without a trailing slash; URLs in the answer begin with it.
         counters: The session's ids, tokens and clock.
         handle: Function that answers another request of the same session, such as a GET entry of a bundle.
         request: The request.
@@ -84,10 +84,10 @@ class RequestContext:
         limits: The session's limits.
         searches: Search results kept for paging, oldest first.
         validation: The validation mode of writes.
-        pretty_default: Whether answers are indented without `_pretty`, as HAPI does over HTTP; page links then contain
-            `_pretty=true`.
-        log: The interactions attempted so far, and in the end those carried out. An interaction without a status takes
-            the status of the answer. The log is empty if the request was refused before any interaction.
+        pretty_default: Whether answers are indented if the request has no `_pretty`, as HAPI does over HTTP. Page links
+            then contain `_pretty=true`.
+        log: The interactions attempted so far; after the request, the interactions carried out. An interaction without
+            a status takes the status of the answer. The log is empty if the request was refused before any interaction.
     """
 
     store: Store

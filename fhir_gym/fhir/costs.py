@@ -19,10 +19,10 @@ STEPS_OF_A_WRITE = 1_000
 """The base cost of a write; its content costs extra."""
 
 BYTES_A_STEP = 16
-"""Bytes of an answer that cost one step to assemble."""
+"""Number of bytes of an answer that are assembled for one step."""
 
 _DAMAGE = ("no such", "malformed", "unsupported file format", "database")
-"""Prefixes of SQLite's messages about a damaged file that share their error code with errors in a query."""
+"""Prefixes of SQLite's messages about a damaged file. Errors in a query have the same error code."""
 _OF_QUERIES = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_MISMATCH})
 
 
@@ -32,7 +32,7 @@ def too_costly() -> FhirError:
 
 
 def refusal(error: sqlite3.Error | OverflowError) -> FhirError | None:
-    """Return the FHIR error for an SQLite error that a query caused; None for errors of the file.
+    """Return the FHIR error for an SQLite error that a query caused; None if the file is damaged.
 
     Such a query was interrupted, or is larger or more deeply nested than SQLite allows.
     """
@@ -49,7 +49,7 @@ def refusal(error: sqlite3.Error | OverflowError) -> FhirError | None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Convert SQLite errors that a query caused into FHIR errors; errors of the file pass through.
+    """Convert SQLite errors that a query caused into FHIR errors; do not convert errors about a damaged file.
 
     Raises:
         FhirError: See `refusal`.
@@ -75,7 +75,7 @@ def steps_of_storing(body: bytes) -> int:
 
 
 def steps_of_subset(body: bytes) -> int:
-    """Return the cost of parsing a stored resource and returning a part of it."""
+    """Return the cost of parsing a stored resource to return a part of it."""
     return 100 + len(body) // 4
 
 

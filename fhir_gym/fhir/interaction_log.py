@@ -15,7 +15,7 @@ Kind = Literal[
 Effect = Literal["", "created", "updated", "deleted"]
 
 WRITES: Mapping[str, Kind] = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-"""The interaction of each method, unless the URL names another interaction."""
+"""The write interaction of each HTTP method, for a URL that names no other interaction."""
 
 _LOOKS = frozenset({"read", "vread", "search", "history", "operation", "capabilities"})
 
@@ -29,7 +29,7 @@ class Interaction(NamedTuple):
         kind: FHIR's name of the interaction.
         resource_type: The type that was read, searched or written; empty for the whole server.
         id: The id of the resource; empty if the interaction names none.
-        status: The interaction's own HTTP status; in a Bundle it may differ from the response's.
+        status: The interaction's own HTTP status; in a Bundle, the status of the whole response may differ.
         effect: The effect on stored resources; empty for reads, refusals, updates without a change, and conditional
             creates that found a match.
         operation: The operation's name, if any.

@@ -1,4 +1,4 @@
-"""Limits of one request, because an agent may be adversarial and a server may have thousands of agents."""
+"""Limits on the work of requests, because an agent may be adversarial and a server may have thousands of agents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Limits:
         elements: Maximum number of different names in `_elements`.
         sql_chars: Maximum length of the SQL query of a search.
         sql_steps: Maximum work of one request or bundle, in steps of SQLite's virtual machine (about ten million per
-            second); other work is counted in the same unit. With steps instead of seconds, all machines refuse the same
-            requests, except within one percent of the limit (see `Store.budget`).
+            second); other work is counted in the same unit. Because steps are not seconds, all machines refuse the same
+            requests; they may differ only within one percent of the limit (see `Store.budget`).
     """
 
     url_chars: int = 32_768

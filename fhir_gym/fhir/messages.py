@@ -43,7 +43,8 @@ class Response:
         status: HTTP status.
         headers: Headers with HTTP's usual capitalisation (``"ETag"``).
         body: Body in UTF-8.
-        done: The interactions carried out, for a bundle in the order of its entries. For grading only; not sent.
+        done: The interactions carried out; for a bundle, in the order of its entries. For grading only: clients never
+            get them.
     """
 
     status: int

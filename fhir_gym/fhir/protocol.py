@@ -33,7 +33,7 @@ class Change:
 
 
 class FhirSession(Protocol):
-    """One agent's access to a FHIR server: it answers requests, and can set up, compare and undo the content."""
+    """One agent's access to a FHIR server: answers requests, loads and compares resources, and undoes writes."""
 
     base_url: str
 

@@ -78,7 +78,7 @@ def _metadata(ctx: RequestContext) -> Response:
 
 def _base(ctx: RequestContext, rest: str) -> Response:
     method = ctx.request.method
-    if rest:  # only slashes
+    if rest:  # the path consists of slashes only
         raise unroutable(method, rest, ctx.pairs)
     if method == "POST":
         return batch.bundle(ctx)

@@ -40,9 +40,9 @@ _URIS = ("Location", "Content-Location")
 _UNFIT = re.compile(r"[^ -~\xa1-\xff]|^ +| +$")
 """Characters not allowed in a header: control characters, characters beyond Latin-1, leading and trailing spaces."""
 _MAX_DIAGNOSTICS = 10_000
-"""Maximum length of diagnostics: some repeat the request."""
+"""Maximum length of diagnostics, because some diagnostics repeat the request."""
 _BATCH = 500
-"""Resources that `Session.load` stores at once."""
+"""Number of resources that `Session.load` stores at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Session(FhirSession):
 
     Args:
         world: The world.
-        base_url: The server's base URL, for requests without a Host header.
-        now: Start of the virtual clock; the world's present if None. Each write advances it by a second.
-        validation: ``"hapi"`` accepts and drops the elements that HAPI accepts and drops; ``"strict"`` refuses anything
-            that is not valid R4.
+        base_url: The server's base URL. A request's Host header takes precedence.
+        now: Start of the virtual clock; the world's present if None. Each write advances the clock by a second.
+        validation: ``"hapi"`` accepts and drops the same elements as HAPI; ``"strict"`` refuses any resource that is
+            not valid R4.
         limits: The limits of one request.
-        pretty: Indent answers by default, as HAPI does over HTTP.
+        pretty: Whether to indent answers by default, as HAPI does over HTTP.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Session(FhirSession):
         return self._finish(ctx, response, indent=indent)
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
-        """Undo the writes of a refused request, even if only its answer is too large."""
+        """Undo the writes of a refused request, even if it is refused only because its answer is too large."""
         return nullcontext() if request.method in ("GET", "HEAD") else self.store.atomic()
 
     # setup and grading
@@ -184,7 +184,9 @@ class Session(FhirSession):
 
     @override
     def rollback(self, to: Checkpoint | None = None) -> None:
-        """Undo all writes since a checkpoint, or since the session began; the cost depends on their number.
+        """Undo all writes since a checkpoint, or since the session began.
+
+        The cost depends on the number of these writes.
 
         Raises:
             ValueError: The session was already rolled back to a state before that checkpoint.
@@ -238,7 +240,7 @@ class Session(FhirSession):
         response = self._get(url)
         try:
             bundle: Resource = response.json()
-        except ValueError as error:  # an answer contains stored bytes unparsed
+        except ValueError as error:  # an answer contains stored bytes that were not parsed
             raise WorldError(f"the world {self.world.path} has a resource that is not JSON: {error}") from error
         if response.status != 200:
             raise FhirError(response.status, bundle["issue"][0]["diagnostics"])
@@ -303,7 +305,7 @@ def _key(resource: Resource) -> tuple[str, str]:
 
 
 def _header_url(text: str) -> str:
-    """Percent-encode the characters of a URL that would break a header; HAPI sends the rest as it is."""
+    """Percent-encode the characters of a URL that would break a header; HAPI sends the other characters unchanged."""
     if text.isascii() and text.isprintable() and text.strip(" ") == text:
         return text
     return _UNFIT.sub(lambda found: quote(found[0], safe=""), text)

@@ -1,4 +1,4 @@
-"""`ValueSet/$expand` and `ValueSet/$validate-code`, for value sets with codes that R4 defines."""
+"""`ValueSet/$expand` and `ValueSet/$validate-code`, for value sets that contain only codes defined by R4."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def expand(pairs: Pairs) -> Response:
 
 
 def validate_code(pairs: Pairs) -> Response:
-    """Answer ``GET ValueSet/$validate-code?url=…&code=…``; without `system`, the code may be in any system."""
+    """Answer ``GET ValueSet/$validate-code?url=…&code=…``; if there is no `system`, the code may be in any system."""
     url = _url(pairs, "$validate-code")
     codes = known_value_set(url)
     given = dict(pairs)

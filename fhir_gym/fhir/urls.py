@@ -10,7 +10,7 @@ from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.outcome import FhirError
 
 Pairs = list[tuple[str, str]]
-"""Decoded parameters in the order sent."""
+"""Decoded parameters, in the order of the query string."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9\-_.*]*")
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -50,7 +50,7 @@ def element_names(limits: Limits, values: Iterable[str]) -> tuple[str, ...]:
     """Return the different names in all `_elements` parameters.
 
     Raises:
-        FhirError: There are too many.
+        FhirError: There are too many names.
     """
     found = tuple(dict.fromkeys(piece for value in values for piece in value.split(",")))
     if len(found) > limits.elements:
@@ -66,7 +66,7 @@ def encode(text: str) -> str:
 
 
 def encode_pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a query string with parameters sorted by name (repeats keep their order), as in a self link."""
+    """Return a query string, sorted by name, as in a self link; parameters with the same name keep their order."""
     return "&".join(f"{encode(name)}={encode(value)}" for name, value in sorted(pairs, key=lambda pair: pair[0]))
 
 

@@ -19,7 +19,7 @@ from fhir_gym.types import Resource
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# R4B redefined these two types. Types that R4B dropped have no model, so they need no entry here.
+# R4B redefined these two types. Types that R4B dropped need no entry here, because they have no model.
 _REDEFINED = frozenset(["Evidence", "EvidenceVariable"])
 _SHOWN_PROBLEMS = 20
 _SHOWN_CODES = 12
@@ -31,7 +31,7 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "unsignedInt": (int,),
     "decimal": (int, float),
 }
-# Errors of structure, which our own tables check.
+# Errors in the structure, which our own tables check.
 _STRUCTURAL = frozenset(["extra_forbidden", "missing", "list_type", "dict_type", "model_type", "is_instance_of"])
 
 
@@ -111,7 +111,7 @@ def _missing(value: Mapping[str, Any], path: str, where: str) -> Iterator[str]:
 
 @cache
 def _required(path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the mandatory elements: their labels and the JSON names that satisfy them."""
+    """Return the label of each mandatory element, and the JSON names under which the element may be present."""
     found: dict[str, list[str]] = {}
     for element in children(path).values():
         if element.required:
@@ -203,7 +203,7 @@ def _listed(binding: str) -> str:
 
 
 def _formats(resource: Resource, kind: str) -> Iterator[str]:
-    """Check the formats of values of the right JSON type: dates, ids, times, URIs."""
+    """Check the formats of dates, ids, times and URIs that have the right JSON type."""
     from pydantic import ValidationError
 
     model = _model(kind)

@@ -1,4 +1,4 @@
-"""A world: a file of resources on which sessions are opened."""
+"""A world: a file of resources on which sessions start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fhir_gym.types import Resource
 class World(WorldFile):
     """An opened world file that starts sessions and answers searches.
 
-    `read`, `search` and `ids` never see what a session wrote.
+    `read`, `search` and `ids` return the world's own resources, without the writes of any session.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -28,7 +28,7 @@ class World(WorldFile):
         return Session(self, **settings)
 
     def search(self, resource_type: str, **params: object) -> list[Resource]:
-        """Return all matches of a search; a list as value repeats the parameter."""
+        """Return all matches of a search. For a parameter with several values, pass a list."""
         return self._readers.get().search(resource_type, **params)
 
     @override

@@ -30,7 +30,7 @@ from fhir_gym.fhir.session import Session
 from fhir_gym.fhir.world import World
 
 BASE_PATH = "/fhir"
-_PIECE = 65_536  # bytes of an answer to send at once
+_PIECE = 65_536  # size in bytes of the pieces in which a large answer is sent
 _MAX_CONNECTIONS = 1_024  # so that the bodies of all clients fit into memory
 _SHUTDOWN_SECONDS = 2  # time that running requests get when the server stops
 
@@ -39,8 +39,8 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
     """Return an ASGI application that serves one session of a world under `/fhir`.
 
     All clients share the session, and writes last until the process ends. Requests run one after another on the event
-    loop: most take well under a millisecond, so threads would only add cost, and `limits` bounds every request. The
-    client that has used the server least goes first.
+    loop: most requests take well under a millisecond, so threads would only add cost, and `limits` bounds every
+        request. Of the waiting clients, the one that has used the server least goes first.
 
     Args:
         world: The world.
@@ -92,12 +92,12 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
         session.close()
 
     app = Starlette(lifespan=lifespan)
-    app.router.default = handle  # all methods and paths: errors are OperationOutcomes
+    app.router.default = handle  # for all methods and paths, so that every error is an OperationOutcome
     return app
 
 
 class _PiecewiseResponse(HttpResponse):
-    """A complete response; a large one is sent in pieces, so that other responses need not wait."""
+    """A response that sends a large body in pieces, so that other responses need not wait."""
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +112,7 @@ class _PiecewiseResponse(HttpResponse):
 
 
 def _expected(request: Request) -> float:
-    """Return the expected duration in seconds: bundles take longest, then searches and operations, then reads."""
+    """Estimate the duration of a request in seconds. Bundles take longest, then searches and operations, then reads."""
     if request.method == "POST" and not request.path.strip("/"):
         return 0.5
     _, _, rest = request.path.strip("/").partition("/")
@@ -127,13 +127,13 @@ def _wanted(http: HttpRequest) -> Callable[[], Awaitable[bool]]:
 
 
 def _is_browser_at_base(http: HttpRequest, path: str) -> bool:
-    """Return whether a browser requests the base URL; programs do not ask for HTML."""
+    """Return whether a browser requests the base URL. Other clients do not ask for HTML."""
     at_base = path.rstrip("/") in ("", BASE_PATH) and not http.scope.get("query_string")
     return at_base and http.method == "GET" and "text/html" in http.headers.get("accept", "")
 
 
 def _path(http: HttpRequest) -> str:
-    """Return the percent-encoded path; a request line may also contain a whole URL (RFC 9112, 3.2.2)."""
+    """Return the percent-encoded path, even if the request line contains a whole URL (RFC 9112, 3.2.2)."""
     raw: bytes = http.scope.get("raw_path") or http.scope["path"].encode()
     path = raw.decode("latin-1").split("?", 1)[0]
     return urlsplit(path).path if path.startswith(("http://", "https://")) else path
@@ -170,9 +170,9 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket, so that a port in use is reported before the server starts."""
+    """Open a listening socket. A port in use is thus reported before the server starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm only if the protocol is given; with it, each answer waits 40 ms.
+    # asyncio disables Nagle's algorithm only if the protocol is given. With Nagle's algorithm, each answer waits 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise a body waits 40 ms for its headers' ACK

@@ -11,7 +11,7 @@ def destination(url: str, location: str | None) -> str | None:
     """Return the URL a redirect points to, for display.
 
     Returns:
-        The URL on one line, without user and password; None without a Location header.
+        The URL on one line, without user and password; None if there is no Location header.
     """
     if not location:
         return None

@@ -1,8 +1,8 @@
-"""A session on a running FHIR server, such as HAPI: set up, act, compare and undo over HTTP.
+"""A session on a running FHIR server, such as HAPI. The session sends requests over HTTP and can undo its writes.
 
-Before and after each write, the session reads the resources that the write may change: the resource named by its URL,
-the matches of its conditional URL, or the resources of all entries of a bundle. The server's answer names the
-resources that the write created. So the session can log, compare and undo every write.
+Before and after each write, the session reads the resources that the write may change: the resource that the URL names,
+the matches of a conditional URL, or the resources of all entries of a bundle. The server's answer names the resources
+that the write created. So the session can log, compare and undo every write.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class RemoteSession(FhirSession):
 
     Args:
         url: The server's base URL (``http://localhost:8080/fhir``).
-        world: The world that the server must contain. Tasks use its records, and its `now` is the episode's clock.
+        world: The world that the server must contain. Tasks use the world's records, and the world's `now` is the
+            episode's clock.
         client: The HTTP client; a new one if None.
-        timeout: Seconds to wait for an answer.
+        timeout: The time to wait for an answer, in seconds.
 
     Raises:
         InfraError: The server does not answer, or does not contain the world.
@@ -72,7 +73,7 @@ class RemoteSession(FhirSession):
     @property
     @override
     def now(self) -> datetime:
-        """The world's present, as in prompts; the server's own timestamps may differ."""
+        """The world's present, which prompts state; the server's own timestamps may differ."""
         return self.world.now
 
     @override
@@ -149,7 +150,7 @@ class RemoteSession(FhirSession):
         return [ResourceStates(target.type, match["id"], match) for match in matches]
 
     def _now(self, resource_type: str, id: str) -> Resource | None:
-        """Return the resource that a write names (its id may be invalid); None if it does not exist."""
+        """Return the current resource with an id; None if no resource has the id, or the id is invalid."""
         response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}"))
         self._check_not_moved(response)
         if response.status >= 500:
@@ -216,8 +217,8 @@ class RemoteSession(FhirSession):
     ) -> tuple[Resource | None, ...]:
         """Return the versions of a resource since `before`; empty if the server has no history.
 
-        `before` is the version before this session's writes; `seen` are the states read after writes without a new
-        version.
+        `before` is the version before this session's writes. `seen` are the states that the session read after its
+        writes that made no new version.
         """
         response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={_PAGE}"))
         if response.status != 200:
@@ -274,7 +275,7 @@ class RemoteSession(FhirSession):
                 )
 
     def _written(self, start: int) -> list[ResourceStates]:
-        """Return the earlier state of each resource written since a position of the log."""
+        """Return each resource that was written since a position of the log, with its earliest state."""
         first: dict[tuple[str, str], ResourceStates] = {}
         for written in self._log[start:]:
             first.setdefault((written.type, written.id), written)
@@ -343,7 +344,7 @@ def _is_address(url: str) -> bool:
 
 
 def _compact(answer: httpx.Response) -> bytes:
-    """Return the body as the embedded server would print it: one line of JSON."""
+    """Return the body as one line of JSON, as the embedded server does."""
     if answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0]) and answer.content:
         try:
             return serialization.dumps(serialization.loads(answer.content))
@@ -353,7 +354,7 @@ def _compact(answer: httpx.Response) -> bytes:
 
 
 def _content(resource: Resource | None) -> bytes:
-    """Return the content for comparisons: without version and time, labels in a fixed order; empty for None."""
+    """Return the content to compare, without version and time and with labels in a fixed order; empty for None."""
     if resource is None:
         return b""
     labels = {

@@ -72,7 +72,7 @@ def _alone(
     if body.get("type") == "searchset" or not is_write(request):
         return _effected(named, changed, [])
     place = _place(response)
-    if place and not named.operation:  # a conditional create with a match
+    if place and not named.operation:  # a conditional create that found a match
         return named._replace(kind="create", resource_type=place[0], id=place[1])
     if not named.operation:
         return named._replace(effect="created")  # without a location, the request may still have created a resource

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from fhir_gym.fhir.messages import Response
 
 _CLIENTS = 4_096
-"""Maximum number of clients with recorded use; the least recent client is dropped first."""
+"""Maximum number of clients in the usage record; the least recent client is dropped first."""
 
 _ROUNDS = 12
-"""Rounds of the event loop that a new request needs from its socket to this queue."""
+"""Number of event loop rounds before a request that arrives at its socket is in this queue."""
 
 _HALF_LIFE = 10.0
-"""Seconds after which a client's recorded use is halved."""
+"""Time in seconds after which a client's recorded use is halved."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class _Waiting:
 class RequestQueue:
     """Runs requests one after another on the event loop; the client that has used the server least goes first.
 
-    Between two requests, the loop reads new ones. So a client waits only for the request that is running, and not for
+    Between two requests, the event loop reads new requests. So a client waits only for the running request, and not for
     all earlier requests of another client.
     """
 
@@ -57,7 +57,7 @@ class RequestQueue:
         Args:
             client: The client's address and port.
             work: Answers the request without waiting.
-            expected: The expected duration in seconds; among clients with equal use, the shortest request goes first.
+            expected: The expected duration in seconds. If clients have equal use, the shortest request goes first.
             wanted: Returns whether the client is still connected; called if the request had to wait.
 
         Returns:
@@ -96,7 +96,7 @@ class RequestQueue:
         self._use(chosen.client, self.clock() - start)
 
     def used(self, client: Hashable) -> float:
-        """Return the seconds of the server's time that a client has used recently."""
+        """Return how much of the server's time a client has used recently, in seconds."""
         seconds, at = self._used.get(client, (0.0, 0.0))
         return seconds * 0.5 ** ((self.clock() - at) / _HALF_LIFE) if seconds else 0.0
 

@@ -79,7 +79,7 @@ def _entries(request: Request) -> Iterator[tuple[str, str]]:
 
 
 def targets(one: RequestPart) -> Iterator[WriteTarget]:
-    """Yield the targets of a write that may already exist."""
+    """Yield the target of a write; nothing for a plain create, because its resource does not exist yet."""
     path, _, query = one.url.partition("?")
     try:
         segments = [decode(segment) for segment in path.split("/") if segment]

@@ -29,12 +29,12 @@ def codes(binding: str) -> frozenset[str]:
 
 
 def enum_name(binding: str) -> str | None:
-    """Return HAPI's name of the enumeration, as in its messages; None if HAPI accepts any code."""
+    """Return the enumeration's name in HAPI's messages; None if HAPI accepts any code."""
     return binding if _entry(binding)["enum"] else None
 
 
 def system(binding: str) -> str | None:
-    """Return the code system of an enumeration; None if it has several systems or HAPI accepts any code."""
+    """Return the enumeration's code system; None if the enumeration has several or HAPI accepts any code."""
     entry = _entry(binding)
     found: str | None = entry["system"] if entry["enum"] else None
     return found

@@ -22,12 +22,13 @@ class Element:
     Attributes:
         name: JSON name. A choice has one element for each type (``valueQuantity``).
         type: FHIR type: ``Quantity``, ``string``, ``BackboneElement``, ``Resource`` …
-        path: The path of its definition (``Observation.value[x]``).
-        content: The argument of `children` for its value (a type or a backbone path); empty for primitive values.
-        choice: The stem of the choice to which it belongs (``value``), or None.
-        many: Whether it repeats (a JSON array).
-        required: Whether it, or its choice, must be present.
-        summary: Whether it is part of the summary.
+        path: The path of the element's definition (``Observation.value[x]``).
+        content: The type or backbone path with which `children` returns the elements of the value; empty for a
+            primitive value.
+        choice: The stem of the choice to which the element belongs (``value``), or None.
+        many: Whether the element repeats (as a JSON array).
+        required: Whether the element must be present; for a choice, whether one of its types must be.
+        summary: Whether `_summary=true` includes the element.
         binding: The required binding, if its codes are known; else None.
         system: The code system of a bound ``code``, if it is unique.
         targets: Allowed target types of a Reference; empty means any.

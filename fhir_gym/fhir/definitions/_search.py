@@ -17,13 +17,14 @@ class SearchParameter:
     """One search parameter of one resource type.
 
     Attributes:
-        id: Unique number of the pair of resource type and name; it changes only if the tables change.
+        id: Number that identifies the resource type and name; it changes only if the tables change.
         name: Name in a query (``birthdate``).
         type: ``token``, ``string``, ``date``, ``number``, ``quantity``, ``uri``, ``reference`` or ``composite``.
         expression: FHIRPath of the indexed elements of this resource type.
         targets: Target types of a reference.
-        components: For a composite, the name of each component's parameter and its expression below `expression`.
-        definition: The id of its SearchParameter in the official package.
+        components: For a composite, the parameter name of each component, and the component's expression relative to
+            `expression`.
+        definition: The id of the SearchParameter resource in the official package.
     """
 
     id: int

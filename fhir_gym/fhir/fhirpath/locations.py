@@ -1,7 +1,7 @@
 """Find the values in a resource that the paths of a FHIRPath Patch select.
 
-Supported are element names (a choice by its stem), indexers, `where`, `first`, `single`, `last`, `ofType`, `as` and
-`extension`; in criteria also `exists`, `empty`, ``=``, ``!=``, ``and`` and ``or``.
+The supported paths consist of element names (for a choice, its stem), indexers, `where`, `first`, `single`, `last`,
+`ofType`, `as` and `extension`. Criteria may also contain `exists`, `empty`, ``=``, ``!=``, ``and`` and ``or``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PatchBudget:
     left: int = 500_000
 
     def spend(self, values: int) -> None:
-        """Count visited values."""
+        """Count visited values; refuse a patch that visits too many."""
         self.left -= values
         if self.left < 0:
             raise FhirError(400, "This patch is too costly for this server: it looks at too many values")
@@ -66,7 +66,7 @@ Step: TypeAlias = Callable[[list[Node]], list[Node]]
 class PatchPath:
     """A compiled path.
 
-    `member` is the name of the last step, if it is an element name.
+    `member` is the name of the last step, if that step is an element name.
     """
 
     steps: tuple[Step, ...]
@@ -189,7 +189,7 @@ def _compare(left: Values, right: Values, *, equal: bool) -> Test:
 
 
 def _truth(values: Values) -> Test:
-    """Return the test for a criterion that contains no comparison. It holds if a value exists and is not false."""
+    """Return the test for a criterion without a comparison. The test passes if a value exists and is not false."""
 
     def test(node: Node) -> bool:
         found = values(node)

@@ -52,7 +52,7 @@ Invocation: TypeAlias = Member | Position | Call
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A path: invocations from a start.
+    """A path: a start and the steps from there.
 
     It starts at an expression in parentheses (`start`), at ``$this`` (if `this` is true) or at the context.
     """

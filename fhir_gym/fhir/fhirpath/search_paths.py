@@ -1,7 +1,7 @@
 """Compile the FHIRPath of search parameters to typed JSON paths.
 
 Supported are paths, ``[0]``, ``as`` and ``.as()``, ``where(name='text')``, ``where(resolve() is Type)`` and the one
-expression of the form ``X.exists() and X != false``. The definitions give the type at the end of each path.
+expression of the form ``X.exists() and X != false``. The type at the end of each path comes from the FHIR definitions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PathStep:
 
     Attributes:
         key: The JSON property.
-        first: Whether only the first value counts (``[0]``).
+        first: Whether the path continues only from the first value (``[0]``).
         where: ``(property, text)``: this property of the value must have this text.
     """
 
@@ -50,9 +50,10 @@ class SearchPath:
     Attributes:
         steps: The steps.
         type: The FHIR type of the element.
-        content: The argument of `definitions.children` for its value; empty for primitive values.
+        content: The type or path with which `definitions.children` returns the elements of its value; empty for a
+            primitive value.
         system: The code system of a bound code.
-        target: The only target type of references, if restricted.
+        target: The type that a reference must point to; None if the expression does not restrict it.
         truth: Whether the value is indexed as a boolean: true if it exists and is not false.
         many: Whether a resource may have several values.
         source: The text of this alternative of the expression, without its ``resolve()`` part.

@@ -14,9 +14,9 @@ from typing import NamedTuple
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 _SECONDS = len("2023-11-14T09:00:00Z")
-"""Length of an instant in its usual form, which `datetime` parses faster than a regular expression would."""
+"""Length of an instant in its usual form. `datetime` parses this form faster than a regular expression does."""
 _SHORT = 40
-"""Longest date that is cached."""
+"""Maximum length of the dates in the cache."""
 
 _DATE = re.compile(
     r"\s*(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d:\d\d)?)?)?)?\s*", re.ASCII
@@ -98,7 +98,7 @@ def _parsed(text: str) -> Interval | None:
 
 
 def period(start: str | None, end: str | None) -> Interval | None:
-    """Return the interval of a Period, unlimited at a missing end; None if both ends are missing or invalid."""
+    """Return the interval of a Period. A missing end is unlimited. None if both ends are missing or invalid."""
     first = interval(start) if start else None
     last = interval(end) if end else None
     if first is None and last is None:

@@ -17,7 +17,7 @@ from fhir_gym.fhir.index.values import WRITERS, RowBuffer, Writer, compartment_k
 from fhir_gym.types import Json, Resource
 
 _Walk = Callable[[Json, RowBuffer], None]
-"""Writes the rows of an element's value, which may be a list, and of all values below it."""
+"""A function that writes the rows of an element's value (possibly a list) and of all values below it."""
 
 IndexRows: TypeAlias = dict[str, list[tuple[Any, ...]]]
 """Rows by table."""
@@ -51,9 +51,9 @@ class _Extractor:
     Attributes:
         root: The functions for the elements of the resource.
         compartment: Path of the reference to the compartment.
-        when: Path id of the date that token rows also contain; 0 without such a date.
+        when: Path id of the date that token rows also contain; 0 if there is no such date.
         beside: Whether the date is extracted only to fill the token rows; no date rows are written for it.
-        absent: Path ids of booleans that are false if absent.
+        absent: Path ids of booleans that are indexed as false if they are absent.
     """
 
     root: tuple[tuple[str, _Walk], ...]
@@ -98,7 +98,7 @@ def _walk(step: PathStep, node: _Node) -> _Walk:
 
 
 def _leaf(write: Writer, pid: int) -> _Walk:
-    """Return the function for the most frequent node: a leaf with one writer."""
+    """Return the function for the most frequent kind of node: a leaf with one writer."""
 
     def walk(value: Json, rows: RowBuffer) -> None:
         if isinstance(value, list):
@@ -167,7 +167,7 @@ def index_rows_of(
 ) -> IndexRows:
     """Return the index rows of resources of one type by table, ready for `INSERT`.
 
-    `pids` restricts the paths; None means all.
+    `pids` are the path ids to index; None means all.
     """
     extractor = _extractor(resource_type, pids)
     compartment = extractor.compartment
@@ -212,7 +212,7 @@ def _compartment(resource: Resource, path: SearchPath) -> int:
 
 
 def _token_rows(rows: RowBuffer, when: int) -> list[tuple[Any, ...]]:
-    """Return token rows with the resource's date; if a value has several systems, its rows are numbered."""
+    """Return token rows with the resource's date. The rows of one value with several systems are numbered."""
     at = None
     for pid, _, low, _, high, *_ in rows.date:
         if pid == when and high - low < DAY_MS:

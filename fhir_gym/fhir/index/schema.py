@@ -48,10 +48,10 @@ CREATE INDEX {db}.uri_rid ON uri(rid, pid, value);
 """
 """Statements that create all index tables and their indexes; ``{db}`` is the schema's name.
 
-`token.system` and `quantity.system` are ``""`` without a system. `token.n` numbers the rows of one value with several
-systems. `token.at` is the start of the resource's date `IndexSpec.when`, if that is an instant or a day. `string.norm`
-is the normalised text and `string.exact` the original (``""`` for display texts of tokens, which only `:text` finds).
-Dates are milliseconds since the epoch; days are numbers yyyymmdd of the date as written.
+`token.system` and `quantity.system` are ``""`` if the value has no system. If a value has several systems, `token.n`
+numbers its rows. `token.at` is the start of the resource's date `IndexSpec.when`, if the date is an instant or a day.
+`string.norm` is the normalised text and `string.exact` the original (``""`` for display texts of tokens, which only
+`:text` finds). Dates are milliseconds since the epoch; days are numbers yyyymmdd of the date as written.
 """
 
 _COLUMNS = {"token": 7, "string": 4, "date": 7, "quantity": 5, "reference": 4, "uri": 3}

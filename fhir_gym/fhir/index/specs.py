@@ -1,8 +1,8 @@
 """The indexed paths of each resource type and their ids.
 
 Index rows belong to a *path* and not to a parameter: `code` and `combo-code` of an Observation share the rows of
-``Observation.code``, `subject` and `patient` those of ``Observation.subject``. Paths used by the same parameters share
-one path id. So a search reads one or two path ids, and a resource has few rows.
+``Observation.code``; `subject` and `patient` share the rows of ``Observation.subject``. Paths used by the same
+parameters share one path id. So a search reads one or two path ids, and a resource has few rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLE_OF: Mapping[str, str] = MappingProxyType(
         "uri": "uri",
     }
 )
-"""Index table of each parameter type; composites use their components."""
+"""Index table of each parameter type; a composite uses the tables of its components."""
 
 _IN_RESOURCE_TABLE = frozenset({"_id", "_lastUpdated", "_source"})
 _PARTS = ("composite", "special")
@@ -42,7 +42,7 @@ class IndexField:
     Attributes:
         kind: The parameter type (``token`` …).
         pids: The path ids of its rows.
-        target: The only target type of references, if restricted.
+        target: The type that a reference must point to; None if the parameter does not restrict it.
         paths: The indexed paths.
     """
 
@@ -141,7 +141,7 @@ def _use(
 def _parts(
     parameter: SearchParameter, resource_type: str, parameters: Mapping[str, SearchParameter]
 ) -> Iterator[tuple[str, tuple[SearchPath, ...]]]:
-    """Yield kind and paths of each part of a parameter; only composites and positions have several parts."""
+    """Yield kind and paths of each part of a parameter; only a composite and `near` have several parts."""
     if parameter.name in _IN_RESOURCE_TABLE:
         return
     if parameter.type == "special":
@@ -162,7 +162,7 @@ def _parts(
 
 
 def _numbers(uses: _Uses) -> dict[tuple[str, SearchPath], int]:
-    """Return one id for all paths of a kind that the same parameters use: the first free one from the lowest id on."""
+    """Return the path id of each kind and path; paths of one kind that the same parameters use share an id."""
     classes: dict[tuple[str, frozenset[int]], int] = {}
     taken: set[int] = set()
     numbers: dict[tuple[str, SearchPath], int] = {}

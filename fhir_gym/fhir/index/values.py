@@ -19,7 +19,7 @@ from fhir_gym.types import Json
 _MAX_STRING = 768
 _MAX_NUMBER = 1e300
 _SHORT = 128
-"""Longest reference, id or name that is cached."""
+"""Maximum length of the references, ids and names in the cache."""
 
 
 class RowBuffer:

@@ -1,8 +1,8 @@
 """POST [base]: batch and transaction.
 
 The entries of a batch are independent: writes run in request order, then reads. A transaction succeeds or fails as a
-whole. It runs DELETE, POST, conditional POST, PUT, PATCH and GET in this order. It first determines the resource of
-every entry, so that entries can refer to each other in any order, and then stores the resources.
+whole. It runs DELETE, POST, conditional POST, PUT, PATCH and GET in this order. It determines the resource of every
+entry before it stores any resource, so that entries can refer to each other in any order.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Run:
         return _entry({"status": _status(answer.status)}, answer.body)
 
     def _check_budget(self) -> None:
-        """Refuse the whole bundle once its entries together have spent its budget."""
+        """Refuse the whole bundle if its entries together have spent the budget."""
         if self.ctx.store.exhausted:
             raise FhirError(
                 400,
@@ -232,9 +232,9 @@ class _Transaction(_Run):
 
     Attributes:
         writes: The context of the writes.
-        substitutes: ``Type/id`` by placeholder.
-        match_urls: ``Type/id`` by the conditional URL that selects it.
-        created: The resources in `match_urls` that the transaction creates.
+        substitutes: The ``Type/id`` that replaces each placeholder.
+        match_urls: The ``Type/id`` that each conditional URL selects.
+        created: The resources in `match_urls` that this transaction creates.
         deleted: The deleted resources.
     """
 

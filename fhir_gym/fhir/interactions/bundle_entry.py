@@ -46,7 +46,7 @@ class BundleEntry:
 
     @property
     def is_search(self) -> bool:
-        """Whether the entry is not a plain read: its URL names no instance, or an instance's operation or history."""
+        """Whether a GET entry is a search, an operation or a history, and not a plain read."""
         return not self.id or "$" in self.path or self.path.endswith("_history")
 
     def attempt(self) -> Interaction:

@@ -16,7 +16,7 @@ _OPERATIONS = ("validate", "meta-delete", "meta-add", "meta")
 
 
 def capability_statement(base_url: str, now: str) -> Resource:
-    """Return the server's CapabilityStatement; calls share its parts, so do not change them."""
+    """Return the server's CapabilityStatement. Do not change it, because all calls return the same parts."""
     return {
         "resourceType": "CapabilityStatement",
         "id": str(uuid5(NAMESPACE_URL, base_url)),

@@ -22,8 +22,8 @@ _REFERENCES = Include(backwards=False, iterate=False, source="*", parameter="*",
 def everything(ctx: RequestContext, resource_type: str, id: str, path: str) -> Response:
     """GET [type]/[id]/$everything, for the types of `EVERYTHING_TYPES`.
 
-    `_type` restricts the referring resources and limits the following of references to one step. As in HAPI, `start`
-    and `end` are ignored.
+    With `_type`, only referring resources of these types are returned, and references are followed for one step only.
+    As in HAPI, `start` and `end` are ignored.
 
     Raises:
         FhirError: The resource or a type is unknown, or there are too many resources.

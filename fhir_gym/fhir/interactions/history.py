@@ -53,7 +53,7 @@ def _rows(
 
 
 def _entries(ctx: RequestContext, rows: Sequence[ResourceRow]) -> list[bytes]:
-    """Return the entries of as many versions as fit into an answer, at least one."""
+    """Return the entries of as many versions as fit into an answer, but at least one entry."""
     # `_summary=text` asks for a page of narrative, which an entry cannot hold
     pairs = [(name, value) for name, value in ctx.pairs if not (name == "_summary" and value.lower() == "text")]
     entries: list[bytes] = []

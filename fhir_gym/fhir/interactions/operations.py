@@ -1,4 +1,4 @@
-"""Operations on resources: meta, validation, $everything and value sets. All others get HAPI's errors."""
+"""Operations on resources: meta, validation, $everything and value sets. All other operations get HAPI's errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def operate(ctx: RequestContext, resource_type: str | None, id: str | None, segm
 
 def _find(ctx: RequestContext, resource_type: str, id: str) -> ResourceRow:
     row = known(ctx, resource_type, id)
-    if row.deleted:  # the version before the deletion has the meta
+    if row.deleted:  # use the meta of the version before the deletion
         last = next((version for version in versions(ctx.store, row.rid) if version.body), row)
         return row._replace(body=last.body)
     return row

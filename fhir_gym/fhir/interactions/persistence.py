@@ -146,7 +146,7 @@ def _meta(given: dict[str, Any], old: dict[str, Any], version: int, text: str) -
 
 
 def _shown_meta(given: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """Return `meta` for the response: it repeats sent values even if they are not stored."""
+    """Return `meta` for the response, which repeats sent values even if they are not stored."""
     shown = {"id": given["id"]} if "id" in given else {}
     for name in ("extension", "versionId", "lastUpdated"):
         if name in kept:

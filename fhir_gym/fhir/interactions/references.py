@@ -20,7 +20,7 @@ from fhir_gym.fhir.store import ResourceRow, Store, stored
 from fhir_gym.fhir.store.references import first_referrer
 from fhir_gym.types import Resource
 
-_MIN_BASE = 5  # HAPI reads "x/Patient/1" as Patient/1: it takes only longer text before the type for a base URL
+_MIN_BASE = 5  # HAPI reads "x/Patient/1" as Patient/1: only longer text before the type is a base URL
 _STEPS_OF_A_REFERENCE = 50
 _PATH = re.compile(r"[A-Z]\w*(?:\.[a-z]\w*)+")
 _CAST = re.compile(r"\s+as\s+\w+|\.as\(\w+\)|\.ofType\(\w+\)|\.where\(resolve\(\) is \w+\)")
@@ -45,7 +45,7 @@ class FoundReference(NamedTuple):
 
 
 class ElementSlot(NamedTuple):
-    """An element that the search for references visits: its definition if it is a Reference, and its children."""
+    """An element that may contain references: its definition if it is itself a Reference, and its children."""
 
     element: Element | None
     indexed: bool
@@ -85,7 +85,7 @@ def _leads_to_reference(content: str) -> bool:
 
 @cache
 def _slots(path: str, content: str) -> Mapping[str, ElementSlot]:
-    """Return the JSON names at `path` that can contain references."""
+    """Return the elements directly below `path` that can contain references, by JSON name."""
     root = path.partition(".")[0]
     found: dict[str, ElementSlot] = {}
     for element in children(content).values():

@@ -1,7 +1,7 @@
 """HAPI's success messages for writes: OperationOutcomes with a storage response code.
 
-They are returned with `Prefer: return=OperationOutcome`, for every DELETE, and for every write entry of a bundle. Two
-obvious mistakes of HAPI are corrected: a literal ``{1}`` instead of a URL, and milliseconds instead of an id.
+The server returns them for `Prefer: return=OperationOutcome`, for every DELETE, and for every write entry of a bundle.
+Two obvious mistakes of HAPI are corrected: a literal ``{1}`` instead of a URL, and milliseconds instead of an id.
 """
 
 from __future__ import annotations

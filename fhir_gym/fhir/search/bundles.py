@@ -16,7 +16,7 @@ from fhir_gym.fhir.serialization.subset import subset
 from fhir_gym.fhir.store import stored
 
 Link = tuple[str, str]
-"""Relation and URL."""
+"""Relation and URL of a Bundle's link."""
 
 Pieces = Sequence[bytes]
 """Pieces of JSON, joined once for the whole answer."""

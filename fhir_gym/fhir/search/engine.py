@@ -41,16 +41,17 @@ from fhir_gym.fhir.search.sql.unnesting import MAX_NESTED, unnested
 from fhir_gym.fhir.urls import Pairs, decode_query, encode, encode_pairs
 
 FIRST_PASS = 13
-"""HAPI first looks for this many matches, or for one page if that is more; then for 503, for 2003 and for all."""
+"""Number of matches that HAPI looks for first, or one page if a page is larger. Then it looks for 503, 2003 and all."""
 
 _LATER_PASSES = (503, 2003)
 _ALL = -1
 _MANY_ALTERNATIVES, _LONG = 1_000, 40_000
-"""Lengths in characters from which a query usually compares each row with many values, or mostly reads indexes."""
+"""Query lengths in characters. From the first on, most work is comparing values; from the second on, reading
+indexes."""
 _LOOKUP = "INDEXED BY"
-"""Text in queries that look up an index for each resource, which is slower than a comparison."""
+"""A query that contains this text looks up an index for each resource, which is slower than a comparison."""
 _CHEAP, _EXPENSIVE = 5, 1 / 3
-_STEPS_PER_CHARACTER = 3  # for compiling a query here and in SQLite, per character of its text
+_STEPS_PER_CHARACTER = 3  # the cost of compiling a query here and in SQLite, per character of its text
 _MAX_SQL_VALUES = 32_000  # SQLite's own limit is 32,766
 _FORM = "application/x-www-form-urlencoded"
 _NOT_SEARCHES = frozenset({"_getpages", "_query"})
@@ -67,9 +68,9 @@ class CompiledQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search that has further pages.
+    """A search that may have further pages, with the matches found so far.
 
-    `known` are the matches found so far; `exhausted` says whether these are all matches.
+    `known` are these matches; `exhausted` says whether they are all.
     """
 
     query: CompiledQuery
@@ -80,7 +81,7 @@ class SearchResult:
     shape: Shape = WHOLE
 
     def upto(self, ctx: RequestContext, end: int) -> SearchResult:
-        """Return the same search with at least `end` known matches, or with all if there are fewer."""
+        """Return the same search with at least `end` known matches, or with all matches if there are fewer."""
         if self.exhausted or end <= len(self.known):
             return self
         size = next((p for p in _LATER_PASSES if p >= end and p > len(self.known)), _ALL)
@@ -96,7 +97,8 @@ class SearchResult:
 def search(ctx: RequestContext, resource_type: str, path: str) -> Response:
     """Search one resource type.
 
-    A POST may have further parameters in its form. `path` (``Patient`` or ``Patient/_search``) is for the self link.
+    A POST may contain further parameters in its form. `path` (``Patient`` or ``Patient/_search``) is the path in the
+    self link.
 
     Raises:
         FhirError: The search is invalid or too costly.
@@ -165,7 +167,7 @@ def _page_at_offset(
     link: str,
     shown: Pairs,
 ) -> Response:
-    """Answer a search with `_offset`. The session does not remember it; the links repeat the query."""
+    """Answer a search with `_offset`. The session does not remember this search; the page links repeat its query."""
     size = min(options.count or DEFAULT_COUNT, ctx.limits.page_entries)
     offset = options.offset or 0
     matches = fetch(ctx, query, size, offset)
@@ -245,7 +247,7 @@ def _page_url(
 
 
 class _PageRequest:
-    """The parameters of a page request that its links repeat."""
+    """The parameters of a request for a further page; the page's links repeat these parameters."""
 
     def __init__(self, ctx: RequestContext) -> None:
         self.first = dict(reversed(ctx.pairs))
@@ -302,7 +304,7 @@ def _number(text: str | None, default: int) -> int:
 
 
 def remember(ctx: RequestContext, token: str, result: SearchResult) -> None:
-    """Keep a search for its later pages and drop the oldest ones beyond the limits."""
+    """Keep a search for its later pages, and drop the oldest kept searches if there are too many."""
     ctx.searches[token] = result
     matches = sum(len(kept.known) for kept in ctx.searches.values())
     while len(ctx.searches) > ctx.limits.searches or (matches > ctx.limits.remembered and len(ctx.searches) > 1):
@@ -314,7 +316,7 @@ def remember(ctx: RequestContext, token: str, result: SearchResult) -> None:
 
 
 def fetch(ctx: RequestContext, query: CompiledQuery, limit: int, offset: int = 0) -> list[int]:
-    """Return matches in order; a negative limit means all."""
+    """Return matches in order; a negative limit means no limit."""
     scope = Scope(query.resource_type, ctx.store.changed, ctx.store.spend)
     conditions = simplify(scope, query.conditions)
     if impossible(conditions):
@@ -335,7 +337,7 @@ def count(ctx: RequestContext, query: CompiledQuery) -> int:
 
 
 def _numbers(ctx: RequestContext, query: Sql, *more: int) -> list[int]:
-    """Return the first column of a query's rows; `more` values follow the query's own values.
+    """Return the first column of a query's rows. The `more` values follow the query's own values.
 
     Raises:
         FhirError: The query exceeds SQLite's limits, for example because of a chain to many types with value sets.
@@ -355,7 +357,7 @@ def _numbers(ctx: RequestContext, query: Sql, *more: int) -> list[int]:
 
 
 def _rate(text: str) -> float:
-    """Return how many SQLite steps of a long query usually take as long as one step of a short one."""
+    """Return how many SQLite steps of a long query usually take as long as one step of a short query."""
     if len(text) >= _LONG:
         return _EXPENSIVE
     return 1 if _LOOKUP in text else _CHEAP

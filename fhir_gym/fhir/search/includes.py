@@ -1,4 +1,4 @@
-"""`_include` and `_revinclude`: the resources that a page has besides its matches."""
+"""`_include` and `_revinclude`: the resources that a page contains in addition to its matches."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _STEPS_PER_LINK = 20
 def included(ctx: RequestContext, includes: Sequence[Include], resource_type: str, matches: Sequence[int]) -> list[int]:
     """Return the rids of a page's included resources, without repeats.
 
-    The groups are in HAPI's order: resources that refer to the matches, resources that the matches refer to, then those
-    found by iteration. Each group is in creation order.
+    The groups are in HAPI's order: resources that refer to the matches, resources that the matches refer to, then the
+    resources found by iteration. Each group is in creation order.
     """
     seen = set(matches)
     found: list[int] = []
@@ -47,7 +47,7 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
 
 
 def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier: dict[str, list[int]]) -> None:
-    """Add new resources to the answer and to the start of the next round."""
+    """Add new resources to the answer and to the starting points of the next round."""
     new = sorted((rid, type_) for type_, rids in group.items() for rid in rids if rid not in seen)
     for rid, type_ in new:
         seen.add(rid)
@@ -57,7 +57,7 @@ def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier
 
 
 def check_number(found: list[int]) -> list[int]:
-    """Return the resources, or raise if there are more than a page may include."""
+    """Return the given resources, or raise if a page may not include so many."""
     if len(found) > MAX_INCLUDED:
         raise FhirError(400, f"More than {MAX_INCLUDED} included resources on a page: ask for fewer", code="too-costly")
     return found
@@ -107,7 +107,7 @@ def referring(
 ) -> Iterator[tuple[str, int]]:
     """Yield type and rid of the resources that refer to any of the given resources.
 
-    `parameters` are search parameters by referring type; ``*`` stands for all of them.
+    `parameters` are the search parameters to follow, by referring type; ``*`` stands for all parameters.
     """
     asked = (_pids(source, name) for source, names in parameters.items() for name in names)
     pids = tuple(sorted({pid for found, only in asked if only in (None, type_) for pid in found}))

@@ -15,16 +15,16 @@ from fhir_gym.fhir.urls import Pairs, element_names
 # names and values
 
 _SHORT = 256
-"""Longest name that is cached."""
+"""Maximum length of the names in the cache."""
 
 
 class ParameterName(NamedTuple):
     """A parameter's name in a query.
 
     Attributes:
-        base: The search parameter.
+        base: The name of the search parameter.
         modifier: The text after ``:`` (a modifier or a target type); None if there is no ``:``.
-        chain: The parameter of the target, with its own modifier and chain; None without a chain.
+        chain: The parameter of the reference's target, with its own modifier and chain; None if there is no chain.
     """
 
     base: str
@@ -45,7 +45,7 @@ def _parsed(text: str) -> ParameterName:
 
 
 def split(text: str, separator: str) -> list[str]:
-    r"""Split text at separators that are not escaped by ``\``; escapes stay."""
+    r"""Split text at separators without a ``\`` before them; escapes are kept."""
     if "\\" not in text:
         return text.split(separator)
     pieces, piece, escaped = [], "", False
@@ -60,7 +60,7 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def unescape(text: str) -> str:
-    r"""Replace ``\,``, ``\|``, ``\$`` and ``\\``; any other ``\`` stays."""
+    r"""Replace ``\,``, ``\|``, ``\$`` and ``\\``; any other ``\`` is kept."""
     if "\\" not in text:
         return text
     found, chars = "", iter(text)
@@ -85,10 +85,10 @@ _PREFIXES = {p: p for p in ("eq", "ne", "gt", "lt", "ge", "le", "sa", "eb", "ap"
 
 
 def split_prefix(text: str) -> tuple[str, str]:
-    """Split ``ge2023`` into its comparator (``""`` if it has none) and the value.
+    """Split a value such as ``ge2023`` into its comparator (``""`` if there is none) and the rest.
 
     Raises:
-        FhirError: There is no digit, or the text before it is not a comparator.
+        FhirError: There is no digit, or the text before the first digit is not a comparator.
     """
     end = next((i for i, c in enumerate(text) if c in "-%" or c.isdigit()), None)
     if end is None:
@@ -234,11 +234,11 @@ class Include:
     """One `_include` or `_revinclude` parameter.
 
     Attributes:
-        backwards: Whether it follows references from target to source (`_revinclude`).
-        iterate: Whether it also applies to included resources.
-        source: Type whose references are followed; ``*`` for any.
+        backwards: Whether the parameter follows references from target to source (`_revinclude`).
+        iterate: Whether the parameter also applies to included resources.
+        source: The type that contains the references; ``*`` for any type.
         parameter: Search parameter; ``*`` for all.
-        target: Type the references must point to; None for any.
+        target: The type to which the references must point; None for any type.
     """
 
     backwards: bool

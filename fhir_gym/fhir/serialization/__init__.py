@@ -33,14 +33,14 @@ def parse_resource(body: bytes, expected_type: str | None) -> Resource:
 
 
 def normalise(resource: Json, *, strict: bool = False) -> Resource:
-    """Parse decoded JSON like a request body (a bundle's entry, an import, the result of a patch).
+    """Normalise decoded JSON like a request body (for a bundle's entry, an import or a patched resource).
 
     Args:
         resource: Decoded JSON; `Number` keeps the digits of a decimal.
-        strict: Raise for elements that are otherwise dropped, as HAPI does for the result of a patch.
+        strict: Whether to raise for elements that are otherwise dropped, as HAPI does for the result of a patch.
 
     Raises:
-        FhirError: 400, without the message's prefix about a request body.
+        FhirError: 400; the message does not have the prefix about a request body.
     """
     try:
         return ResourceParser(strict=strict).resource(resource if isinstance(resource, dict) else {}, None)

@@ -1,4 +1,4 @@
-"""Errors of parsing a body, with HAPI's messages."""
+"""Errors that occur while a body is parsed, with HAPI's messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Parse and write JSON text.
 
-The standard library parses valid JSON. Only a body that it refuses goes to `lenient_json`, which accepts the
-same deviations from JSON as HAPI and has HAPI's messages.
+The standard library parses valid JSON. Only `lenient_json` parses a body that the standard library refuses; it accepts
+the same deviations from JSON as HAPI, with HAPI's messages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_object(body: bytes) -> Resource:
     """Parse the JSON object in a request body with HAPI's leniency.
 
     Raises:
-        ParseError: HAPI would refuse the text; with HAPI's message.
+        ParseError: HAPI would refuse the text; the error has HAPI's message.
     """
     text = body.decode("utf-8", "replace").lstrip(WHITESPACE)
     if not text:
@@ -90,7 +90,7 @@ def _read(text: str) -> Resource:
 
 
 def _check_depth(body: bytes) -> None:
-    """Raise for deep nesting before a recursive parser reads it."""
+    """Raise for deep nesting before a recursive parser reads the body."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return
     steps = memoryview(_STRING.sub(b"", body).translate(_STEPS, _DELETED)).cast("b")
@@ -127,7 +127,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|\{\}|\[\]|[\[\]{}:,]', re.DOTALL
 
 
 def pretty(body: bytes) -> bytes:
-    """Indent compact JSON as HAPI does: with two spaces, and with an array's bracket on the line of its first item."""
+    """Indent compact JSON by two spaces. As in HAPI, the first item of an array follows the bracket on its line."""
     depth = 0
     lines = [b"\n"]
     inside: list[bytes] = []

@@ -1,6 +1,7 @@
 """A parser for bodies that are not valid JSON: it accepts the same deviations as HAPI, with Jackson's messages.
 
-It accepts single-quoted strings and numbers with a leading plus. Positions count lines and UTF-16 units from 1.
+The parser accepts, for example, single-quoted strings and numbers with a leading plus. Positions in messages are lines
+and UTF-16 units, counted from 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def too_deep(depth: int, limit: int) -> str:
 
 
 def parse(text: str, max_depth: int) -> Resource:
-    """Parse an object; the text starts with its brace.
+    """Parse an object; the text starts with the object's brace.
 
     Raises:
         ValueError: With Jackson's message and position.
@@ -36,13 +37,14 @@ def parse(text: str, max_depth: int) -> Resource:
 
 
 class _Reader:
-    """A cursor in the text, with the open containers."""
+    """A cursor in the text, with the containers that are open there."""
 
     def __init__(self, text: str, max_depth: int) -> None:
         self.text = text
         self.at = 0
         self.max_depth = max_depth
-        # `open`: the open containers, each with its start. `names`: for each of them, the name of its next value.
+        # `open`: the open containers, each with its start. `names`: for each open container, the name of its next
+        # value.
         self.open: list[tuple[Any, int]] = []
         self.names: list[str] = []
 

@@ -26,7 +26,7 @@ class Number(float):
 
 
 def integer(text: str) -> int | Number:
-    """Parse a JSON integer; one that exceeds 64 bits becomes a `Number`."""
+    """Parse a JSON integer; an integer that exceeds 64 bits becomes a `Number`."""
     if len(text) > _INT64_TEXT:
         return Number(text)
     value = int(text)

@@ -1,7 +1,7 @@
 """Check primitive values by type, with HAPI's rules and messages.
 
-A check takes the element's JSON name and a JSON scalar, and returns the value to store. It returns None
-for a blank value, which is dropped.
+A check takes the element's JSON name and a JSON scalar, and returns the value to store. For a blank value, which is
+dropped, the check returns None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fhir_gym.fhir.serialization.numbers import Number, canonical
 Scalar = str | int | float | bool
 Check = Callable[[str, Scalar], Scalar | None]
 
-# Java's whitespace, without the no-break space.
+# Java's whitespace, which does not include the no-break space.
 WHITESPACE = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a" + (
     "\u2028\u2029\u205f\u3000"
 )
@@ -46,7 +46,7 @@ def text_of(value: Scalar) -> str:
 
 
 def check_text(name: str, value: Scalar) -> Scalar | None:
-    """Check strings, URIs, times and codes without an enumeration: convert any scalar to text."""
+    """Convert any scalar to text: for strings, URIs, times, and codes without an enumeration."""
     text = value if type(value) is str else text_of(value)
     return text if text.strip(WHITESPACE) else None
 
@@ -146,7 +146,7 @@ def _is_possible(parts: tuple[str | None, ...]) -> bool:
 
 
 def _date_detail(text: str) -> str | None:
-    """Return the detail that HAPI adds for some malformed dates, checked in HAPI's order; None for others."""
+    """Return the detail that HAPI adds to its message for some malformed dates; None for other dates."""
     for length, head, index in ((7, r"\d{4}", 4), (10, r"\d{4}-\d\d", 7)):
         if len(text) <= index or not re.match(head, text, re.ASCII):
             return None

@@ -1,7 +1,7 @@
-"""Convert decoded JSON to a resource as HAPI stores it: elements in the order of the definition, invalid ones dropped.
+"""Convert decoded JSON to a resource as HAPI stores it: with ordered elements, and without invalid elements.
 
-Like HAPI's parser, this one reads elements in the order of the body and raises at the first invalid value. Elements are
-reordered afterwards.
+Like HAPI's parser, this parser reads elements in the order of the body and raises at the first invalid value. Then it
+sorts the elements in the order of the definition.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ResourceParser:
     """Converts decoded JSON to resources.
 
     Args:
-        strict: Raise for elements that HAPI's lenient parser drops, as HAPI does for the result of a patch.
+        strict: Whether to raise for elements that HAPI's lenient parser drops, as HAPI does for the result of a patch.
     """
 
     def __init__(self, *, strict: bool = False) -> None:
@@ -140,7 +140,7 @@ class ResourceParser:
                 stored = field.check(name, value)
                 if stored is not None:
                     entries.append((field.order, name, stored, None))
-                continue  # a shortcut for the frequent elements with a single value
+                continue  # a shortcut for elements with a single value, which are frequent
             self._element(field, value, source, entries)
         if lone is not None:
             self._lone_alternates(lone, fields, source, entries)
@@ -214,7 +214,7 @@ class ResourceParser:
         return stored
 
     def _primitive(self, field: _Field, value: Any, alternate: Any, entries: list[_Entry]) -> None:
-        """Convert a primitive that repeats, or has extensions or an id."""
+        """Convert a primitive element that repeats, or has extensions or an id."""
         if not isinstance(value, list):
             values, alternates = [value], [alternate]
         else:
@@ -281,7 +281,7 @@ class ResourceParser:
         return [found for item in value if (found := self._extension(name, item)) is not None]
 
     def _extension(self, name: str, source: Any) -> dict[str, Any] | None:
-        """Convert an extension: its URL, then its value or nested extensions; None if it has neither."""
+        """Convert an extension: its URL, then its value or nested extensions; None if both are missing."""
         if not isinstance(source, dict):
             raise ParseError(
                 f"HAPI-1841: Syntax error parsing JSON FHIR structure: Expected OBJECT at element '{name}', "
@@ -313,7 +313,7 @@ class ResourceParser:
         return found if nested or entry is not None else None
 
     def _extension_value(self, source: Mapping[str, Any]) -> _Entry | None:
-        """Convert the value of an extension; the last one if there are several."""
+        """Convert the value of an extension; the last value if there are several."""
         fields = _fields(_EXTENSION_PATH)
         entries: list[_Entry] = []
         alternates = [name for name in source if name[:1] == "_"]
@@ -356,7 +356,7 @@ def _flat(values: list[Any]) -> list[Any]:
 
 
 def _shape(value: Any) -> str:
-    """Return the type of a JSON value as in HAPI's messages."""
+    """Return the name of a JSON value's type in HAPI's messages."""
     if isinstance(value, dict):
         return "OBJECT"
     if isinstance(value, list):

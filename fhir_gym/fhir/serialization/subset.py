@@ -28,12 +28,14 @@ def subset(
 
     Args:
         resource: The whole resource.
-        elements: Element names or paths, for the type at their start (``Patient.name.family``) or else for `scope`.
+        elements: Element names or paths. They apply to the type at their start (``Patient.name.family``), or else to
+            `scope`.
         summary: ``true``, ``data`` or ``text``; any other value requests the whole resource.
-        scope: The type in the request's path, for names without a type; None for the resource's own type.
+        scope: The type to which names without a type apply: the type in the request's path; None means the resource's
+            own type.
 
     Returns:
-        The part with the SUBSETTED tag, or the resource itself if the options do not apply to its type.
+        The part, with the SUBSETTED tag; the resource itself if `elements` and `summary` do not apply to its type.
     """
     kind = resource["resourceType"]
     if elements is not None:
@@ -50,7 +52,7 @@ def subset(
 
 
 def _asked(kind: str, elements: Iterable[str], scope: str) -> dict[str, Any] | None:
-    """Return the requested elements of one type; None if the options do not name the type."""
+    """Return the requested elements of one type; None if no name applies to the type."""
     asked: dict[str, Any] = {}
     about = False
     for element in elements:
@@ -135,7 +137,7 @@ def _mandatory(kind: str) -> frozenset[str]:
 
 @cache
 def _in_summary(path: str) -> Mapping[str, str]:
-    """Return the summary elements below a path, with the paths of their content."""
+    """Return the names of the summary elements below a path, each with the path of its content."""
     return {e.name: e.content for e in children(path).values() if e.summary}
 
 

@@ -20,7 +20,7 @@ _CONTENT = f"{_PREFIX}HAPI-1852: Failed to parse XML content: "
 
 
 class _Builder(TreeBuilder):
-    """A tree builder that refuses document types (and so entities) and tracks open elements."""
+    """A tree builder that refuses document types, and thus entities, and tracks open elements."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -54,8 +54,8 @@ def check_present(now: datetime) -> None:
 class WorldBuilder:
     """Writes resources into a new world file.
 
-    A context manager: on a clean exit the file appears at `path` in one step; after an exception, a full disk or a
-    kill there is no file at `path`. Rows are first written to a scratch file and then copied in key order, so that the
+    A context manager. On a clean exit, the file appears at `path` in one step. After an exception, a full disk or a
+    kill, there is no file at `path`. Rows are first written to a scratch file and then copied in key order, so that the
     time of a bulk load is linear in the number of rows.
 
     Args:
@@ -112,15 +112,15 @@ class WorldBuilder:
         """Add one resource.
 
         Args:
-            resource: The resource, with `resourceType` and `id`. A missing `meta.versionId` becomes 1, a missing
-                `meta.lastUpdated` a time in the world's past (`last_update`).
+            resource: The resource, with `resourceType` and `id`. A missing `meta.versionId` becomes 1; a missing
+                `meta.lastUpdated` becomes a time in the world's past (`last_update`).
 
         Returns:
             The resource as stored.
 
         Raises:
             UnusableResourceError: The resource cannot be stored.
-            WorldError: The disk is full. Duplicates are reported when the world is finished.
+            WorldError: The disk is full. A duplicate raises only when the builder finishes the world.
         """
         kind, ident = resource.get("resourceType"), resource.get("id")
         try:
@@ -225,7 +225,7 @@ class WorldBuilder:
         self._db.execute(f"PRAGMA main.user_version={FORMAT}")
         self._db.execute("PRAGMA main.analysis_limit=1000")
         self._db.execute("ANALYZE main")
-        self._db.execute("VACUUM main")  # saves a tenth of the size: index trees filled in order are not full
+        self._db.execute("VACUUM main")  # saves a tenth of the size: trees filled in order have free space
         self._db.close()
         with self._temporary.open("rb+") as file:
             os.fsync(file.fileno())

@@ -13,11 +13,11 @@ from fhir_gym.fhir.store.row_checks import RowChecks
 from fhir_gym.fhir.store.schema import overlay_script
 from fhir_gym.printable import one_line
 
-_MMAP_BYTES = 1 << 40  # SQLite maps no more than the file holds
+_MMAP_BYTES = 1 << 40  # SQLite maps at most the size of the file
 _MOST_BYTES = 64 * 1024 * 1024  # maximum size of a row: a file that claims a larger row is damaged
 _OVERLAY_SCRIPT = overlay_script()
 _IDLE = 8
-"""Number of idle connections to keep; a trainer has few threads, each with one open episode at a time."""
+"""Number of idle connections to keep. A trainer has only a few threads, each with one open episode at a time."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -32,7 +32,7 @@ def connect(path: Path) -> sqlite3.Connection:
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
     try:
         db.execute("PRAGMA trusted_schema=OFF")  # the file may be untrusted
-        # No cell_size_check: it would check each cell of a mapped page on every visit, which doubles the time of a
+        # No cell_size_check: this check reads each cell of a mapped page on every visit, which doubles the time of a
         # search in a large world. `World.verify` checks all pages once.
         db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
         db.execute("PRAGMA cache_size=-256")
@@ -56,7 +56,7 @@ class ConnectionPool:
 
     Args:
         path: The world file.
-        resources: The number of resources in it.
+        resources: The number of resources in the world file.
     """
 
     def __init__(self, path: Path, resources: int) -> None:
@@ -69,7 +69,7 @@ class ConnectionPool:
 
     def acquire(self) -> sqlite3.Connection:
         """Return a connection with an empty overlay."""
-        if self._process != os.getpid():  # after a fork: a connection belongs to the process that made it
+        if self._process != os.getpid():  # after a fork, because a connection belongs to the process that opened it
             self._process = os.getpid()
             _close_all(self._idle)
         try:
@@ -78,7 +78,7 @@ class ConnectionPool:
             return self._new()
 
     def release(self, db: sqlite3.Connection) -> None:
-        """Take back a connection; it is reused if all its writes can be rolled back."""
+        """Take back a connection. The pool reuses the connection if all its writes can be rolled back."""
         if len(self._idle) < self._most and _undone(db):
             self._idle.append(db)
         else:
@@ -103,7 +103,7 @@ class ConnectionPool:
 def _undone(db: sqlite3.Connection) -> bool:
     try:
         db.execute("ROLLBACK")
-    except sqlite3.Error:  # no open transaction: SQLite ended it after an error, and later writes may be committed
+    except sqlite3.Error:  # no transaction is open: SQLite ended it after an error, so later writes may be committed
         return False
     return True
 

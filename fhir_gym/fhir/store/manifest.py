@@ -40,7 +40,7 @@ class ContentHash:
 
     Args:
         now: The world's present.
-        resources: Type, id and body of the first resources, in creation order.
+        resources: Type, id and body of the resources to start with, in creation order.
     """
 
     def __init__(self, now: datetime, resources: Iterable[tuple[str, str, bytes]] = ()) -> None:
@@ -62,7 +62,7 @@ class Manifest(BaseModel):
     Attributes:
         name: The world's name.
         seed: The generator's seed; None for imported data.
-        now: The world's present: the clock of every session starts here.
+        now: The world's present, at which the clock of every session starts.
         counts: The number of resources of each type, sorted by type.
         content_hash: SHA-256 over type, id and body of every resource in creation order, and `now`.
         next_id: The first id that the server may assign.

@@ -1,7 +1,7 @@
-"""Open a world file from an untrusted source: header, tables and manifest must be exactly as we write them.
+"""Open a world file from an untrusted source: its header, tables and manifest must have exactly our form.
 
-Only tables and indexes with our own definitions are accepted, so no view, trigger, virtual table or computed column of
-a foreign file ever runs. The cost does not depend on the size of the file.
+A file may contain only tables and indexes with our own definitions, so no view, trigger, virtual table or computed
+column of the file ever runs. The cost does not depend on the size of the file.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _MAGIC = b"SQLite format 3\0"
 _ONLY_OURS = "worlds are made by `fhir-gym worlds build` or `import`"
 _UTF8 = 1
 _MAX_BYTES = 1 << 20  # maximum size of the manifest and of each definition
-_MAX_STEPS = 100  # maximum cost of opening, in thousands of virtual-machine steps; our files cost two
+_MAX_STEPS = 100  # maximum cost of opening, in thousands of virtual-machine steps; our own files cost two thousand
 _STATISTICS = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
     "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
 }
-"""Tables that ANALYZE creates; the version of SQLite that built the file decides which of them exist."""
+"""Tables that ANALYZE may create; which of them exist depends on the version of SQLite that built the file."""
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA})
 
 Definition = tuple[str, str, str]
-"""Kind, table, and SQL with single spaces."""
+"""The definition of a table or index: its kind, its table, and its SQL with single spaces."""
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -61,7 +61,7 @@ def read_manifest(path: Path) -> Manifest:
                 raise WorldError(f"the world {path} is damaged: its manifest is not one text")
             manifest = Manifest.model_validate_json(bodies[0])
             _check_numbers(path, db, manifest.total)
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a message that quotes the file
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError if SQLite's message quotes the file
         raise unreadable(path, error, state="is damaged") from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -18,7 +18,7 @@ class RowChecks:
     """Checks each row of a world once in a process.
 
     Args:
-        resources: The number of resources in the world; they are numbered from 1.
+        resources: The number of resources in the world; the resources are numbered from 1.
     """
 
     def __init__(self, resources: int) -> None:

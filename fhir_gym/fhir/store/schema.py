@@ -20,13 +20,13 @@ FORMAT = 2
 """Version of the file layout; a world of another format is refused."""
 
 PAGE_BYTES = 16_384
-"""Page size of a world file: resources have about 1 KB, and larger pages waste less space."""
+"""Page size of a world file. Resources have about 1 KB, and smaller pages would waste more space on them."""
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
 """Maximum size of one resource in a world file."""
 
 MANIFEST = "CREATE TABLE main.manifest(body TEXT NOT NULL)"
-"""The table that describes the file; only a world has this table."""
+"""The table with the manifest; an overlay does not have this table."""
 
 MAIN = "main"
 OVERLAY = "overlay"
@@ -49,7 +49,7 @@ _WHOLE_TYPES = """
 CREATE INDEX {db}.resource_type ON resource(type);
 CREATE INDEX {db}.resource_updated ON resource(type, updated);
 """
-"""Indexes for reading a whole type; an overlay has none, because it is small and each index slows down writes."""
+"""Indexes for reading a whole type. Only a world has them: an overlay is small, and each index slows writes down."""
 
 _LOG = """
 CREATE TABLE overlay.version(
@@ -68,11 +68,11 @@ CREATE VIEW overlay.log AS
 SELECT rid, type, id, version, updated, deleted, method, body, seq FROM resource UNION ALL
 SELECT rid, type, id, version, updated, deleted, method, body, seq FROM version;
 """
-"""All versions that a session wrote, current and replaced ones, numbered by `seq`."""
+"""All versions that a session wrote, current or replaced, numbered by `seq`."""
 
 
 class ResourceRow(NamedTuple):
-    """A stored version of a resource, in the order of the columns.
+    """A stored version of a resource; the fields are in the order of the columns.
 
     Attributes:
         rid: Number of the resource in creation order; the same for all its versions.

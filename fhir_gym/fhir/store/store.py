@@ -1,4 +1,4 @@
-"""The store of one session: a world file, and above it an overlay of the session's writes, in one SQLite connection.
+"""The store of one session: a world file and an overlay with the session's writes, in one SQLite connection.
 
 Schema `main` is the world: read-only, memory-mapped, and shared by all sessions and processes. Schema `overlay` is in
 memory. It has the current version of each resource that the session wrote, with its index rows, and the log of all
@@ -23,20 +23,20 @@ from fhir_gym.fhir.store.unindexed import LoadedResource, Unindexed
 from fhir_gym.types import Resource
 
 PORTION = 10_000
-"""SQLite reports its steps, and the budget counts them, in units of this size."""
+"""Number of steps in one unit; SQLite reports and the budget counts steps in these units."""
 
 COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PAGE = 4096  # bytes of an overlay's page
 _CHUNK = 500  # rows read by one statement; below SQLite's limit on bound values
 
 _MANY = 500
-"""With this many resources or more, `put_all` writes the index rows immediately, to save memory."""
+"""From this number of resources on, `put_all` writes the index rows immediately, to save memory."""
 
 _TOGETHER = 16
 """Number of rows that one statement inserts."""
 _INSERT = {
     "resource": "INSERT INTO overlay.resource VALUES (?,?,?,?,?,?,?,?,?)",
-    **{  # OR IGNORE: rows written before an interruption may be written again
+    **{  # OR IGNORE, because rows that were written before an interruption may be written again
         table: index.INSERT[table].replace("{db}", OVERLAY).replace("INSERT", "INSERT OR IGNORE", 1)
         for table in index.TABLES
     },
@@ -61,7 +61,7 @@ _CLOSED.close()
 
 
 class _EntryQueries(dict[tuple[bool, str, int], str]):
-    """Queries of `Store.entries`. A key says whether resources are whole, and gives the schema and their number."""
+    """Queries of `Store.entries`. A key consists of the argument `whole`, the schema, and the number of resources."""
 
     def __missing__(self, key: tuple[bool, str, int]) -> str:
         whole, db, count = key
@@ -75,24 +75,25 @@ _ENTRIES = _EntryQueries()
 
 
 class WorkBudget:
-    """The work that a request may do, counted in steps. The budget is false once all steps are spent.
+    """The work that a request may do, counted in steps. `bool(budget)` is false once all steps are spent.
 
     Args:
-        steps: The number of steps; several `Store.budget` blocks may share them.
+        steps: The number of steps; several `Store.budget` blocks may spend from one budget.
     """
 
     def __init__(self, steps: int) -> None:
         self._portions = bytearray(steps // PORTION)
         self._spent = 0
-        # The callback is not written in Python: Python would run signal handlers in it, and SQLite would mistake their
-        # exception (Ctrl-C) for an interruption. Popping from an empty bytearray raises, which interrupts SQLite.
+        # The callback is not written in Python, because Python would run signal handlers in it, and SQLite would
+        # mistake an exception from a handler (Ctrl-C) for an interruption. Popping from an empty bytearray raises,
+        # which interrupts SQLite.
         self.tick = self._portions.pop
 
     def __bool__(self) -> bool:
         return bool(self._portions)
 
     def spend(self, steps: int) -> None:
-        """Spend work done outside of SQLite.
+        """Spend steps for work outside of SQLite.
 
         Raises:
             FhirError: Fewer steps are left.
@@ -107,7 +108,7 @@ class WorkBudget:
 
 
 class _Spending:
-    """Charges a store's statements to a budget. A class is faster than a generator, and every request needs one."""
+    """Charges a store's statements to a budget. Every request needs this, and a class is faster than a generator."""
 
     __slots__ = ("_budget", "_store")
 
@@ -122,7 +123,7 @@ class _Spending:
 
 
 class Savepoint(NamedTuple):
-    """A state to which `Store.rollback_to` returns: the savepoint's number, and the state that SQLite does not hold."""
+    """A state to which `Store.rollback_to` returns: the savepoint's number, and the store's state in Python."""
 
     serial: int
     next_rid: int
@@ -137,7 +138,7 @@ class Store:
     Not thread-safe.
 
     Args:
-        connections: The pool of its connection.
+        connections: The pool from which the store takes its connection.
         first_rid: The first rid of resources that the session creates.
     """
 
@@ -160,11 +161,11 @@ class Store:
         return resource_type in self._types
 
     def schemas(self) -> tuple[str, ...]:
-        """Return the schemas that have rows; rows of a later schema replace those of an earlier one."""
+        """Return the schemas that have rows. Rows of a later schema replace rows of an earlier schema."""
         return ("main", "overlay") if self._types else ("main",)
 
     def select(self, query: str, values: Sequence[Any]) -> sqlite3.Cursor:
-        """Run a query on index rows; the path ids it reads must be among its values."""
+        """Run a query on index rows. The path ids that the query reads must be among its values."""
         if self._unindexed.missing:
             self._index({value for value in values if isinstance(value, int)})
         return self.db.execute(query, values)
@@ -183,7 +184,7 @@ class Store:
         return self.checks.check(ResourceRow._make(row)) if row else None
 
     def known(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return rid and current version of resources by type and id; resources that never existed are left out."""
+        """Return rid and current version number of resources by type and id, without resources that never existed."""
         ids: dict[str, list[str]] = {}
         for resource_type, id in keys:
             ids.setdefault(resource_type, []).append(id)
@@ -203,7 +204,7 @@ class Store:
         for chunk in _chunks(self.checks.unchecked(rids)):
             query = f"SELECT {COLUMNS} FROM main.resource WHERE rid IN ({marks(len(chunk))})"
             try:
-                with self._uncharged():  # a repeated request must cost the same
+                with self._uncharged():  # a repeated request does not check again, but must cost the same
                     for row in self.db.execute(query, chunk):
                         self.checks.check(ResourceRow._make(row))
             except sqlite3.DataError as error:
@@ -243,16 +244,18 @@ class Store:
     def entries(
         self, rids: Sequence[int], base_url: str, *, whole: bool
     ) -> Iterator[tuple[int, bytes, bytes | None, int]]:
-        """Yield the beginnings of Bundle entries, in any order; if several have the same rid, the last is current.
+        """Yield the beginnings of Bundle entries, in any order.
+
+        If several entries have the same rid, the last of these entries is current.
 
         Args:
             rids: The resources.
             base_url: The server's base URL, for `fullUrl`.
-            whole: Whether to include the resource as it is stored.
+            whole: Whether to include the resource in the entry's JSON, as it is stored.
 
         Yields:
-            The rid; the JSON up to the resource, or up to its end if `whole`; the resource if not `whole`; and 1 if it
-            is deleted.
+            The rid; the entry's JSON, which ends before the resource, or after it if `whole`; the resource, or None if
+            `whole`; and 1 if the resource is deleted, else 0.
         """
         for start in range(0, len(rids), _CHUNK):
             chunk = tuple(rids[start : start + _CHUNK])
@@ -261,7 +264,7 @@ class Store:
                 yield from self.db.execute(_ENTRIES[whole, db, len(chunk)], (base_url, *chunk))
 
     def tagged(self, pids: Sequence[int]) -> list[ResourceRow]:
-        """Return current resources that together have every token and uri indexed under these path ids."""
+        """Return current resources that together contain all tokens and URIs with these path ids."""
         self.index_all()
         found: set[int] = set()
         for db, current in (("main", NOT_REPLACED), ("overlay", "")):
@@ -294,7 +297,7 @@ class Store:
         """Store new versions of different resources.
 
         An existing resource, deleted or not, must have its own rid; a new resource needs a rid from `new_rid`.
-        Index rows are written when a query first reads them.
+        The store writes their index rows when a query first reads these rows.
         """
         self._log([row for row, _ in versions], old=[row for row, _ in versions if row.version > 1])
         self._unindexed.add(versions)
@@ -331,7 +334,7 @@ class Store:
     def _log(self, rows: Sequence[ResourceRow], old: Iterable[ResourceRow]) -> None:
         """Write versions of different resources, without index rows.
 
-        The current rows of `old` resources are replaced.
+        The new rows replace `old`, the current rows of existing resources.
         """
         for row in old:
             if (
@@ -355,7 +358,7 @@ class Store:
                 self.db.executemany(_INSERT[table], rows[single:])
 
     def _do(self, statement: str, values: Sequence[Any] = ()) -> None:
-        """Run a statement uninterrupted: an interruption would undo all savepoints and not only this statement."""
+        """Run a statement that the budget cannot interrupt, because an interruption would undo all savepoints."""
         with self._uncharged():
             self.db.execute(statement, values)
 
@@ -364,7 +367,7 @@ class Store:
 
     @contextmanager
     def at_rate(self, rate: float) -> Iterator[None]:
-        """Charge `rate` SQLite steps as one, because steps differ in duration; 0 charges none and never interrupts."""
+        """Charge `rate` SQLite steps as one, because steps differ in duration. With rate 0, all steps are free."""
         if self._budget is None:
             yield
             return
@@ -378,7 +381,7 @@ class Store:
 
     def savepoint(self) -> Savepoint:
         """Open a savepoint; `rollback_to` may return to it any number of times."""
-        self._do(f"SAVEPOINT s{len(self._savepoints)}")  # few names, so that SQLite caches the statements
+        self._do(f"SAVEPOINT s{len(self._savepoints)}")  # names repeat, so that SQLite caches the statements
         self._serial += 1
         self._savepoints.append(self._serial)
         return Savepoint(self._serial, self._next_rid, self._seq, self._types.copy(), self._unindexed.copy())
@@ -417,12 +420,12 @@ class Store:
     # limits
 
     def budget(self, budget: WorkBudget) -> AbstractContextManager[None]:
-        """Interrupt a reading statement in the block once the budget is spent.
+        """Interrupt the block's reading statement when the budget is spent.
 
-        The caller sees `sqlite3.OperationalError("interrupted")`. Steps are the same on every machine, but SQLite
-        reports them in units of ten thousand over all runs of a prepared statement, and statements outlive a session.
-        So the same statement may cost one unit more in one run than in another. Nested blocks spend from the
-        outer budget.
+        The caller sees `sqlite3.OperationalError("interrupted")`. A statement takes the same number of steps on every
+        machine. But SQLite reports steps in units of ten thousand over all runs of a prepared statement, and statements
+        outlive a session, so one run of a statement may cost one unit more than another run. Nested blocks spend from
+        the outer budget.
         """
         return _Spending(self, budget) if self._budget is None else nullcontext()
 
@@ -470,5 +473,5 @@ def _missing(rid: int) -> sqlite3.DatabaseError:
 
 
 def _too_large(error: sqlite3.DataError) -> sqlite3.DatabaseError:
-    """Report a row larger than any we write as a damaged file; SQLite would blame the query."""
+    """Return the error for a row larger than any we write: a damaged file. SQLite's own error blames the query."""
     return sqlite3.DatabaseError(f"a resource is too large: {error}")

@@ -18,7 +18,7 @@ LoadedResource: TypeAlias = tuple[ResourceRow, Resource]
 """A stored version and the parsed resource."""
 
 _Batch: TypeAlias = tuple[Sequence[tuple[int, Resource]], frozenset[int]]
-"""Resources of one type with their rids, and the ids of the paths whose rows are missing."""
+"""Resources of one type with their rids, and the ids of the paths with missing rows."""
 
 
 @cache
@@ -27,10 +27,10 @@ def _paths(resource_type: str) -> frozenset[int]:
 
 
 class Unindexed:
-    """The rows missing in an overlay's index tables.
+    """The rows that are missing from an overlay's index tables.
 
     Attributes:
-        missing: Batches by type. Batches never change, so copies share them.
+        missing: Batches by type. Batches never change, so copies of this object share them.
     """
 
     __slots__ = ("missing",)
@@ -69,7 +69,7 @@ class Unindexed:
         self.missing = {resource_type: batches for resource_type, batches in left.items() if batches}
 
     def forget(self, row: ResourceRow) -> None:
-        """Drop a version that was replaced."""
+        """Forget a version that was replaced."""
         if row.type in self.missing:
             self.missing[row.type] = tuple(
                 ([one for one in resources if one[0] != row.rid], missing)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from fhir_gym.fhir.clock import EPOCH, MILLISECOND, instant, milliseconds, moment_of
 from fhir_gym.types import Json, Resource
 
-# Elements with the time of an event or of its recording; plans and bookings (start, occurrence…) are left out.
+# Elements with the time of an event or of its recording, but not of a plan or booking (start, occurrence…).
 _DATES = (
     "effectiveDateTime",
     "effectiveInstant",
@@ -32,7 +32,7 @@ _LAG = 4 * 60_000
 
 
 def update_stamp(value: Json, otherwise: datetime) -> tuple[int, str]:
-    """Return the time of a last update in milliseconds and as an instant."""
+    """Parse the time of a resource's last update: return milliseconds and an instant."""
     moment = moment_of(value) or otherwise
     if isinstance(value, str) and len(value) == _INSTANT and value[4:22:3] == "--T::." and value.endswith("+00:00"):
         second = (moment.toordinal() - _EPOCH_DAY) * 86_400 + moment.hour * 3600 + moment.minute * 60 + moment.second
@@ -50,7 +50,7 @@ def clinical_dates(resource: Resource) -> list[tuple[str, datetime]]:
 
 
 def last_event(resource: Resource, now: int) -> int | None:
-    """Return the latest of a resource's clinical dates before `now`, both in milliseconds; None if there is none."""
+    """Return the latest of a resource's clinical dates before `now`, in milliseconds; None if there is no such date."""
     if _TELLING.isdisjoint(resource):
         return None
     dates = clinical_dates(resource)
@@ -58,9 +58,9 @@ def last_event(resource: Resource, now: int) -> int | None:
 
 
 def update_after(happened: int, now: int, bits: int) -> int:
-    """Return a time of last update after an event: mostly minutes later, sometimes days, always before `now`.
+    """Return a random update time after an event: usually minutes later, sometimes days later, always before `now`.
 
-    `happened` and `now` are in milliseconds, `bits` are 44 random bits.
+    The event's time `happened` and `now` are in milliseconds; `bits` are 44 random bits.
     """
     longest = _LAG << (bits & 15)  # up to three months
     later = _SHORTEST + (longest * (bits >> 4 & 0xFFFFFF) >> 24)
@@ -68,10 +68,10 @@ def update_after(happened: int, now: int, bits: int) -> int:
 
 
 def last_update(resource: Resource, now: datetime) -> datetime:
-    """Return a time of last update before `now` and after the resource's latest clinical date.
+    """Return an update time between the resource's latest clinical date and `now`.
 
-    The same resource gets the same time on every machine. Without a clinical date, the result is a random
-    time in the past five years.
+    The same resource gets the same time on every machine. For a resource without a clinical date, the result is a
+    random time in the past five years.
     """
     digest = blake2b(f"{resource['resourceType']}/{resource['id']}".encode(), digest_size=8).digest()
     bits = int.from_bytes(digest, "big")
@@ -82,5 +82,5 @@ def last_update(resource: Resource, now: datetime) -> datetime:
 
 
 def random_past(now: int, bits: int) -> int:
-    """Return a random time in the years before `now`, both in milliseconds, from 64 random bits."""
+    """Return a random time in the five years before `now`, from 64 random bits; both times are in milliseconds."""
     return now - 1 - bits % _PAST

@@ -11,7 +11,7 @@ from fhir_gym.fhir.store.schema import ResourceRow
 from fhir_gym.fhir.store.store import COLUMNS, Store
 
 _STEPS_PER_VERSION = 100
-_SCAN = 5  # SQLite steps of a table scan that take as long as one step of a search
+_SCAN = 5  # number of SQLite steps of a table scan that take as long as one step of a search
 
 
 class _Versions(Sequence[ResourceRow]):
@@ -48,9 +48,9 @@ class _Versions(Sequence[ResourceRow]):
 
 
 def versions(store: Store, rid: int, *, since: int | None = None) -> Sequence[ResourceRow]:
-    """Return all versions of one resource, newest first; an amended version appears once, in its last form.
+    """Return all versions of one resource, newest first.
 
-    `since` is in milliseconds since the epoch.
+    A version changed by `Store.amend` appears once, in its last form. `since` is in milliseconds since the epoch.
     """
     both = (
         "SELECT version, seq, updated FROM overlay.log WHERE rid = ? UNION ALL "
@@ -65,7 +65,7 @@ def versions(store: Store, rid: int, *, since: int | None = None) -> Sequence[Re
 def history(
     store: Store, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None
 ) -> Sequence[ResourceRow]:
-    """Return versions of a type, or of all types, newest first; `since` in milliseconds since the epoch."""
+    """Return versions of a type, or of all types, newest first; `since` is in milliseconds since the epoch."""
     where, values = _filter(resource_type, since)
     both = (
         f"SELECT updated, seq, rid FROM overlay.log {where} UNION ALL "
@@ -78,7 +78,7 @@ def history(
 
 
 def history_total(store: Store, resource_type: str | None) -> int:
-    """Return the number of versions in a history without `since`."""
+    """Return the number of versions in the whole history of a type, or of all types."""
     where, values = _filter(resource_type, None)
     (written,) = store.db.execute(f"SELECT count(*) FROM overlay.log {where}", values).fetchone()
     if resource_type is None:
@@ -88,10 +88,9 @@ def history_total(store: Store, resource_type: str | None) -> int:
 
 
 def written_since(store: Store, seq: int) -> list[tuple[ResourceRow | None, list[ResourceRow]]]:
-    """Return, for each resource written after `seq`, its version at `seq` and all versions since.
+    """Return each resource written after the write number `seq`: its version then, and all versions since.
 
-    Resources are in the order of their first write. The version at `seq` is None if the resource did not exist or
-    was deleted.
+    Resources are in the order of their first write. The version at `seq` is None if the resource did not exist then.
     """
     written: dict[int, list[ResourceRow]] = {}
     for row in _rows(store, f"SELECT {COLUMNS} FROM overlay.log WHERE seq > ? ORDER BY seq", seq):

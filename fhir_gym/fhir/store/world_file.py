@@ -31,7 +31,7 @@ _T = TypeVar("_T", bound=_Closable)
 
 
 class PerThread(Generic[_T]):
-    """One value for each thread of this process, made on first use.
+    """One value for each thread of this process; a thread's value is made on first use.
 
     Args:
         make: Makes a value.
@@ -61,11 +61,11 @@ class PerThread(Generic[_T]):
 class WorldFile:
     """The resources of a world file, without any session's writes.
 
-    Pickles as its path, so worker processes open the same file.
+    A pickled world is only its path, so worker processes open the same file.
 
     Args:
         path: The file.
-        manifest: The manifest stored in it.
+        manifest: The manifest stored in the file.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -119,7 +119,8 @@ class WorldFile:
 
         Args:
             resource_type: The type.
-            most: The maximum number. The sample is evenly spread in creation order and has the first and last resource.
+            most: The maximum number. The sample is spread evenly over the creation order and contains the first and
+                last resource.
         """
         rows: dict[int, tuple[str, int]] = {}
         query = "SELECT rid, id, updated FROM main.resource INDEXED BY resource_type WHERE type = ?"
@@ -133,7 +134,7 @@ class WorldFile:
         return list(rows.values())
 
     def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
-        """Yield the stored JSON of all resources, or of one type, in creation order."""
+        """Yield the stored JSON of all resources, or of all resources of one type, in creation order."""
         total = self.manifest.total
         where, values = ("WHERE type = ?", (resource_type, total)) if resource_type else ("", (total,))
         with self._failures(), closing(connect(self.path)) as db:
@@ -146,7 +147,7 @@ class WorldFile:
         """Read the whole file and compare it with its manifest; slow on a large world.
 
         Raises:
-            WorldError: The file is damaged, even where a search would not notice.
+            WorldError: The file is damaged, possibly in a place where no search notices it.
         """
         with self._failures(), closing(connect(self.path)) as db:
             for (problem,) in db.execute("PRAGMA integrity_check(1)"):
@@ -162,7 +163,7 @@ class WorldFile:
                 raise WorldError(f"the world {self.path} is damaged: its resources differ from those it was built from")
 
     def close(self) -> None:
-        """Close this world's own readers and idle connections; open sessions stay open."""
+        """Close this world's own readers and the idle connections; open sessions stay open."""
         self.connections.close()
         self._stores.close()
 

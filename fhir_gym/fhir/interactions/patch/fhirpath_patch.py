@@ -111,7 +111,7 @@ def _apply(whole: Node, parameter: dict[str, Any]) -> None:
 
 
 def _element(content: str, name: str, part: dict[str, Any], where: str) -> tuple[str, Element]:
-    """Return JSON name and definition of the element that a part sets; the value's type decides for a choice."""
+    """Return JSON name and definition of the element that a part sets; for a choice, the type of the value decides."""
     elements = children(content) if content else {}
     if name in elements:
         return name, elements[name]

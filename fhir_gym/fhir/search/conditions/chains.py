@@ -12,7 +12,7 @@ from fhir_gym.fhir.search.sql.compile import chained_order, ids_query, set_query
 from fhir_gym.fhir.search.sql.predicates import NOTHING, ORDERED, Condition, RowCondition, Scope, any_of, marks
 
 Compile = Callable[[Scope, str, list[str]], Condition | None]
-"""Compiles one parameter from its full name and the values of all repeats; None if all values are empty."""
+"""A function that compiles a parameter from its full name and all its values; None if all values are empty."""
 
 
 def chain_condition(

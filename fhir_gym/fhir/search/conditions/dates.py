@@ -21,7 +21,7 @@ _LOWER, _UPPER = frozenset({"gt", "ge", "sa"}), frozenset({"lt", "le", "eb"})
 _YEAR = re.compile(r"\d{4}", re.ASCII)
 _ZONE = re.compile(r"Z|[+-]\d\d:\d\d", re.ASCII)
 _SHORT = 40
-"""Longest value that is cached."""
+"""Maximum length of the values in the cache."""
 _SLACK = 2 * _DAY  # maximum distance of a calendar day as written from that day in UTC
 
 
@@ -152,7 +152,7 @@ def date_condition(field: IndexField, values: list[str]) -> RowCondition:
 
 
 def _hint(bounds: list[DateBound], *, by_day: bool) -> tuple[Sql, Sql]:
-    """Return a sufficient and a necessary condition on the start of an instant or day."""
+    """Return two conditions on the start of an instant or day: a sufficient and a necessary one for a match."""
     slack = _SLACK if by_day else _DAY
     sure: list[str] = []
     sure_values: list[int] = []

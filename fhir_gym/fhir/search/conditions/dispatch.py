@@ -155,7 +155,7 @@ def _missing(scope: Scope, name: str, value: str) -> Condition:
 
 
 def _special(scope: Scope, name: ParameterName, values: list[str]) -> Condition | None:
-    """Return the condition of a name that is not a search parameter of the type."""
+    """Return the condition for a name such as `_filter`, for which the type has no search parameter."""
     if name.base in ("_text", "_content"):
         raise FhirError(
             400, "HAPI-1192: Fulltext search is not enabled on this service, can not process parameter: " + name.base

@@ -22,7 +22,7 @@ def unknown_type(name: str) -> FhirError:
 
 
 def target_type(scope: Scope, modifier: str | None, *, chained: bool = False) -> str | None:
-    """Return the target type in a modifier; None without a modifier."""
+    """Return the target type in a modifier; None if there is no modifier."""
     if modifier is None or modifier.lower() in LOWER_TYPES:
         return modifier  # HAPI accepts a type in the wrong case, but nothing matches it
     if chained or f":{modifier}" in _KNOWN_MODIFIERS:

@@ -62,8 +62,8 @@ def _rows(
 ) -> RowCondition:
     """Return the condition that a row has one of these codes, (code, system) pairs or systems.
 
-    SQLite may use the index by code. The ``+`` stops it from planning each alternative separately (0.1 s for 15 or
-    more) and from merging alternatives (SQLite 3.40 would lose rows).
+    SQLite may use the index by code. The ``+`` stops SQLite from planning each alternative separately (0.1 s for 15 or
+    more alternatives) and from merging alternatives (SQLite 3.40 would lose rows).
     """
     codes = tuple(dict.fromkeys([*plain, *(code for code, _ in pairs)]))
     tests = ["+@.value = ? AND +@.system = ?"] * len(pairs)
@@ -115,7 +115,7 @@ def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) ->
 
 
 def _binding_systems(scope: Scope, field: IndexField, code: str) -> tuple[str, ...] | None:
-    """Return the fully known code systems that have this code in the element's value sets.
+    """Return the code systems of this code in the element's value sets, if all codes of the system are known.
 
     None if no value set lists the code, so that its system is unknown.
     """

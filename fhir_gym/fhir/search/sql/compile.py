@@ -39,7 +39,7 @@ class SortKey:
         text: SQL expression with ``{rid}`` and ``{db}``.
         values: Values of its ``?`` placeholders.
         descending: The direction.
-        field: Set if a resource has at most one row of the field, so that the row can be joined.
+        field: The index field, if a resource has at most one row of it, which can then be joined; else None.
         column: The column of that row.
     """
 
@@ -51,7 +51,7 @@ class SortKey:
 
 
 def simplify(scope: Scope, conditions: Iterable[Condition]) -> list[Condition]:
-    """Flatten conjunctions, and restrict rows with a compartment column to the compartment searched."""
+    """Flatten conjunctions, and move a condition on the compartment into the conditions on rows with that column."""
     flat = list(_flat(conditions))
     if scope.spec.compartment is None:
         return [_narrow(c, (0,)) if isinstance(c, RowCondition) and c.in_compartment else c for c in flat]
@@ -91,7 +91,7 @@ def _narrow(rows: RowCondition, compartments: tuple[int, ...]) -> RowCondition:
 class _Branch:
     """The search in one schema.
 
-    The driver's rows have the alias ``t``; `unique` says whether a resource has at most one such row.
+    The rows of the driving condition have the alias ``t``; `unique` says whether a resource has at most one such row.
     """
 
     driver: RowCondition
@@ -126,20 +126,20 @@ def _where(scope: Scope, branch: _Branch, db: str, joined: Mapping[tuple[str, tu
 
 
 def _with_hint(hint: tuple[Sql, Sql], text: str, values: tuple[Any, ...]) -> Sql:
-    """Return a check that reads the date rows only if the date in the token row is not sufficient."""
+    """Return a check that reads the date rows only if the date in the token row does not decide."""
     (sure, sure_values), (possible, possible_values) = hint
     whole = f"(({sure}) OR (({possible} OR @.at IS NULL) AND {text}))".replace("@", "t")
     return whole, (*sure_values, *possible_values, *values)
 
 
 def _is_when(scope: Scope, branch: _Branch, table: str, pids: tuple[int, ...]) -> bool:
-    """Return whether the driver's token rows also hold this date."""
+    """Return whether the token rows of the driving condition also contain this date."""
     when = scope.spec.when
     return branch.driver.table == "token" and when is not None and (table, pids) == (when.table, when.pids)
 
 
 def _rids(scope: Scope, conditions: Sequence[Condition], db: str) -> Sql:
-    """Return the query for the rids of one schema, without repeats."""
+    """Return the query for the matching rids in one schema, without repeats."""
     branch = _branch(scope, conditions, db)
     where, values = _where(scope, branch, db, {})
     return f"SELECT {'' if branch.unique else 'DISTINCT '}t.rid AS rid FROM {branch.source} WHERE {where}", values
@@ -153,7 +153,8 @@ def impossible(conditions: Sequence[Condition]) -> bool:
 def rids_query(scope: Scope, conditions: Sequence[Condition], keys: Sequence[SortKey] = ()) -> Sql:
     """Return the query for the ordered matches. Its last two values, limit and offset, are still missing.
 
-    The first column is the rid. Ties are in creation order; missing values come last in both directions.
+    The first column is the rid. Resources with equal values are in creation order. Resources without a value come last
+    in both directions.
     """
     schemas = scope.schemas()
     build = _keyed if keys else _plain
@@ -171,7 +172,7 @@ def _plain(scope: Scope, conditions: Sequence[Condition], keys: Sequence[SortKey
 
 
 def _keyed(scope: Scope, conditions: Sequence[Condition], keys: Sequence[SortKey], db: str) -> Sql:
-    """Return the query for the rids of one schema with their sort values."""
+    """Return the query for the matching rids in one schema, with their sort values."""
     branch = _branch(scope, conditions, db)
     if not branch.unique:
         text, values = _rids(scope, conditions, db)
@@ -206,7 +207,7 @@ def _keyed(scope: Scope, conditions: Sequence[Condition], keys: Sequence[SortKey
 
 
 def _last(key: SortKey, text: str) -> str:
-    """Sort missing values last: NULL is last when descending, a blob when ascending (faster than NULLS LAST)."""
+    """Sort missing values last: as NULL if descending, as a blob if ascending (faster than NULLS LAST)."""
     return text if key.descending else f"coalesce({text}, x'')"
 
 
@@ -219,8 +220,8 @@ def in_compartment_order(
 ) -> list[Condition] | None:
     """Return conditions that read the date rows of one compartment in the requested order.
 
-    Applies to a search for one patient (or group, device …) ordered by a date; None for other searches. Resources
-    without a date are missing from the result.
+    This applies to a search for one patient (or group, device …) ordered by a date. Return None for other searches.
+    Resources without a date are missing from the result.
     """
     if len(conditions) != 1 or len(keys) != 1:
         return None
@@ -258,7 +259,7 @@ def set_query(
 
 
 def _hidden(scope: Scope, db: str, alias: str) -> str:
-    """Return the condition that excludes rows of the world that the overlay replaces."""
+    """Return the condition that excludes the world's rows for resources in the overlay."""
     if db == "main" and scope.changed(scope.resource_type):
         return f" AND NOT EXISTS (SELECT 1 FROM overlay.resource m WHERE m.rid = {alias}.rid)"
     return ""
@@ -285,11 +286,11 @@ _VALUE = {
 
 
 def default_keys(scope: Scope, conditions: Iterable[Condition], pairs: Pairs) -> list[SortKey]:
-    """Return the sort keys that HAPI uses without `_sort`.
+    """Return the sort keys that HAPI uses if the query has no `_sort`.
 
     One condition decides: the first reference, else the first one-sided date, string, quantity or chain, else the first
-    token, else a two-sided date. Matches are sorted by its smallest matching value, then by creation. A string
-    parameter without a value does not filter, but it does sort.
+    token, else a two-sided date. Matches are sorted by their smallest value that fulfils this condition, then by
+    creation. A string parameter with an empty value does not filter the matches, but it sorts them.
     """
     rows = [r for r in _rows(conditions) if r.precedence < NO_ORDER]
     fields = scope.spec.fields
@@ -323,7 +324,7 @@ def _rows(conditions: Iterable[Condition]) -> Iterator[RowCondition]:
 def sort_keys(scope: Scope, sorts: Sequence[tuple[str, str]]) -> list[SortKey]:
     """Return the sort keys of a query's `_sort` parameters.
 
-    HAPI accepts a ``-`` only in the first `_sort` or `_sort:desc`; later parameters keep the last direction.
+    HAPI accepts a ``-`` only in the first `_sort` or `_sort:desc`; later parameters keep the direction.
     """
     keys: list[SortKey] = []
     descending = False
@@ -356,11 +357,11 @@ def _keys(scope: Scope, text: str, descending: bool) -> list[SortKey]:
 
 _TARGET = "SELECT r.rid FROM {} r WHERE r.type = @.target_type AND r.id = @.target_id"
 CREATED = f"coalesce(({_TARGET.format('main.resource')}), ({_TARGET.format('overlay.resource')}))"
-"""Creation order of a reference's target."""
+"""SQL expression for the place of a reference's target in creation order."""
 
 
 def chained_order(scope: Scope, found: Condition) -> tuple[Sql, ...]:
-    """Return HAPI's order of a chain: the order of the target's condition, then the target's creation."""
+    """Return HAPI's sort columns for a chain: those of the target's condition, then the target's creation order."""
     if not isinstance(found, RowCondition) or not found.order:
         return ((CREATED, ()),)
     own, values = found.order[0]
@@ -382,7 +383,7 @@ def _of_resource(column: str, descending: bool) -> SortKey:
 
 
 def _of_rows(field: IndexField, descending: bool) -> SortKey:
-    """Sort by a resource's smallest value if ascending, its largest if descending."""
+    """Return the key that sorts by a resource's smallest value (ascending) or largest value (descending)."""
     pick = "max" if descending else "min"
     where, values = f"s.pid {marks(field.pids)}", field.pids
     if field.table == "string":
@@ -395,7 +396,7 @@ def _of_rows(field: IndexField, descending: bool) -> SortKey:
 
 
 def _chained(scope: Scope, parameter: SearchParameter, type_: str | None, chain: str, descending: bool) -> SortKey:
-    """Sort by a parameter of a reference's target."""
+    """Return the key that sorts by a parameter of a reference's target."""
     if parameter.type != "reference":
         raise FhirError(
             400, f"HAPI-2289: Unable to sort on a chained parameter from '{parameter.name}' as it is no reference."

@@ -1,8 +1,8 @@
 """Conditions on one resource, and their SQL expressions.
 
-A condition is about the index rows of one resource in one schema. A `RowCondition` can *drive* a query (its table is
-read by key) or *check* a resource that another condition found (its table is looked up by `rid`). In its `where`,
-``@`` stands for the table's alias and ``{db}`` for the schema.
+A condition is about the index rows of one resource in one schema. A `RowCondition` can *drive* a query (the query reads
+the condition's table by key) or *check* a resource that another condition found (the query looks up the `rid` in the
+table). In its `where`, ``@`` stands for the table's alias and ``{db}`` for the schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fhir_gym.fhir.index import IndexField, IndexSpec, index_spec
 from fhir_gym.fhir.outcome import FhirError
 
 BY_REFERENCE, ORDERED, PLAIN, RANGE, NO_ORDER = 1, 2, 3, 4, 9
-"""Order of precedence: references; one-sided dates, strings, quantities and chains; tokens; two-sided dates."""
+"""By precedence: references; one-sided dates, strings, quantities and chains; tokens; two-sided dates; no order."""
 
 Sql = tuple[str, tuple[Any, ...]]
 """SQL text with ``?`` placeholders, and their values in order."""
@@ -29,14 +29,15 @@ class RowCondition(NamedTuple):
         table: Index table, or ``resource``.
         where: SQL condition on the row.
         values: Values of the ``?`` placeholders in `where`.
-        rank: Expected cost as the driver of a query; the lowest drives.
-        order: Columns by which HAPI orders the matches if this condition drives.
-        precedence: Of all conditions, the one with the lowest value orders the matches, as in HAPI.
-        in_compartment: Whether the table's key continues with the compartment (the patient), as in `token` and `date`.
-        pids: Path ids of the rows, if `where` has no other condition on the path.
+        rank: Expected cost of the query if this condition drives it; the condition with the lowest rank drives.
+        order: Columns by which HAPI orders the matches if this condition has precedence.
+        precedence: The condition with the lowest precedence value orders the matches, as in HAPI.
+        in_compartment: Whether the compartment (the patient) is the next column of the table's key, as in `token` and
+            `date`.
+        pids: Path ids of the rows, if `where` restricts the path only to these ids.
         unique: Whether a resource has at most one such row.
         hint: For dates: two conditions on a token row's `at`; the first is sufficient and the second is necessary.
-        compartments: Keys of the compartments, if the condition only selects compartments.
+        compartments: Keys of the compartments, if the condition does nothing except select compartments.
     """
 
     table: str
@@ -76,7 +77,7 @@ class AnyOf:
 Condition: TypeAlias = RowCondition | Not | AllOf | AnyOf
 
 NOTHING = AnyOf(())
-"""Matches no resource."""
+"""The condition that no resource fulfils."""
 
 
 def marks(values: tuple[Any, ...]) -> str:
@@ -85,7 +86,7 @@ def marks(values: tuple[Any, ...]) -> str:
 
 
 def any_of(parts: Sequence[Condition]) -> Condition:
-    """Return the disjunction; one `RowCondition` if all parts are rows of one table, so that it can drive a query."""
+    """Return the disjunction. If all parts are about one table, it is a `RowCondition`, which can drive a query."""
     parts = [part for part in parts if part != NOTHING] or [NOTHING]
     if len(parts) == 1:
         return parts[0]
@@ -105,7 +106,7 @@ def any_of(parts: Sequence[Condition]) -> Condition:
 
 
 def _common(orders: tuple[tuple[Sql, ...], ...]) -> tuple[Sql, ...]:
-    """Return the order that all alternatives share; else none (creation order)."""
+    """Return the order that all alternatives share; empty (creation order) if they differ."""
     return orders[0] if len(set(orders)) == 1 else ()
 
 
@@ -129,7 +130,7 @@ def check(condition: Condition, db: str, rid: str) -> Sql:
 
 
 MAX_DEPTH = 6
-"""Maximum number of links of a chain or of nested `_has`."""
+"""Maximum length of a chain or of nested `_has`."""
 
 _STEPS_OF_A_LINK = 300
 
@@ -177,7 +178,7 @@ class Scope:
 
 
 def failed_search(diagnostics: str) -> FhirError:
-    """The error for a problem that HAPI finds only while searching: it cuts these messages at 500 characters."""
+    """The error for a problem that HAPI finds only during the search. HAPI cuts these messages at 500 characters."""
     return FhirError(400, diagnostics[:500])
 
 
