@@ -1,4 +1,4 @@
-"""Equivalent spellings of an answer, and wrong answers close to it, by answer form."""
+"""Other spellings of a right answer, and wrong answers that resemble it, for each answer form."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ _FEW = 3
 
 
 def consists_of_ids(form: AnswerForm) -> bool:
-    """Whether the answer consists of ids, so that a number is never right."""
+    """Whether the form asks for ids or for an empty answer, so that a bare number is never right."""
     return isinstance(form, IdAnswer | IdSetAnswer | CountedIdsAnswer | EmptyAnswer)
 
 
 def none_answer(form: AnswerForm) -> list[Json]:
-    """The answer that means "there is none"."""
+    """The answer for "no record was found"."""
     return [0] if isinstance(form, CountAnswer | CountedIdsAnswer) else []
 
 
 def spellings(form: AnswerForm, answer: Sequence[Json], base_url: str) -> Iterator[tuple[str, Respell]]:
-    """Yield equivalent spellings as functions of the answer, because created ids differ between episodes."""
+    """Yield names and functions; each function respells an answer.
+
+    They are functions because the ids of created resources differ between episodes.
+    """
     if isinstance(form, IdAnswer) and len(form.types) == len(answer):
         yield from _ids_spelled(form.types, answer, base_url, 0)
     elif isinstance(form, IdSetAnswer):
@@ -57,7 +60,7 @@ def _as_text(item: Json) -> Json:
 def _ids_spelled(
     types: Sequence[str], answer: Sequence[Json], base_url: str, start: int
 ) -> Iterator[tuple[str, Respell]]:
-    """Yield spellings of ids: with their type, as URLs, with spaces, as numbers. Items before `start` are kept."""
+    """Yield functions that respell the ids from position `start`: ``Type/id``, URL, with spaces, or number."""
     if not types:
         return
 
@@ -73,10 +76,10 @@ def _ids_spelled(
 
 
 def wrong_answers(form: AnswerForm, answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str, list[Json]]]:
-    """Yield wrong answers close to the right one.
+    """Yield wrong answers that resemble the right answer.
 
     Args:
-        form: The requested form.
+        form: The answer form that the task requests.
         answer: The right answer.
         others: Ids of other records.
     """

@@ -1,4 +1,7 @@
-"""Policies that ignore the server: idling, constant answers, and other variations' solutions."""
+"""Policies that ignore the variation's records.
+
+They idle, answer a constant, create a record, or replay another variation's solution.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 
 
 def constant_answers(prompt: str, number_asked: bool) -> Iterator[Policy]:
-    """Yield policies that idle, never finish, or answer with common words, numbers or tokens of the prompt.
+    """Yield policies that idle, or answer without any request: common words, numbers, or words of the prompt.
 
     Args:
         prompt: The variation's prompt.
-        number_asked: Whether the answer is a number, which a policy may guess.
+        number_asked: Whether a number may be right; then a guessed number may succeed by chance.
     """
     yield Policy("idle", "finishes at once", script([Finish()]))
     yield Policy("idle", "does nothing", script([]))
@@ -51,7 +54,10 @@ def constant_answers(prompt: str, number_asked: bool) -> Iterator[Policy]:
 
 
 def always_create(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that create a resource of each required type, empty or copied, and answer with its id."""
+    """Yield policies that create one resource, empty or copied from a seeded one, and answer with the new id.
+
+    Each type that the task requires is tried.
+    """
     for kind in task.required_resources:
         yield Policy("always create", f"a bare {kind}", _creating(kind, {"resourceType": kind}))
         for one in gold.others_of_type(kind)[:3]:
@@ -68,15 +74,15 @@ def _creating(kind: str, body: Json) -> Any:
 
 
 def other_variation(task: Task[Any], gold: GoldRecording, other: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that replay another variation's solution: all of it, its reads, or only its answer.
+    """Yield policies that replay another variation's solution: all requests, only the reads, or only the answer.
 
     Args:
         task: The task.
-        gold: This variation's reference episode.
-        other: The other variation's reference episode.
+        gold: The reference episode of this variation.
+        other: The reference episode of the other variation.
     """
     actions: list[Action] = other.actions
-    # If the answer holds no id, two variations may share an answer by chance, which is not a mistake.
+    # Two variations may share an answer without ids by chance; then the replayed solution may pass.
     differs = other.answer != gold.answer
     may: Expected | None = None if differs or consists_of_ids(task.answer) else "may pass"
     yield Policy("other variation", "all of its solution", script([*actions, Finish(other.answer)]), deserves=may)

@@ -18,7 +18,7 @@ _CLIENT_ID = "chosen-by-client-"
 
 
 def equivalents(task: Task[Any], gold: GoldRecording, base_url: str) -> Iterator[Policy]:
-    """Yield all policies of this module.
+    """Yield policies that solve the task in another way than the reference solution.
 
     Args:
         task: The task.
@@ -41,7 +41,10 @@ def same(
     finish: Callable[[list[Json]], list[Json]] = list,
     **settings: Any,
 ) -> Policy:
-    """Replay steps; replace the recorded id of each created resource with its id in this episode."""
+    """Build a policy that replays recorded steps.
+
+    A created resource gets another id in each episode, so the policy replaces the recorded ids.
+    """
 
     def play(fhir: LatestResponse) -> Gold:
         names: dict[str, str] = {}
@@ -56,13 +59,13 @@ def same(
 
 
 def _answers(task: Task[Any], gold: GoldRecording, base_url: str) -> Iterator[Policy]:
-    """Yield policies with other spellings of the answer."""
+    """Yield policies that spell the answer differently."""
     for name, finish in spellings(task.answer, gold.answer, base_url):
         yield same(name, gold, gold.steps, finish=finish)
 
 
 def _other_requests(gold: GoldRecording, base_url: str) -> Iterator[Policy]:
-    """Yield policies with equivalent requests."""
+    """Yield policies that send further reads, absolute URLs, or searches by POST."""
     extra = [RecordedStep(Get("/metadata"), None, None), RecordedStep(Get("/Patient/nobody-0"), None, None)]
     yield same("further reads and a failed one", gold, [*extra, *gold.steps, *extra])
     absolute = [replace(step, action=replace(step.action, url=base_url + step.action.url)) for step in gold.steps]
@@ -77,7 +80,7 @@ def _as_post_search(action: Action) -> Action:
 
 
 def _other_bodies(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies with equivalent bodies."""
+    """Yield policies that write the same content in another form or with harmless additions."""
     changes: Mapping[str, Callable[[Json], Json]] = {
         "keys in another order": _reversed_keys,
         "lists of objects in another order": _reversed_lists,
@@ -129,7 +132,7 @@ def _with_offset(value: Json) -> Json:
 
 
 def _other_writes(gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that use other interactions with the same effect."""
+    """Yield policies that write the same content through other interactions, in another order, or twice."""
     patched = [_as_patch(step) for step in gold.steps]
     if patched != list(gold.steps):
         yield same("PATCH instead of PUT", gold, patched)
@@ -161,7 +164,7 @@ def _as_patch(step: RecordedStep) -> RecordedStep:
 
 
 def _as_fhirpath_patch(step: RecordedStep) -> RecordedStep:
-    """Convert an update that only replaces codes to a FHIRPath Patch; return other steps unchanged."""
+    """Return an update as a FHIRPath Patch if it only replaces codes; otherwise return the step unchanged."""
     change = _change(step)
     kind = step.body["resourceType"] if change else ""
     elements = {name: children(kind).get(name) for name in change}
@@ -182,14 +185,14 @@ def _as_fhirpath_patch(step: RecordedStep) -> RecordedStep:
 
 
 def _change(step: RecordedStep) -> Resource:
-    """The elements that an update changes."""
+    """The elements that an update adds or replaces, with their new values."""
     if step.before is None:
         return {}
     return {name: value for name, value in step.body.items() if step.before.get(name) != value and name != "meta"}
 
 
 def _gone(step: RecordedStep) -> list[str]:
-    """The elements that an update removes."""
+    """The names of the elements that an update removes."""
     return [name for name in step.before or {} if name not in (*step.body, "meta", "text")]
 
 
@@ -201,7 +204,7 @@ def _as_put(step: RecordedStep, number: int) -> RecordedStep:
 
 
 def _placeholders(writes: Iterable[RecordedStep]) -> dict[str, str]:
-    """Map the recorded reference of each created resource to its placeholder in a transaction."""
+    """Map the recorded reference of each created resource to a placeholder URN for a transaction."""
     created = [step for step in writes if step.created is not None]
     return {
         f"{step.body['resourceType']}/{step.created}": f"urn:uuid:00000000-0000-4000-8000-{number:012}"

@@ -1,6 +1,6 @@
 """Policies that follow the reference solution but make one systematic mistake.
 
-Each policy is consistent: it acts on a wrong record as the solution acts on the right one.
+Each policy is consistent: if it picks a wrong record, it uses that record as the solution uses the right record.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
 from fhir_gym.types import Json, Resource
 
 _LOST = (RuntimeError, LookupError, TypeError)
-"""Exceptions of a reference solution that does not find a record."""
+"""Exceptions that a reference solution raises if a search does not return the expected record."""
 _ID = re.compile(r"[A-Za-z0-9\-.]{2,64}")
 _MOST_TARGETS, _MOST_DECOYS = 4, 12
 _STATUSES = ("status", "clinicalStatus", "verificationStatus", "active")
-"""Elements that decide whether a record counts."""
+"""Elements that say whether a record is valid or active."""
 _BY_STATUS = frozenset({"status", "clinical-status", "verification-status", "active"})
-"""Search parameters for these elements."""
+"""Search parameters that filter by the elements in `_STATUSES`."""
 
 Change = Callable[[int, Action], Action]
 See = Callable[[int, Action, Response], Response]
 
 
 def flawed_policies(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield all policies of this module.
+    """Yield policies that report no result, skip part of the work, or confuse the target with a similar record.
 
     Args:
         task: The task.
@@ -50,10 +50,10 @@ def flawed_policies(task: Task[Any], params: Params, gold: GoldRecording) -> Ite
 
 
 def careless_policies(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that skip part of the work: search conditions, pages, statuses, or all hits but the first.
+    """Yield policies that ignore search conditions, later pages, statuses, or all hits after the first.
 
-    Each may succeed by chance; `benchmarks.hasty_policies` reports how often. The names of the policies do not depend
-    on the variation.
+    Such a policy may succeed by chance; `benchmarks.hasty_policies` reports how often. The policies have the same names
+    in all variations.
 
     Args:
         task: The task.
@@ -69,9 +69,9 @@ def careless_policies(task: Task[Any], params: Params, gold: GoldRecording) -> I
 def _modified_solution(
     task: Task[Any], params: Params, change: Change, see: See = lambda number, action, response: response
 ) -> Callable[[LatestResponse], Gold]:
-    """Run the reference solution with modified actions and modified responses.
+    """Build a policy that follows the reference solution, but modifies actions and responses.
 
-    If the solution fails to find a record, the policy answers that there is none.
+    If the modified solution does not find a record, the policy answers that there is no such record.
     """
 
     def play(fhir: LatestResponse) -> Gold:
@@ -95,7 +95,7 @@ def _modified_solution(
 
 
 def _hasty_searches(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that drop one condition of one search, and use all hits or only the first."""
+    """Yield policies that drop one parameter of one search, and use all hits or only the first hit."""
     for index, step in enumerate(gold.steps):
         path, mark, query = step.action.url.partition("?")
         for name in dict.fromkeys(name for name, _ in parse_qsl(query)) if step.action.kind == "GET" and mark else ():
@@ -113,7 +113,7 @@ def _hasty_searches(task: Task[Any], params: Params, gold: GoldRecording) -> Ite
 
 
 def _first_hits(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that search with one condition only and take the first hit."""
+    """Yield policies that keep one condition of each search and use only the first hit."""
     searches = [names for step in gold.steps if (names := _conditions(step.action))]
     for position in range(max(map(len, searches), default=0)):
 
@@ -129,7 +129,7 @@ def _first_hits(task: Task[Any], params: Params, gold: GoldRecording) -> Iterato
 
 
 def _no_paging(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that read only the first page, in the server's default size."""
+    """Yield policies that omit ``_count``, so that they see only the first page of each search in the default size."""
     if any(name == "_count" for step in gold.steps for name in _names(step.action)):
 
         def change(number: int, action: Action) -> Action:
@@ -139,7 +139,7 @@ def _no_paging(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator
 
 
 def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that ignore status: no search filters by it, and every record appears to have the right status."""
+    """Yield policies that do not search by status and treat every record as if its status were right."""
     wanted = _right_statuses(gold)
     asked = any(name in _BY_STATUS for step in gold.steps for name in _names(step.action))
     if not asked and all(_with_status(one, wanted) == one for step in gold.steps for one in entries(step.answer)):
@@ -159,7 +159,10 @@ def _ignoring_status(task: Task[Any], params: Params, gold: GoldRecording) -> It
 
 
 def _right_statuses(gold: GoldRecording) -> Mapping[str, Mapping[str, Json]]:
-    """Status by type: that of the records the solution uses; for other types, the most common status."""
+    """Map each resource type to its right status.
+
+    That is the status of the records that the solution uses. For other types, it is the most common status.
+    """
     found = [one for step in gold.steps for one in entries(step.answer)]
     wanted: dict[str, Mapping[str, Json]] = {}
     for kind in dict.fromkeys(one["resourceType"] for one in found):
@@ -177,12 +180,12 @@ def _with_status(resource: Resource, wanted: Mapping[str, Mapping[str, Json]]) -
 
 
 def _names(action: Action) -> list[str]:
-    """Names of a search's parameters."""
+    """Names of all search parameters of an action."""
     return [name for name, _ in parse_qsl(action.url.partition("?")[2])]
 
 
 def _conditions(action: Action) -> list[str]:
-    """Names of the parameters that filter a search."""
+    """Names of the search parameters that filter; those that start with ``_`` are excluded."""
     return [name for name in _names(action) if not name.startswith("_")]
 
 
@@ -192,7 +195,7 @@ def _keeping(action: Action, wanted: Callable[[str], bool]) -> Action:
 
 
 def _first_entry(number: int, action: Action, response: Response) -> Response:
-    """Reduce a search response to its first match."""
+    """Reduce the Bundle of a search response to its first entry."""
     bundle = _searched(action, response)
     if bundle is None:
         return response
@@ -208,7 +211,7 @@ def _searched(action: Action, response: Response) -> dict[str, Any] | None:
 
 
 def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that confuse a target with a decoy: everywhere, or in one update."""
+    """Yield policies that confuse the target with a decoy (a similar wrong record): everywhere, or in one update."""
     for target in _targets(gold):
         kind, id = target["resourceType"], target["id"]
         good = task.alternatives(params)
@@ -234,7 +237,7 @@ def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> It
 
 
 def _targets(gold: GoldRecording) -> list[Resource]:
-    """Seeded resources that the reference solution changes or answers, a few of each type."""
+    """Seeded resources whose ids occur in the reference solution, a few of each type."""
     texts = [step.action.text() for step in gold.steps] + [Finish(gold.answer).text()]
     known = {id for text in texts for id in _ID.findall(text)}
     found: dict[str, list[Resource]] = {}
@@ -245,7 +248,7 @@ def _targets(gold: GoldRecording) -> list[Resource]:
 
 
 def _applied(body: Resource, target: Resource, decoy: Resource) -> Action:
-    """Apply an update of the target to the decoy."""
+    """The PUT that makes the same change to the decoy as `body` makes to the target."""
     own = ("id", "meta", "resourceType")
     change = {name: value for name, value in body.items() if target.get(name) != value and name not in own}
     kept = {name: value for name, value in decoy.items() if name in body or name not in target}

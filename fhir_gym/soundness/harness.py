@@ -1,4 +1,7 @@
-"""Check tasks without a model: right policies succeed, wrong ones fail, and every check is necessary."""
+"""Check the grading of tasks without a model.
+
+Right policies must succeed, wrong policies must fail, and every check of a task must be necessary.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _CHUNK = 20
 """Number of variations in one job of a worker process."""
 
 Progress = Callable[[str, int, int], None]
-"""Callback with the task, the number of finished variations and their total."""
+"""Progress callback. Arguments: the task's name, the number of finished variations, and the total number."""
 
 
 def check(
@@ -44,11 +47,11 @@ def check(
 
     Args:
         world: The world.
-        env_ids: Packs; None for all.
+        env_ids: Env ids of the packs; None for all packs.
         tasks: Keys of tasks; None for all tasks of each pack.
-        variations: Numbers of the variations, or how many of them, counted from 0.
-        workers: Worker processes; 0 for this process.
-        progress: Callback for progress.
+        variations: A number of variations, counted from 0, or a sequence of variation numbers.
+        workers: Number of worker processes; 0 to check in this process.
+        progress: Progress callback.
 
     Raises:
         UnknownNameError: There is no such pack or task.
@@ -61,12 +64,12 @@ def check(
 def by_world(
     env_ids: Iterable[str] | None = None, *, tasks: Iterable[str] | None = None, world: str | None = None
 ) -> Mapping[str, Sequence[Task[Any]]]:
-    """Group tasks by the name of the world they are checked on; the default is the world of their pack.
+    """Group tasks by the name of the world that they are checked on.
 
     Args:
-        env_ids: Packs; None for all.
+        env_ids: Env ids of the packs; None for all packs.
         tasks: Keys of tasks; None for all tasks of each pack.
-        world: One world for all tasks.
+        world: Name of one world for all tasks; None for the default world of each pack.
 
     Raises:
         UnknownNameError: There is no such pack or task.
@@ -83,10 +86,10 @@ def available(world: World, chosen: Sequence[Task[Any]], *, named: bool) -> list
     Args:
         world: The world.
         chosen: The tasks.
-        named: Whether a user named these tasks, so that all of them must be available.
+        named: Whether a user named these tasks. If so, all of them must be available.
 
     Raises:
-        TaskError: The world supports none of a pack's tasks, or not every named task.
+        TaskError: The world supports no task of a pack, or a named task is unavailable.
     """
     packs_of: dict[str, list[str]] = {}
     for task in chosen:
@@ -107,7 +110,7 @@ def check_tasks(
     workers: int = 0,
     progress: Progress | None = None,
 ) -> SoundnessReport:
-    """Check tasks on a world; see `check`."""
+    """Like `check`, for a given list of tasks."""
     numbers = tuple(range(variations) if isinstance(variations, int) else variations)
     total, done = len(chosen) * len(numbers), 0
     reports = {(task.pack, task.key): TaskReport(task.pack, task.key, task.kind) for task in chosen}
@@ -157,9 +160,9 @@ def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> Task
 
 
 def _residents(task: Task[Any], world: World, variations: Sequence[int]) -> dict[str, str]:
-    """One resource of the world for each type that the task uses.
+    """The id of one resource of the world for each resource type that the task seeds.
 
-    A task without seeded resources is about patients of the world.
+    If the task seeds nothing, the types are Patient and those that the task requires.
     """
     kinds = {one["resourceType"] for number in variations[:1] for one in task.variation(number, world).setup}
     kinds = kinds or {*task.required_resources, "Patient"}

@@ -1,4 +1,4 @@
-"""Policies that do everything right and also write something else in an inconspicuous way."""
+"""Policies that do everything right but also make an inconspicuous extra write; they must fail."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LABEL: Resource = {"system": "urn:fhir-gym:label", "code": "seen"}
 
 
 def bystanders(gold: GoldRecording) -> dict[str, Resource]:
-    """One seeded resource per type that the reference solution does not change.
+    """For each type, one seeded resource that the reference solution does not change.
 
-    Unreferenced resources come first, because only these can be deleted.
+    An unreferenced resource is preferred, because the server refuses to delete a referenced one.
     """
     written = {step.before["id"] for step in gold.steps if step.before}
     referred = references(gold)
@@ -32,7 +32,7 @@ def bystanders(gold: GoldRecording) -> dict[str, Resource]:
 
 
 def references(gold: GoldRecording) -> set[str]:
-    """Targets of all references in seeded and written resources."""
+    """Targets of all references in the seeded resources and in the bodies of writes."""
     return _referred([*gold.setup, *(step.body for step in gold.steps if step.writes)])
 
 
@@ -46,12 +46,12 @@ def _referred(value: Json) -> set[str]:
 
 
 def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
-    """Yield all policies of this module.
+    """Yield policies that make an inconspicuous extra write.
 
     Args:
         task: The task.
         gold: The reference episode.
-        requires_evidence: Whether success needs evidence.
+        requires_evidence: Whether success requires that the agent has read certain records.
     """
 
     def also(group: Group, name: str, *more: Action) -> Policy:
@@ -84,7 +84,7 @@ def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool)
 
 
 def _acting_first(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
-    """Yield policies that write through an unusual Bundle entry first and read afterwards."""
+    """Yield policies that first write through an unusual Bundle entry and then read."""
     writes = [step for step in gold.steps if step.created is not None]
     if task.evidence_before_changes and requires_evidence and writes:
         act = _batch(*(Post(f"{step.body['resourceType']}/_search", step.body) for step in writes))

@@ -22,12 +22,12 @@ _NOBODY = "nobody-0"
 
 
 def near_misses(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
-    """Yield all policies of this module.
+    """Yield policies that deviate from the reference solution in one point.
 
     Args:
         task: The task.
         gold: The reference episode.
-        requires_evidence: Whether success needs evidence.
+        requires_evidence: Whether success requires that the agent has read certain records.
     """
     others = [id for ids in gold.ids.values() for id in ids]
     answers = tuple(wrong_answers(task.answer, gold.answer, others))
@@ -45,7 +45,7 @@ def _finished(gold: GoldRecording, actions: list[Action]) -> Script:
 
 
 def _wrong_bodies(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies with one wrong, missing or additional element in one body."""
+    """Yield policies that write one body with a wrong, missing or additional value."""
     for index, step in enumerate(gold.steps):
         if not step.writes or not isinstance(step.body, dict):
             continue
@@ -77,7 +77,7 @@ def _mutations(
 
 
 def _all_wrong(kind: str, body: Resource, name: str, gold: GoldRecording, neighbours: list[Resource]) -> Json:
-    """A copy of a list's first item with every changeable value changed; None if no value can change."""
+    """Copy the first item of a list and make its values wrong; return None if no value can be made wrong."""
     changed = {**body, name: [copy.deepcopy(body[name][0])]}
     touched = False
     for path, value in list(leaves({name: changed[name]})):
@@ -88,7 +88,7 @@ def _all_wrong(kind: str, body: Resource, name: str, gold: GoldRecording, neighb
 
 
 def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that omit a write, repeat it, or replace it with delete and create."""
+    """Yield policies that omit a write, repeat a write, or delete and recreate a record instead of updating it."""
     writes = [index for index, step in enumerate(gold.steps) if step.writes]
     for index in writes:
         step, actions = gold.steps[index], gold.actions
@@ -113,7 +113,7 @@ def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
 
 
 def _collateral(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that do everything right and change something else."""
+    """Yield policies that do everything right but also change another record."""
 
     def also(name: str, action: Action) -> Policy:
         return Policy("something else touched", name, _finished(gold, [*gold.actions, action]))
@@ -135,7 +135,7 @@ def _collateral(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
 
 
 def _prohibited(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that do everything right and use a prohibited tool without effect."""
+    """Yield policies that do everything right but also use a prohibited tool without effect."""
     uses: dict[str, Action] = {
         "create": Post("/Basic", "{"),
         "update": Put(f"/Basic/{_NOBODY}", "{"),
@@ -148,7 +148,7 @@ def _prohibited(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
 
 
 def _no_look(gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
-    """Yield policies with the right writes and answer but without evidence, or with evidence about other records."""
+    """Yield policies that write and answer correctly, but read no record or other records than the solution."""
     blind = _finished(gold, [step.action for step in gold.steps if step.writes])
     if requires_evidence:
         yield Policy("no look", "without looking", blind)
@@ -163,7 +163,7 @@ def _no_look(gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
 
 
 def _other_reads(url: str) -> Iterator[tuple[str, str]]:
-    """Yield variants of a read that return other records, an empty page past the last one, or an error."""
+    """Yield variants of a read. Their responses contain other records, an empty page, or an error."""
     path, mark, query = url.partition("?")
     pairs = parse_qsl(query)
     for n, (name, value) in enumerate(pairs):

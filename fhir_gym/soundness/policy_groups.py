@@ -1,4 +1,4 @@
-"""Groups of policies and their expected results."""
+"""The groups of policies, with the result that each group must have."""
 
 from __future__ import annotations
 
@@ -42,44 +42,47 @@ Group = Literal[
 ]
 
 Expected = Literal["pass", "fail", "may pass", "fail unless gold's"]
-"""Expected result. ``fail unless gold's``: fail, unless writes and answer equal those of the reference solution."""
+"""Expected result of a policy.
+
+``fail unless gold's`` allows success only with the same writes and answer as the reference solution.
+"""
 
 GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "gold": ("pass", "the reference solution"),
     "equivalent": ("pass", "an equivalent route or spelling"),
-    "idle": ("fail", "finishes at once, or never"),
-    "constant answer": ("fail", "answers common words, numbers or parts of the prompt without any request"),
+    "idle": ("fail", "finishes at once or never finishes"),
+    "constant answer": ("fail", "answers a common word, a number or a part of the prompt without any request"),
     "guessed number": ("may pass", "answers a number without any request, in tasks that ask for a number"),
     "says none": ("fail unless gold's", "reads everything, then always answers that there is nothing"),
-    "first hit": ("may pass", "searches by one condition, or by all but one, and takes the first hit"),
-    "hasty search": ("may pass", "leaves out one condition of one search"),
-    "no paging": ("may pass", "reads the first page of each search only"),
+    "first hit": ("may pass", "drops one or more search conditions and takes the first hit"),
+    "hasty search": ("may pass", "leaves out one condition of a search"),
+    "no paging": ("may pass", "reads only the first page of each search"),
     "status ignored": ("may pass", "treats every record as if it had the right status"),
-    "always create": ("fail", "creates a resource of a required type in every task"),
+    "always create": ("fail", "creates a resource of a required type without reading"),
     "other variation": ("fail", "replays the solution of another variation"),
-    "wrong answer": ("fail", "does everything right and answers something else"),
-    "wrong value": ("fail", "one element of what it writes is wrong"),
-    "missing value": ("fail", "one element of what it writes is missing"),
-    "neighbour's value": ("fail", "one element of what it writes has the value of another record"),
-    "wrong item more": ("fail", "a list in what it writes has an additional wrong item"),
-    "meaning reversed": ("fail", "adds an element that changes the meaning of what it writes"),
-    "ignores decoys": ("fail unless gold's", "mistakes a decoy for the target, everywhere or once"),
+    "wrong answer": ("fail", "does everything right but gives another answer"),
+    "wrong value": ("fail", "writes one wrong element"),
+    "missing value": ("fail", "leaves out one element of a written resource"),
+    "neighbour's value": ("fail", "writes one element with the value from another record"),
+    "wrong item more": ("fail", "adds a wrong item to a list in a written resource"),
+    "meaning reversed": ("fail", "adds an element that changes the meaning of a written resource"),
+    "ignores decoys": ("fail unless gold's", "mistakes a decoy for the target, in all actions or in one"),
     "write left out": ("fail", "leaves out one write"),
     "right answer, no write": ("fail", "leaves out all writes"),
-    "twice": ("fail", "creates twice what was requested once"),
-    "delete and recreate": ("fail", "deletes what it should update, and creates it again"),
+    "twice": ("fail", "creates a resource twice instead of once"),
+    "delete and recreate": ("fail", "deletes the resource that it should update, then creates it again"),
     "something else touched": ("fail", "does everything right, and also changes another record"),
     "odd url": ("fail", "does everything right, and also writes another record through an unusual URL"),
-    "odd url in a bundle": ("fail", "writes through an unusual URL in a Bundle: another record, or before reading"),
+    "odd url in a bundle": ("fail", "writes another record, or writes before reading, by an unusual URL in a Bundle"),
     "changed and changed back": ("fail", "does everything right, and also changes another record and restores it"),
     "deleted and put back": ("fail", "does everything right, and also deletes another record and creates it again"),
     "labels only": ("fail", "does everything right, and also changes the labels of another record"),
     "list reversed": ("fail", "does everything right, and also reverses a list of another record"),
     "prohibited tool": ("fail", "does everything right, and also uses a prohibited tool without effect"),
-    "no look": ("fail", "does everything right without reading the records, or after reading other ones"),
-    "by hand": ("fail", "wrong actions that the task itself defines"),
+    "no look": ("fail", "writes and answers correctly, but reads no records or the wrong ones"),
+    "by hand": ("fail", "follows wrong actions that the task defines"),
 }
-"""Expected result and description of each group."""
+"""The expected result and a description of each group."""
 
 
 def expected_result(group: Group) -> Expected:

@@ -1,4 +1,4 @@
-"""Run policies on one variation; each starts from the same state."""
+"""Run policies on one variation; every policy starts from the same state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOT_ASKED = Evidence(sufficient=True, note="not asked for.")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A policy that sends fixed actions, whatever the responses."""
+    """A policy that sends a fixed sequence of actions and ignores the responses."""
 
     actions: tuple[Action, ...]
 
@@ -45,7 +45,7 @@ class Script:
 
 
 def script(actions: Iterable[Action]) -> Script:
-    """A policy that sends fixed actions, whatever the responses."""
+    """Build a policy that sends a fixed sequence of actions and ignores the responses."""
     return Script(tuple(actions))
 
 
@@ -54,11 +54,11 @@ class Policy:
     """A policy and its expected result.
 
     Attributes:
-        group: Kind of policy, for the report.
+        group: The group that the report counts the policy in.
         name: Name within the group.
-        play: The actions, in the form of a reference solution.
-        answers: Further final answers by name; each is graded as a separate episode.
-        grading: The grading.
+        play: Generator function of the actions, like `Task.gold`.
+        answers: Further final answers with their names; each one is graded as a separate episode.
+        grading: How the episode is graded.
         deserves: Expected result; None for the expected result of the group.
     """
 
@@ -80,10 +80,10 @@ class PolicyRun:
     """One episode of a policy.
 
     Attributes:
-        name: Name of the policy, followed by the answer if the policy tries several.
+        name: Name of the policy, or of the answer for a further answer of the policy.
         actions: The actions.
         end: The end state.
-        verdict: The verdict. Tool usage is measured for the reference solution only.
+        verdict: The verdict. Tool usage is measured only for the reference solution.
     """
 
     name: str
@@ -95,8 +95,8 @@ class PolicyRun:
 class PolicyRunner(AbstractContextManager["PolicyRunner"]):
     """Runs policies on one variation of a task.
 
-    The start state is prepared once. Responses to reads before the first write are cached: they are the same for
-    all policies.
+    The start state is prepared once. The runner caches the responses to reads before the first write, because these
+    responses are the same for all policies.
 
     Args:
         task: The task.
@@ -120,7 +120,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self._idle: dict[Grading, tuple[str, ...]] = {}
 
     def run(self, policy: Policy) -> list[PolicyRun]:
-        """Run a policy, and judge it with its own answer and with each further answer."""
+        """Run a policy once; grade its own answer and each further answer."""
         if self._changed:
             self._session.rollback(self._start)
             self._changed = False
@@ -158,7 +158,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         return PolicyRun(name, tuple(actions), end, grade(self.task, self.variation, end, grading, findings=findings))
 
     def _findings(self, policy: Policy, end: EndState) -> SharedFindings:
-        """Compute only the findings that the verdicts need, because there are many policies."""
+        """Compute only the findings that the verdicts need, to save time over many policies."""
         grading, is_gold = policy.grading, policy.group == "gold"
         if grading not in self._idle:
             self._idle[grading] = idle_checks(self.task, self.variation, end, grading)
@@ -170,7 +170,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
 
     @contextmanager
     def _open_scratch(self, counterfactuals: Sequence[Resource]) -> Iterator[Session]:
-        """Open the shared scratch session in its initial state with the counterfactuals."""
+        """Yield the shared scratch session in its initial state, which includes the counterfactuals."""
         if self._scratch is None:
             session = self.variation.open_session(self.world, **self._settings)
             session.load(counterfactuals)
@@ -213,7 +213,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         response = self._session.handle(request)
         reads = all(one.looks for one in response.done)
         logged = LoggedRequest(action, request, response)
-        if not reads or _is_paged(response):  # paging changes the server's state too
+        if not reads or _is_paged(response):  # a paged search stores its result on the server
             self._changed = True
         elif fresh and not action.headers:
             self._answered[key] = logged
@@ -225,7 +225,7 @@ def _is_paged(response: Response) -> bool:
 
 
 def _require_normal(task: Task[Any], variation: Variation) -> None:
-    """Refuse a start state that is not in stored form, because it is loaded without normalisation."""
+    """Raise if a seeded resource is not in the form that a server stores, because sessions load it unchanged."""
     for one in variation.setup:
         if not is_normal(one):
             raise TaskError(

@@ -1,4 +1,4 @@
-"""A recorded episode of the reference solution, in parts that can be modified and replayed."""
+"""A recording of the reference solution's episode; policies modify and replay its steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RecordedStep:
 
     Attributes:
         action: The action.
-        body: The JSON body of the request; None if it has none.
+        body: The parsed JSON body; None for a request without a body.
         answer: The parsed response.
-        before: For an update, the resource before it.
-        created: The id of the created resource; None if none was created.
+        before: The resource before an update; None for other requests.
+        created: The id of the created resource; None if the request creates nothing.
     """
 
     action: Action
@@ -41,14 +41,14 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class GoldRecording:
-    """The reference solution's requests and answer.
+    """The requests and the answer of a reference episode.
 
     Attributes:
         steps: The requests.
         answer: The answer.
         setup: The seeded resources.
-        ids: Known ids by type, seeded ones first.
-        residents: One resource of the world by type.
+        ids: Known ids for each type; seeded resources come first.
+        residents: The id of one resource of the world for each type.
     """
 
     steps: tuple[RecordedStep, ...]
@@ -86,27 +86,27 @@ class GoldRecording:
 
     @property
     def reads(self) -> list[Action]:
-        """The actions of the reads."""
+        """The actions of all reads."""
         return [step.action for step in self.steps if not step.writes]
 
     def others_of_type(self, resource_type: str, but: str = "") -> list[Resource]:
-        """The seeded resources of a type, except one."""
+        """The seeded resources of a type, without the one with the id `but`."""
         return [one for one in self.setup if one["resourceType"] == resource_type and one["id"] != but]
 
 
 def rebody(action: Action, body: Json) -> Action:
-    """Replace the body of an action."""
+    """Copy an action with another body."""
     return replace(action, body=json.dumps(body, ensure_ascii=False))
 
 
 def with_ids(action: Action, names: Mapping[str, str]) -> Action:
-    """Replace ids in the URL, body and answer of an action."""
+    """Copy an action with other ids in its URL, body and answer; `names` maps old ids to new ones."""
     if not names:
         return action
     path, mark, query = action.url.partition("?")
     parts = [names.get(part, part) for part in path.split("/")]
     action = replace(action, url="/".join(parts) + mark + query)
-    if action.body and action.body[0] in "{[":  # JSON, not a search form
+    if action.body and action.body[0] in "{[":  # a JSON body, not form parameters
         action = rebody(action, _renamed(json.loads(action.body), names))
     return action if action.answer is None else replace(action, answer=_renamed(action.answer, names))
 

@@ -12,27 +12,30 @@ from fhir_gym.soundness.policy_groups import GROUPS, Group
 from fhir_gym.tasks import get_pack
 
 _LARGEST_SHARE = 0.01
-"""Highest allowed success rate of the best constant answer in an environment."""
+"""Highest success rate that a constant answer may have in an environment."""
 _MAY_COINCIDE = 2
-"""Maximum number of variations that may share an answer. Each variation draws its own ids, so more cannot be chance."""
+"""Maximum number of variations that may share an answer with ids.
+
+Ids are drawn anew for each variation, so more equal answers are not a coincidence.
+"""
 _REPORTED: tuple[Group, ...] = ("says none", "first hit", "hasty search", "guessed number")
-"""Groups that may succeed sometimes; all others succeed always or never."""
+"""Groups whose success rate has its own column in the task table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A wrongly judged episode, with everything needed to replay it.
+    """An episode with a wrong verdict, and the data to replay the episode.
 
     Attributes:
         env: Env id.
         task: Key of the task.
         variation: Number of the variation.
-        group: Kind of policy.
+        group: Group of the policy.
         policy: Name of the policy.
         problem: Why the verdict is wrong.
-        grading: The grading.
+        grading: How the episode was graded.
         actions: The actions as text.
-        explanation: The explanation of the verdict.
+        explanation: Explanation of the verdict.
     """
 
     env: str
@@ -48,13 +51,13 @@ class Failure:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts for a group of policies.
+    """Episode counts of a group of policies.
 
     Attributes:
         runs: Number of episodes.
         passed: Number of successes.
-        rightly: Number of successes with the same writes and answer as the reference solution.
-        lightly: Number of successes in light validation.
+        rightly: Number of successes that had the same writes and answer as the reference solution.
+        lightly: Number of episodes that light validation accepts.
     """
 
     runs: int = 0
@@ -63,7 +66,7 @@ class Tally:
     lightly: int = 0
 
     def add(self, other: Tally) -> None:
-        """Add another tally."""
+        """Add the counts of another tally."""
         self.runs += other.runs
         self.passed += other.passed
         self.rightly += other.rightly
@@ -84,15 +87,15 @@ class TaskReport:
         task: Key of the task.
         kind: ``query`` or ``action``.
         variations: Number of variations.
-        tallies: Counts by group of policies.
-        gold_steps: Maximum number of actions of the reference solution.
+        tallies: Episode counts for each group of policies.
+        gold_steps: Number of actions in the longest reference episode.
         checks: Names of all checks.
-        covered: Checks that were the only ones to reject a wrong episode.
-        answers: Number of variations by right answer (JSON).
-        sufficient: Number of variations by right answer, without those that require evidence.
-        constants: Number of successes by constant answer.
-        setup_ms: CPU milliseconds to draw and start each variation.
-        failures: Wrongly judged episodes.
+        covered: Names of the checks that at least once rejected a wrong episode alone.
+        answers: Maps each right answer (as JSON) to its number of variations.
+        sufficient: Like `answers`, for variations that require no evidence.
+        constants: Maps each constant answer to its number of successes.
+        setup_ms: CPU time in milliseconds for drawing and opening each variation.
+        failures: Episodes with wrong verdicts.
     """
 
     env: str
@@ -110,7 +113,7 @@ class TaskReport:
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, other: TaskReport) -> None:
-        """Add the results on other variations."""
+        """Add the results for other variations of the same task."""
         self.variations += other.variations
         for group, tally in other.tallies.items():
             self.tallies.setdefault(group, Tally()).add(tally)
@@ -125,7 +128,7 @@ class TaskReport:
 
     @property
     def uncovered(self) -> list[str]:
-        """Checks that were never the only ones to reject a wrong episode."""
+        """Names of the checks that never rejected a wrong episode alone."""
         return [name for name in self.checks if name not in self.covered]
 
     @property
@@ -135,15 +138,15 @@ class TaskReport:
 
     @property
     def original_calls(self) -> tuple[int, int] | None:
-        """Minimum and maximum number of requests of the published task; None if there is none."""
+        """Minimum and maximum number of requests of the published task; None for a task without published numbers."""
         return get_pack(self.env).published_calls.get(self.task)
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the whole task."""
+        """Problems of the task that are not failures of single episodes."""
         found = []
         if self.uncovered:
-            found.append(f"checks that were never the only one to reject a wrong episode: {', '.join(self.uncovered)}")
+            found.append(f"checks that never rejected a wrong episode alone: {', '.join(self.uncovered)}")
         if (calls := self.original_calls) and not calls[0] - 1 <= self.gold_steps - 1 <= calls[1] + 1:
             found.append(
                 f"the solution needs {self.gold_steps - 1} requests, the published task {calls[0]} to {calls[1]}"
@@ -166,7 +169,7 @@ class SoundnessReport:
     Attributes:
         world: Name of the world.
         tasks: One report per task.
-        whole: Env ids of completely checked packs.
+        whole: Env ids of the packs with all tasks checked.
     """
 
     world: str
@@ -175,21 +178,21 @@ class SoundnessReport:
 
     @property
     def sound(self) -> bool:
-        """Whether all tasks are sound and no constant answer succeeds too often in an environment."""
+        """Whether every task is sound and no constant answer succeeds too often in an environment."""
         return all(task.sound for task in self.tasks) and not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """Problems of whole environments."""
+        """Problems that concern a whole environment."""
         return [
-            f"{env}: an agent that always {name} succeeds in {share:.1%}"
+            f"{env}: an agent that always {name} succeeds in {share:.1%} of the episodes"
             for env in self.whole
             for name, share in [self.best_constant(env)]
             if share > _LARGEST_SHARE
         ]
 
     def best_constant(self, env: str) -> tuple[str, float]:
-        """The best constant answer of an environment and its success rate."""
+        """The most successful constant answer in an environment, and its success rate."""
         tasks = [task for task in self.tasks if task.env == env]
         totals: Counter[str] = sum((Counter(task.constants) for task in tasks), Counter())
         name, count = max(totals.items(), key=lambda item: item[1], default=("none", 0))
@@ -203,14 +206,14 @@ class SoundnessReport:
         return ("env", "task", *counts, *shares, "same answer %", "steps", "setup ms", "checks needed", "sound")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The task table: successes and episodes by group."""
+        """The rows of the task table: one row per task with its success counts."""
         return [_row(one) for one in self.tasks]
 
     group_columns = ("env", "policies", "do", "must", "succeeded", "of", "%")
     """Column headings of the policy table."""
 
     def group_rows(self) -> list[tuple[str, ...]]:
-        """The policy table: success rate of each group by environment."""
+        """The rows of the policy table: the success rate of each group in each environment."""
         rows: list[tuple[str, ...]] = []
         for env in dict.fromkeys(task.env for task in self.tasks):
             tasks = [task for task in self.tasks if task.env == env]
@@ -225,7 +228,7 @@ class SoundnessReport:
     """Column headings of the environment table."""
 
     def summary_rows(self) -> list[tuple[str, ...]]:
-        """The environment table: totals over all tasks."""
+        """The rows of the environment table: totals over all tasks."""
         rows: list[tuple[str, ...]] = []
         for env in dict.fromkeys(task.env for task in self.tasks):
             tasks = [task for task in self.tasks if task.env == env]
@@ -269,7 +272,7 @@ def _sum(tallies: Iterable[Tally]) -> Tally:
 
 
 def _needed(one: TaskReport) -> tuple[list[str], list[str]]:
-    """The checks that alone rejected a wrong episode, and all checks."""
+    """The checks that rejected a wrong episode alone, and all checks."""
     return [name for name in one.checks if name in one.covered], one.checks
 
 

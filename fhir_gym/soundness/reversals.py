@@ -1,4 +1,7 @@
-"""Policies that do everything right and add an element: those that change the meaning must fail, all others pass."""
+"""Policies that do everything right and add an element to a written record.
+
+A policy must fail if the added element changes the meaning of the record; otherwise the policy must succeed.
+"""
 
 from __future__ import annotations
 
@@ -54,16 +57,16 @@ _TEXTS = ("string", "markdown")
 _NOT_TRIED = frozenset({"resourceType", "id", "contained", "implicitRules", "modifierExtension", "identifier", "text"})
 
 Addition = tuple[str, Resource]
-"""Description of an addition, and the body with it."""
+"""A description of an added element, and the body that contains it."""
 
 
 def reversals(task: Task[Any], gold: GoldRecording, now: datetime) -> Iterator[Policy]:
-    """Yield all policies of this module.
+    """Yield policies that add one element to a written record.
 
     Args:
         task: The task.
         gold: The reference episode.
-        now: The present.
+        now: Present time of the world.
     """
     for index, step in enumerate(gold.steps):
         if not step.writes or not isinstance(step.body, dict):
@@ -84,13 +87,13 @@ def reversals(task: Task[Any], gold: GoldRecording, now: datetime) -> Iterator[P
 
 
 class _Maker:
-    """Makes additions to the records of one step.
+    """Adds elements to the records that one step writes.
 
     Args:
-        asked: Paths of the requested elements.
-        remarks: Harmless text elements.
+        asked: Paths of the elements that the task requests.
+        remarks: Names of the text elements that the task allows as harmless additions.
         gold: The reference episode.
-        now: The present, as an instant.
+        now: Present time of the world, as a FHIR instant.
     """
 
     def __init__(self, asked: tuple[str, ...], remarks: tuple[str, ...], gold: GoldRecording, now: str) -> None:
@@ -107,7 +110,7 @@ class _Maker:
             for name, element in known.items():
                 if name not in part and f"{path}{name}" not in self._asked and not _excluded(element, part):
                     if name == "minutesDuration" and "end" not in part:
-                        continue  # without an end time, no duration can be wrong
+                        continue  # without an end time, any duration is right
                     added[name] = [*self._against(content, element, closed=new and content in BY_RECORD)]
             if "modifierExtension" in known:
                 added["modifierExtension"] = [[_UNKNOWN]]
@@ -121,7 +124,7 @@ class _Maker:
                     yield f"{path}{name} = {value!r}", _with(body, place, name, value)
 
     def _against(self, content: str, element: Element, *, closed: bool) -> Iterator[Json]:
-        """Yield values of an element that change the meaning of the record."""
+        """Yield values for an element that change the meaning of the record."""
         name = element.name
         if name in _NOT_TRIED and name not in BY_DATA_TYPE.get(content, {}):
             return
@@ -172,7 +175,7 @@ def _takes_text(kind: str, name: str) -> bool:
 
 
 def _parts(content: str, part: Resource, place: Path = (), path: str = "") -> Iterator[tuple[Path, str, Resource, str]]:
-    """Yield a record and its nested objects: path, R4 type, object, and the prefix of its element names."""
+    """Yield the record and each nested object: its path, R4 type, content, and the prefix of its element names."""
     yield place, content, part, path
     for name, value in part.items():
         element = elements_of(content).get(name)
@@ -194,7 +197,7 @@ def _with(body: Resource, place: Path, name: str, value: Json) -> Resource:
 
 
 def _excluded(element: Element, part: Resource) -> bool:
-    """Whether another type of the same choice element is present."""
+    """Whether the object already has another type of the same choice element (``value[x]``)."""
     return element.choice is not None and any(
         name.startswith(element.choice) and name[len(element.choice) : len(element.choice) + 1].isupper()
         for name in part

@@ -1,4 +1,4 @@
-"""Wrong values for a resource's elements, chosen by FHIR type."""
+"""Wrong values for the elements of a resource; an element's FHIR type determines them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIN_DIGITS = 4
 
 
 def leaves(resource: Resource) -> Iterator[tuple[Path, Json]]:
-    """Yield the path and value of every primitive, except server-set ones."""
+    """Yield the path and value of every primitive that the server does not set."""
     for name, value in resource.items():
         if name not in _SERVER_MADE:
             yield from _leaves(value, (name,))
@@ -52,7 +52,7 @@ def replaced(resource: Resource, path: Path, value: Json) -> Resource:
 
 
 def removed(resource: Resource, path: Path) -> Resource:
-    """Copy a resource without the value at a path and without parents that become empty."""
+    """Copy a resource without the value at a path; drop parent elements that become empty."""
     changed = copy.deepcopy(resource)
     holders: list[Any] = [changed]
     for part in path[:-1]:
@@ -64,13 +64,13 @@ def removed(resource: Resource, path: Path) -> Resource:
 
 
 def values_at(resource: Resource, path: Path) -> list[Json]:
-    """The primitive values at a path, at any list index."""
+    """The primitive values at a path; list indices are ignored."""
     name = path_name("", path)
     return [value for other, value in leaves(resource) if path_name("", other) == name]
 
 
 def made_up_values(resource_type: str, path: Path, value: Json) -> list[Json]:
-    """Values of the right type that no record has.
+    """Invented wrong values of the right type; empty for a reference.
 
     Args:
         resource_type: Type of the resource.
@@ -85,13 +85,13 @@ def made_up_values(resource_type: str, path: Path, value: Json) -> list[Json]:
 def neighbour_values(
     path: Path, value: Json, ids: Mapping[str, Sequence[str]], neighbours: Iterable[Resource]
 ) -> list[Json]:
-    """Values that other records have at the same path; for a reference, other targets.
+    """Wrong values from other records: their values at the same path. For a reference, references to other records.
 
     Args:
         path: Path of the value.
         value: The right value.
         ids: Known ids by resource type.
-        neighbours: Resources of the same type.
+        neighbours: The other resources of the same type.
     """
     if _is_reference(path, value):
         target, _, id = str(value).rpartition("/")
@@ -134,7 +134,7 @@ def _other_time(value: str) -> str | None:
 
 
 def _element(resource_type: str, path: Path) -> Element | None:
-    """The definition of the element at a path; None if unknown."""
+    """The definition of the element at a path; None for an unknown element."""
     content, element = resource_type, None
     for name in (part for part in path if isinstance(part, str)):
         try:

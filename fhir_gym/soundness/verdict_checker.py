@@ -1,4 +1,4 @@
-"""Comparison of verdicts with the expected results of policies."""
+"""Compare the verdicts of policies with their expected results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class VerdictChecker:
         self.report = TaskReport(task.pack, task.key, task.kind)
 
     def gold(self, number: int, run: PolicyRun) -> None:
-        """Check that the reference solution succeeds, also in light validation, within its declared number of steps."""
+        """Check that the reference solution passes full and light validation within its declared number of steps."""
         report, verdict = self.report, run.verdict
         report.variations += 1
         report.gold_steps = max(report.gold_steps, len(run.actions))
         answer = json.dumps(verdict.answer)
         report.answers[answer] = report.answers.get(answer, 0) + 1
-        if EVIDENCE not in {check.name for check in verdict.checks}:  # the answer alone suffices
+        if EVIDENCE not in {check.name for check in verdict.checks}:  # the variation requires no evidence
             report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
         self._gold = _deeds(run)
         for check in verdict.checks:
@@ -52,7 +52,7 @@ class VerdictChecker:
             self._fail(number, policy, run, "an idle agent passes every check")
 
     def policy(self, number: int, policy: Policy, run: PolicyRun) -> None:
-        """Compare a verdict with the policy's expected result."""
+        """Compare the verdict of an episode with the policy's expected result."""
         success, expected = run.verdict.success, policy.expected
         is_golds = expected == "fail unless gold's" and _deeds(run) == self._gold
         tally = self.report.tallies.setdefault(policy.group, Tally())
@@ -73,23 +73,23 @@ class VerdictChecker:
         if run.verdict.success:
             self.report.constants[run.name] = self.report.constants.get(run.name, 0) + 1
             if self._task.kind == "action" and policy.expected == "may pass":
-                self._fail(number, policy, run, "accepted, although the task requires a change")
+                self._fail(number, policy, run, "accepted, although the task requires a write")
         elif run.verdict.light:
             self._fail(number, policy, run, "light validation accepts it")
         if policy.group == "idle" and run.verdict.reward("dense") > 0:
-            self._fail(number, policy, run, "it has a dense reward")
+            self._fail(number, policy, run, "it gets a dense reward above 0")
 
     def _is_redundant(self, name: str) -> bool:
-        """Whether a check can never be the only one that fails.
+        """Whether this check can never fail alone.
 
-        If all write tools are prohibited, every write also fails the check of prohibited tools. If no write tool is
-        prohibited, nothing fails that check.
+        If all write tools are prohibited, each extra write also fails the check for prohibited tools. If no tool is
+        prohibited, the check for prohibited tools cannot fail.
         """
         prohibited = set(self._task.prohibited_tools)
         return (name == NOTHING_ELSE and prohibited >= _WRITE_TOOLS) or (name == PROHIBITED and not prohibited)
 
     def _cover(self, run: PolicyRun) -> None:
-        """Record a check if it is the only failed check of all, or of those in light validation."""
+        """Record a check that failed alone, among all checks or among the checks of light validation."""
         failed = run.verdict.failed
         lightly = [check for check in failed if check.level == "exists"]
         for few in (failed, lightly):

@@ -1,4 +1,4 @@
-"""Run checks of tasks in this process or in worker processes."""
+"""Run soundness checks in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def run_jobs(
     Args:
         function: A module-level function.
         world: The world.
-        jobs: The further arguments of each call; they must be picklable.
-        packs: Env ids of the packs of the tasks.
-        workers: Number of worker processes; 0 for this process.
+        jobs: For each call, the arguments after the world; they must be picklable.
+        packs: Env ids of the packs that the tasks belong to.
+        workers: Number of worker processes; 0 to run in this process.
 
     Raises:
         TaskError: A worker process cannot import a task's class.
@@ -43,7 +43,7 @@ def run_jobs(
             parts = [pool.submit(_run, function, job) for job in jobs]
             yield from (part.result() for part in parts)
     except BrokenProcessPool as error:
-        raise InfraError("a worker process died, perhaps for lack of memory: try fewer workers") from error
+        raise InfraError("a worker process died, possibly because memory ran out: use fewer workers") from error
 
 
 def _start(world: World, packed: bytes) -> None:

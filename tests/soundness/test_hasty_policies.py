@@ -1,4 +1,4 @@
-"""Hasty policies: their omissions, and their success rates."""
+"""Hasty policies leave out the intended part of the work, and their success rates are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APPOINTMENT, MEDAGENT = "FHIRAgent/Appointment-v0", "FHIRAgent/MedAgentBench-v0"
 
 
 def sent(world: World, env_id: str, key: str, group: str, name: str) -> tuple[list[str], list[str]]:
-    """The requests of the reference solution and of the policy."""
+    """Return the requests of the reference solution and those of the policy."""
     task = get_task(env_id, key)
     with PolicyRunner(task, task.variation(0, world), world) as runner:
         run = runner.gold()

@@ -41,7 +41,7 @@ def labels(**meta: Any) -> Resource:
 
 
 def batch(method: str, url: str, *resources: Resource | None) -> Action:
-    """A Bundle with one entry per resource, or one entry without a resource."""
+    """The action that posts a batch Bundle with one entry per resource; None makes an entry without a resource."""
     entries: list[Resource] = [
         {"request": {"method": method, "url": url}} | ({"resource": one} if one is not None else {})
         for one in resources or (None,)
@@ -105,7 +105,7 @@ HOLES: dict[str, Callable[[Resource], list[Action]]] = {
 
 
 def furnish(episode: Episode) -> Resource:
-    """Load an unrelated patient with lists and labels."""
+    """Load and return an unrelated patient that has lists and labels."""
     one = {
         "resourceType": "Patient",
         "id": "bystander",
@@ -120,7 +120,7 @@ def furnish(episode: Episode) -> Resource:
 
 
 def play(episode: Episode, *more: Action, first: bool = False) -> Verdict:
-    """Play the reference solution with extra actions before its end or before its start."""
+    """Play the reference solution; send the extra actions before the final answer, or at the start."""
     episode.start()
     fhir = LatestResponse()
     steps = episode.task.gold(episode.variation.params, fhir)
@@ -162,7 +162,7 @@ def test_no_hidden_write_wins_on_a_remote_server(hospital: World, key: str) -> N
         require_no_win(episode)
 
 
-# actions that an honest agent may take
+# an honest agent may take these actions
 
 
 def failed(verdict: Verdict) -> set[str]:

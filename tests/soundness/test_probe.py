@@ -1,4 +1,4 @@
-"""The probe performs at chance without a leak, and finds a planted leak."""
+"""Without a leak, the probe finds targets only by chance; it finds a planted leak."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Choose = Callable[[list[Resource], list[Resource]], Resource]
 
 
 def people(rng: random.Random) -> list[Resource]:
-    """Six people with few names and dates, each with some visits."""
+    """Six people, some of them with visits; names and birth dates may repeat."""
     ids = IdAllocator(rng, fake_world())
     records: list[Resource] = []
     for _ in range(6):
@@ -62,7 +62,7 @@ def people(rng: random.Random) -> list[Resource]:
 
 
 def scene(number: int) -> Scene:
-    """A scene with five qualifying people of six and a random target."""
+    """A scene with six people. Five of them qualify, and one of these is the random target."""
     rng = random.Random(number)
     records = people(rng)
     qualifying = rng.sample([one for one in records if one["resourceType"] == "Patient"], 5)
@@ -72,7 +72,7 @@ def scene(number: int) -> Scene:
 
 @cache
 def lots() -> tuple[Scene, ...]:
-    """Scenes with random targets."""
+    """Many scenes with random targets."""
     return tuple(scene(number) for number in range(TRAIN + TEST))
 
 
@@ -82,7 +82,7 @@ def table() -> Table:
 
 
 def halves(choose: Choose | None = None) -> tuple[Table, Table]:
-    """Training and test scenes with random or planted targets; no feature depends on the target."""
+    """Training and test scenes. The targets are random, or chosen by `choose`; no feature depends on the target."""
     groups = list(table().groups)
     if choose is not None:
         groups = [replace(one, target=planted(choose, lots()[at], one)) for at, one in enumerate(groups)]
@@ -150,7 +150,7 @@ def test_ties_do_not_favour_the_first_record() -> None:
 
 
 def test_ids_names_and_prompt_text_are_not_features() -> None:
-    """Scenes that differ only in the target have equal features."""
+    """Scenes that differ only in their targets have equal features."""
     one = scene(1)
     other = replace(one, target=next(name for name in one.qualifying if name != one.target))
     tables = [build_table([some], "Patient", Background(fake_world())) for some in (one, other)]
@@ -197,7 +197,7 @@ def test_values_as_numbers() -> None:
 
 @pytest.mark.slow
 def test_tasks_with_shared_prompts_are_probed_together(hospital: World) -> None:
-    """02a and 02b share their prompts, so their answers are probed together."""
+    """Tasks 02a and 02b share their prompts, so their answers are probed together."""
     (found,) = probe(hospital, [get_task(PACK, "02a")], Effort(train=40, test=40)).tasks
     assert found.declared
     assert found.blind.tasks == ("02a", "02b")

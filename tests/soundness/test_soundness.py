@@ -49,7 +49,7 @@ def problems(report: TaskReport) -> str:
 
 @pytest.mark.parametrize(("env", "key"), TASKS)
 def test_tasks_are_sound(env: str, key: str, hospital: World) -> None:
-    """Test one variation per task; slow tests cover more."""
+    """This test covers one variation per task; slow tests cover more."""
     report = check_task(get_task(env, key), hospital, [1_000])
     assert not report.failures, problems(report)
     assert report.tallies["gold"].passed == report.variations == 1
@@ -104,7 +104,7 @@ def test_setup_and_gold_are_strictly_valid(env: str, key: str, hospital: World) 
 
 @pytest.mark.parametrize(("env", "key"), TASKS)
 def test_gold_takes_ids_only_from_prompt_and_responses(env: str, key: str, hospital: World) -> None:
-    """The reference solution gets ids from the prompt and responses only: if searches find nothing, it knows no id."""
+    """The reference solution takes ids only from the prompt and responses: if searches find nothing, it has no id."""
     task = get_task(env, key)
     variation = task.variation(0, hospital)
     known = set(re.findall(r"[A-Za-z0-9-]+", variation.prompt))
@@ -135,7 +135,7 @@ class NoPhone(NewPatient):
 
 
 class FirstNameOnly(NewPatient):
-    """A check that refuses a right solution: the family name must come first in the body."""
+    """A task with a check that refuses a right solution: the family name must come first in the body."""
 
     def checks(self, p: Any, end: EndState) -> Iterator[Check]:
         yield from super().checks(p, end)
@@ -144,7 +144,7 @@ class FirstNameOnly(NewPatient):
 
 
 class NoEvidence(SearchNonexistentPatient):
-    """Task 02b as published: answering "none" suffices."""
+    """Task 02b as published: the answer "none" suffices without a search."""
 
     def requires_evidence(self, p: Any) -> bool:
         return False
@@ -180,7 +180,7 @@ class Twice(NewPatient):
 
 
 class GuessedPhone(SearchExistingPatient):
-    """A task that accepts the start of the prompt as an answer."""
+    """A task that accepts the first word of the prompt as the answer."""
 
     def checks(self, p: Any, end: EndState) -> Iterator[Check]:
         (check,) = super().checks(p, end)
@@ -193,7 +193,7 @@ class SlotMayChange(MakeAppointment):
 
 
 class Tangled(NewPatient):
-    """A check that never fails alone."""
+    """A task with a check that never fails alone."""
 
     def checks(self, p: Any, end: EndState) -> Iterator[Check]:
         checks = list(super().checks(p, end))
@@ -237,7 +237,7 @@ def test_a_broken_task_is_caught(broken: type[Task[Any]], group: str, tiny_world
 
 
 def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, variations: range) -> list[str]:
-    """The checks that can be removed without making a task unsound."""
+    """Return the checks that can be removed without making the task unsound."""
 
     def tried() -> tuple[bool, list[int]]:
         report = check_task(task, world, variations)
@@ -295,7 +295,7 @@ def test_a_failure_can_be_replayed(tiny_world: World) -> None:
 
 
 class HowMany(SearchExistingPatient):
-    """A task with the same number as answer in all variations."""
+    """A task whose answer is the same number in all variations."""
 
     key = "count"
     answer: ClassVar[Any] = CountAnswer()
@@ -336,7 +336,7 @@ def test_a_solution_much_longer_than_the_published_one_is_noticed() -> None:
 
 
 class AsGood(SearchExistingPatient):
-    """A task that declares every decoy as an alternative."""
+    """A task that declares every decoy as an equally right alternative."""
 
     def alternatives(self, p: Any) -> frozenset[str]:
         return frozenset(f"Patient/{one.id}" for one in p.scene.patients)

@@ -1,4 +1,4 @@
-"""The parts of the soundness harness."""
+"""Tests of the parts of the soundness harness."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_decoy_replaces_the_target_consistently(tiny_world: World) -> None:
 
 
 def test_an_agent_without_matches_says_none(tiny_world: World) -> None:
-    """A flawed policy answers that there is none where the reference solution would raise an exception."""
+    """If the reference solution raises an exception, a flawed policy answers that there is no record."""
     played = Played("14a", tiny_world)
     policies = [one for one in flawed_policies(played.task, played.params, played.gold) if one.group == "first hit"]
     assert policies

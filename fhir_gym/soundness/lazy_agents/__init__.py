@@ -1,4 +1,4 @@
-"""Agents for ActionReasoning that make exactly one error each; they test the tasks and their diagnoses."""
+"""Agents for the ActionReasoning pack that each make exactly one error; they test its tasks and diagnoses."""
 
 from fhir_gym.soundness.lazy_agents import wrong_acts, wrong_values
 from fhir_gym.soundness.lazy_agents.base import LazyAgent, lazy_agents

@@ -1,4 +1,7 @@
-"""Base class of the lazy agents: the tasks in which an error can occur, and the diagnosis that failures should get."""
+"""Base class of the lazy agents.
+
+A lazy agent declares the tasks in which its error can occur, and the diagnosis that its failures should get.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,14 @@ class LazyAgent(CarefulAgent):
     """A careful agent with one error.
 
     Attributes:
-        affects: The part of the episode that the error can spoil. If that part is right by luck, the episode says
-            nothing about the error.
-        families: Families of tasks in which the error can occur.
-        trivial: Whether the agent reads only the prompt or takes no care at all.
-        label: The diagnosis that the agent's failures should get.
-        expected_label: Like `label`, for the current episode; it may depend on the results that the agent found.
-        ambiguous: Whether a simpler error gives the same answer in the current episode.
+        affects: The part of the episode that the error can make wrong. If this part is right by luck, the episode is
+            no evidence about the error.
+        families: Task families in which the error can occur.
+        trivial: Whether the error is crude, such as an answer without any lookup.
+        label: The diagnosis that failures of the agent should get.
+        expected_label: The diagnosis that a failure of the current episode should get; it may depend on the results
+            that the agent found.
+        ambiguous: Whether a simpler error leads to the same answer in the current episode.
     """
 
     affects: ClassVar[Literal["value", "decision", "evidence", "action", "form"]] = "value"
@@ -40,12 +44,12 @@ class LazyAgent(CarefulAgent):
     ambiguous: bool
 
     def __init_subclass__(cls) -> None:
-        """Take the agent's name from the first line of the docstring, so that tables describe the error."""
+        """Name the agent after the first line of its docstring, so that tables describe the error."""
         super().__init_subclass__()
         cls.name = (cls.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
     def applies(self, prompt: ParsedPrompt) -> bool:
-        """Whether the error can occur in a task."""
+        """Whether the error can occur in the task of this prompt."""
         return prompt.family in self.families
 
     @override
@@ -54,19 +58,19 @@ class LazyAgent(CarefulAgent):
         self.expected_label, self.ambiguous = self.label_for(self.prompt), False
 
     def label_for(self, prompt: ParsedPrompt) -> ErrorLabel:
-        """The diagnosis that failures in a task should get."""
+        """The diagnosis that a failure in the task of this prompt should get."""
         return self.label
 
     @override
     def value(self, prompt: ParsedPrompt, results: list[FoundResult]) -> float:
         value = super().value(prompt, results)
         if value == -1 and self.affects == "value" and self.label != "window boundary":
-            self.expected_label = "missing retrieval"  # there was a result, and the agent did not find it
+            self.expected_label = "missing retrieval"  # a result exists, but the agent did not find it
         return value
 
 
 def lazy_agents(module: ModuleType, base: type[LazyAgent] = LazyAgent) -> Iterator[type[LazyAgent]]:
-    """The public lazy agents that a module defines, each before its subclasses."""
+    """Yield the public lazy agents of a module; each class comes before its subclasses."""
     for agent in base.__subclasses__():
         if agent.__module__ == module.__name__ and not agent.__name__.startswith("_"):
             yield agent

@@ -18,14 +18,14 @@ from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.types import Json, Resource
 
 Actions = Generator[str, Json, None]
-"""The actions of an episode; the generator is sent the parsed response to each action."""
+"""Generator of an episode's actions; it receives the parsed response to each action."""
 
 _INVALID = ("cancelled", "entered-in-error")
 _MAX_PAGES = 5
 
 
 class FoundResult(NamedTuple):
-    """The fields of an Observation that decide which value counts."""
+    """The fields of an Observation that an agent needs to choose the right result."""
 
     taken: datetime
     issued: datetime
@@ -34,7 +34,7 @@ class FoundResult(NamedTuple):
 
     @classmethod
     def parse(cls, resource: Resource) -> FoundResult:
-        """Read an Observation that has a ``valueQuantity``."""
+        """Extract the fields from an Observation that has a ``valueQuantity``."""
         taken = datetime.fromisoformat(resource["effectiveDateTime"])
         issued = datetime.fromisoformat(str(resource.get("issued", resource["effectiveDateTime"])))
         return cls(taken, issued, resource["valueQuantity"]["value"], resource["status"])
@@ -61,7 +61,7 @@ class CarefulAgent:
         return self._actions.send(body)
 
     def actions(self, prompt: ParsedPrompt) -> Actions:
-        """Look up the value, decide whether the order is due, place it, and answer."""
+        """Look up the value, place the order if it is due, and answer."""
         row = prompt.ranges[0] if prompt.ranges else None
         if prompt.needs_patient:
             row = self.choose_range(prompt, (yield f"GET /Patient/{prompt.mrn}"))
@@ -108,7 +108,7 @@ class CarefulAgent:
         return results
 
     def valid(self, prompt: ParsedPrompt, results: Sequence[FoundResult]) -> list[FoundResult]:
-        """Drop invalid and superseded results and sort by time; of results at the same time, keep the last issued."""
+        """Drop invalid results, keep only the last issued of several results for the same time, and sort by time."""
         last: dict[datetime, FoundResult] = {}
         for result in sorted(results, key=lambda result: (result.taken, result.issued), reverse=True):
             if result.status not in _INVALID:
@@ -124,7 +124,7 @@ class CarefulAgent:
         ]
 
     def value(self, prompt: ParsedPrompt, results: list[FoundResult]) -> float:
-        """The mean or the latest value; -1 without results."""
+        """The mean or the latest value; -1 if there are no results."""
         if not results:
             return -1
         return self.mean(prompt, results) if prompt.family == "aggregation" else results[-1].value
@@ -140,7 +140,7 @@ class CarefulAgent:
         return next(row for row in prompt.ranges if row.applies_to(sex, age))
 
     def is_due(self, prompt: ParsedPrompt, row: RangeRow, value: float) -> bool:
-        """Whether the value makes the order necessary."""
+        """Whether the order is necessary for this value."""
         low, high = value < row.low, value > row.high
         return (low and prompt.direction != "high") or (high and prompt.direction != "low")
 

@@ -27,7 +27,7 @@ _SEXES = {"women": "female", "girls": "female", "men": "male", "boys": "male"}
 
 
 class RangeRow(NamedTuple):
-    """A reference range of the prompt; `sex` is None if the range is for both sexes."""
+    """A reference range in the prompt; `sex` is None if the range applies to both sexes."""
 
     sex: str | None
     first_age: int
@@ -36,13 +36,13 @@ class RangeRow(NamedTuple):
     high: float
 
     def applies_to(self, sex: str, age: int) -> bool:
-        """Whether the range is for this sex and age."""
+        """Whether the range applies to patients of this sex and age."""
         return self.sex in (None, sex) and self.first_age <= age and (self.last_age is None or age <= self.last_age)
 
 
 @dataclass(frozen=True)
 class ParsedPrompt:
-    """The request that a prompt makes.
+    """The parsed text of a prompt.
 
     Attributes:
         mrn: Id of the patient.
@@ -50,11 +50,11 @@ class ParsedPrompt:
         title: Name of the test.
         now: Present time of the episode.
         as_of: End of the time window.
-        hours: Length of the window; None for the whole record.
+        hours: Length of the time window in hours; None if the whole patient record counts.
         family: ``retrieval``, ``aggregation`` or ``conditional``.
-        digits: Decimal places of a mean.
-        ranges: Reference ranges of a conditional task.
-        direction: Which side of the range calls for an order: ``high``, ``low`` or ``outside``.
+        digits: Number of decimal places to which a mean is rounded.
+        ranges: Reference ranges in the prompt of a conditional task.
+        direction: Values that require an order: ``high`` or ``low`` values, or all values ``outside`` the range.
         order: The order to place if it is due.
     """
 
@@ -96,7 +96,7 @@ class ParsedPrompt:
 
     @property
     def start(self) -> datetime | None:
-        """Start of the time window; None for the whole record."""
+        """Start of the time window; None if the whole patient record counts."""
         return None if self.hours is None else self.as_of - timedelta(hours=self.hours)
 
     @property

@@ -1,4 +1,4 @@
-"""Lazy agents that skip the lookup, misjudge the range, write the wrong thing or phrase the answer wrongly."""
+"""Lazy agents that look up nothing, misjudge the range, write the wrong resource, or answer in the wrong form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Constant(SaysNone):
 
 
 class NeverOrders(SaysNone):
-    """Answers the middle of the range and never orders."""
+    """Answers the middle of the reference range and never places an order."""
 
     label, families = "hallucinated value", CONDITIONAL
 
@@ -54,7 +54,7 @@ class NeverOrders(SaysNone):
 
 
 class AlwaysOrders(SaysNone):
-    """Answers a value out of range and always orders."""
+    """Answers a value outside the reference range and always places the order."""
 
     label, families = "hallucinated value", CONDITIONAL
 
@@ -78,7 +78,7 @@ class Empty(SaysNone):
 
 
 class OtherSex(LazyAgent):
-    """Takes the range of the other sex."""
+    """Uses the reference range for the other sex."""
 
     label, families, affects, trivial = "context-insensitive range", CONDITIONAL, "decision", True
 
@@ -93,7 +93,7 @@ class OtherSex(LazyAgent):
 
 
 class OtherAge(OtherSex):
-    """Takes the range of another age."""
+    """Uses the reference range for another age."""
 
     @override
     def choose_range(self, prompt: ParsedPrompt, patient: Resource) -> RangeRow:
@@ -113,7 +113,7 @@ class MenOnly(OtherSex):
 
 
 class NeverSawPatient(LazyAgent):
-    """Decides by the majority of the ranges, without reading the Patient."""
+    """Orders if most of the reference ranges require it, without reading the Patient."""
 
     label, families, affects = "missing retrieval", CONDITIONAL, "evidence"
 
@@ -129,7 +129,7 @@ class NeverSawPatient(LazyAgent):
 
 
 class LimitIsOutside(LazyAgent):
-    """Treats borderline values as out of range."""
+    """Treats values just inside the reference range as outside."""
 
     label, families, affects = "boundary misclassification", CONDITIONAL, "decision"
 
@@ -144,7 +144,7 @@ class LimitIsOutside(LazyAgent):
 
 
 class JustOutsideIsInside(LimitIsOutside):
-    """Treats values just out of range as borderline."""
+    """Treats values just outside the reference range as inside."""
 
     @override
     def is_due(self, prompt: ParsedPrompt, row: RangeRow, value: float) -> bool:
@@ -152,7 +152,7 @@ class JustOutsideIsInside(LimitIsOutside):
         return CarefulAgent.is_due(self, prompt, row._replace(low=row.low - margin, high=row.high + margin), value)
 
 
-# Agents that write the wrong thing.
+# Agents that write the wrong resource.
 
 
 class OrdersNothing(LazyAgent):
@@ -203,7 +203,7 @@ class OrdersUnasked(OrdersNothing):
 
 
 class WritesElsewhere(LazyAgent):
-    """Files the result as a new Observation."""
+    """Writes the result as a new Observation."""
 
     label, affects = "wrong action", "action"
 
@@ -214,7 +214,7 @@ class WritesElsewhere(LazyAgent):
         yield from super().finish(prompt, answer)
 
 
-# Agents that phrase the answer wrongly.
+# Agents that answer in the wrong form.
 
 
 class InWords(LazyAgent):
@@ -228,7 +228,7 @@ class InWords(LazyAgent):
 
 
 class WithUnit(InWords):
-    """Answers the value with its unit, as text."""
+    """Answers the value and its unit in one text."""
 
     @override
     def finish(self, prompt: ParsedPrompt, answer: list[Json]) -> Actions:
@@ -236,7 +236,7 @@ class WithUnit(InWords):
 
 
 class ValueOnly(InWords):
-    """Says nothing about the order."""
+    """Answers the value without saying whether the order is due."""
 
     families = CONDITIONAL
 
@@ -246,7 +246,7 @@ class ValueOnly(InWords):
 
 
 class GivesUp(InWords):
-    """Keeps reading and never finishes."""
+    """Continues to read and never finishes."""
 
     @override
     def finish(self, prompt: ParsedPrompt, answer: list[Json]) -> Actions:

@@ -1,4 +1,4 @@
-"""Lazy agents that answer a wrong value: they use wrong results, a wrong window or wrong arithmetic."""
+"""Lazy agents that answer a wrong value, because of wrong results, a wrong time window or wrong arithmetic."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _mean(results: Sequence[FoundResult]) -> float:
     return sum(result.value for result in results) / len(results)
 
 
-# Agents that take the wrong results.
+# Agents that use the wrong results.
 
 
 class LatestOfAll(LazyAgent):
-    """Takes the latest value regardless of the window."""
+    """Takes the latest value and ignores the time window."""
 
     label, families, trivial = "window boundary", LATEST, True
 
@@ -55,14 +55,14 @@ class LatestForMean(LazyAgent):
 
 
 class MeanOfRecord(LazyAgent):
-    """Takes the mean of the whole record."""
+    """Averages all results of the patient, not only those in the time window."""
 
     label, families, trivial = "window boundary", AGGREGATION, True
     date_criteria, in_window = LatestOfAll.date_criteria, LatestOfAll.in_window
 
 
 class FirstPage(LazyAgent):
-    """Reads the first page only, and does not sort."""
+    """Reads only the first page of an unsorted search."""
 
     label, trivial = "incorrect value retrieved", True
 
@@ -97,7 +97,7 @@ class OneBefore(LazyAgent):
 
 
 class Void(LazyAgent):
-    """Ignores that results are withdrawn."""
+    """Uses results that were cancelled or entered in error."""
 
     label = "incorrect value retrieved"
 
@@ -107,7 +107,7 @@ class Void(LazyAgent):
 
 
 class Uncorrected(LazyAgent):
-    """Takes the first issued of two results of one specimen."""
+    """Takes the earlier issued result if two results are for the same time."""
 
     label, families = "incorrect value retrieved", LATEST
 
@@ -118,7 +118,7 @@ class Uncorrected(LazyAgent):
 
 
 class OtherTest(LazyAgent):
-    """Looks at another laboratory test."""
+    """Looks up another laboratory test."""
 
     label = "incorrect value retrieved"
     _OTHERS: ClassVar[dict[str, str]] = {"K": "NA", "NA": "K", "CL": "NA", "HGB": "HCT", "HCT": "HGB", "GLU": "K"}
@@ -154,7 +154,7 @@ class WrongCode(LazyAgent):
         return (yield from self.read_pages([("patient", prompt.mrn), ("code", prompt.title.replace(" ", "-"))]))
 
 
-# Agents that take the wrong window.
+# Agents that use the wrong time window.
 
 
 class _OtherWindow(LazyAgent):
@@ -201,7 +201,7 @@ class Hours48(_OtherWindow):
 
 
 class CalendarDay(_OtherWindow):
-    """Looks at the calendar day only."""
+    """Looks only at the calendar day on which the time window ends."""
 
     hours = 0
 
@@ -215,7 +215,7 @@ class CalendarDay(_OtherWindow):
 
 
 class EndsExcluded(LazyAgent):
-    """Excludes results at either end of the window from the search."""
+    """Searches without the results exactly at the start or the end of the time window."""
 
     label = "window boundary"
 
@@ -229,7 +229,7 @@ class EndsExcluded(LazyAgent):
 
 
 class EndsExcludedByHand(EndsExcluded):
-    """Reads the whole window, then drops results at either end."""
+    """Reads all results of the time window, then drops those exactly at its start or end."""
 
     date_criteria = LazyAgent.date_criteria
 
@@ -240,7 +240,7 @@ class EndsExcludedByHand(EndsExcluded):
 
 
 class LaterToo(LazyAgent):
-    """Includes results after the end of the window."""
+    """Includes results after the end of the time window."""
 
     label = "window boundary"
 
@@ -257,11 +257,11 @@ class LaterToo(LazyAgent):
         return [result for result in results if prompt.start is None or result.taken >= prompt.start]
 
 
-# Agents that take a part of the window or miscalculate.
+# Agents that use only some of the results or miscalculate.
 
 
 class LeavesOneOut(LazyAgent):
-    """Leaves one result out."""
+    """Leaves out one result."""
 
     label, families = "incomplete inclusion", AGGREGATION
 
@@ -291,7 +291,7 @@ class CountsReplaced(LazyAgent):
 
 
 class Newest2(LazyAgent):
-    """Takes the two newest results only."""
+    """Averages only the two newest results."""
 
     label, families = "incomplete inclusion", AGGREGATION
 
@@ -348,7 +348,7 @@ class RoundsMuch(LazyAgent):
 
 
 class MissesByOne(LazyAgent):
-    """Divides the sum by one less than the number of results."""
+    """Divides the sum by the number of results minus one."""
 
     label, families = "arithmetic", AGGREGATION
 
@@ -370,7 +370,7 @@ class MeanForLatest(LazyAgent):
 
 
 class Invents(LazyAgent):
-    """Looks the results up, then invents a value."""
+    """Looks up the results, then invents a value."""
 
     label = "hallucinated value"
 

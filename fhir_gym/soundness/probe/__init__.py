@@ -1,8 +1,9 @@
 """Test whether a learner that never sees the prompt can find a task's target or answer in the server's content.
 
 `probe` trains learners on a task's training variations and evaluates them on test variations. A task passes if no
-learner beats a fair guess among the qualifying records (`ranker`) or the most frequent answer (`blind`). It needs
-scikit-learn, which the extra ``dev`` installs.
+learner finds the target more often than a fair guess among the qualifying records does (`ranker`), and no learner
+predicts the answer better than the most frequent answer does (`blind`). `probe` needs scikit-learn, which the extra
+``dev`` installs.
 """
 
 from fhir_gym.soundness.probe.report import BlindReport, ProbeReport, RankerReport, TaskProbe

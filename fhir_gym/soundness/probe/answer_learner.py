@@ -1,4 +1,4 @@
-"""A learner that predicts the right answer from record counts, without the prompt."""
+"""A learner that never sees the prompt and predicts the right answer from counts of records and values."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Rows: TypeAlias = NDArray[np.float64]
 _MOST_CLASSES = 12
 _OTHER = "another answer"
 _MOST_VALUES = 8
-"""Maximum number of values of a path that are counted separately."""
+"""For each path, only this many of the most frequent values are counted separately."""
 _COUNTED = ("code", "status", "intent", "type", "active", "gender")
 
 
 def predict_answers(train: Rows, answers: Sequence[str], test: Rows) -> list[str]:
-    """Train on some scenes and predict the answers of others.
+    """Train on the training scenes and predict the answers of the test scenes.
 
     Args:
         train: Counts of the training scenes; see `count_records`.
-        answers: Classes of their right answers.
+        answers: Right answers of the training scenes, as classes.
         test: Counts of the test scenes.
     """
     usual = [answer for answer, _ in Counter(answers).most_common(_MOST_CLASSES)]
     known, chances = predict_classes(train, [one if one in usual else _OTHER for one in answers], test)
     if _OTHER in known and len(known) > 1:
-        chances[:, known.index(_OTHER)] = -1  # not a possible answer
+        chances[:, known.index(_OTHER)] = -1  # never predict the class of rare answers
     return [known[at] for at in np.argmax(chances, axis=1)]
 
 
 def count_records(scenes: Sequence[Scene]) -> Rows:
-    """Count the records and values of each scene; one row per scene."""
+    """Return one row of record and value counts per scene."""
     counted = [_counts(scene) for scene in scenes]
     common = Counter(name for counts in counted for name in counts)
     names = sorted(name for name, number in common.items() if number >= len(scenes) / 50)
@@ -47,7 +47,7 @@ def count_records(scenes: Sequence[Scene]) -> Rows:
 
 
 def _counts(scene: Scene) -> Mapping[str, int]:
-    """Count records by type and code, distinct values, and records that share a reference."""
+    """Count the records of each type, the values at each path, and how often values repeat."""
     counts: Counter[str] = Counter({"records": len(scene.records)})
     shared: dict[str, Counter[str]] = {}
     for one in scene.records:

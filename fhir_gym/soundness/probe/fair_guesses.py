@@ -1,4 +1,4 @@
-"""Statistics of fair guesses."""
+"""Statistics of fair guesses: uniformly random choices among the qualifying records."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 
 RARE = 1e-3
-"""Maximum probability that a fair guesser exceeds the bound."""
+"""Maximum probability that fair guesses exceed the bound by chance."""
 
 
 def max_lucky_hits(chances: Iterable[float], rare: float = RARE) -> int:
-    """The number of hits that a fair guesser exceeds with a probability of at most `rare`.
+    """Return the number of hits that fair guesses exceed with a probability of at most `rare`.
 
-    The bound is exact for trials with different chances (Poisson binomial distribution).
+    The number of hits follows a Poisson binomial distribution, because each trial has its own probability.
 
     Args:
         chances: Probability of a hit in each trial.
-        rare: Maximum probability of exceeding this number.
+        rare: Maximum probability of exceeding the returned number.
     """
     distribution = np.ones(1)
     for chance in chances:

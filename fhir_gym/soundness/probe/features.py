@@ -1,4 +1,4 @@
-"""Numeric features of a scene's records, from the server's content only."""
+"""Numeric features of a scene's records, computed only from the server's content."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fhir_gym.types import Json, Resource
 
 Column: TypeAlias = NDArray[np.float64]
 Columns: TypeAlias = dict[str, Column]
-"""Features by name, with one value per candidate."""
+"""Maps each feature name to one value per candidate record."""
 
 _SERIAL = ("system", "url", "use", "reference", "code", "status", "display", "unit")
-"""Last path segments with values that many records share."""
+"""Last segments of paths with common values; equal values there do not relate two records."""
 _LEAST_SHARED = 4
 _MOST_GROUPS = 6
 _STATUS = ("status", "clinicalStatus.coding.code", "active")
@@ -30,9 +30,9 @@ def candidates(records: Sequence[Resource], kind: str, background: Background) -
     """Compute the features of the candidates of one type.
 
     Args:
-        records: The scene's records in order of creation.
-        kind: Type of the candidates.
-        background: The data that all scenes of the task are compared with.
+        records: All records of the scene in order of creation.
+        kind: Resource type of the candidates.
+        background: Data for comparison that all scenes of the task share.
 
     Returns:
         The candidates' references, and their features.
@@ -65,7 +65,7 @@ class _Scene:
         return {f"{kind} count": len(members) for kind, members in self.by_kind.items()}
 
     def columns(self, kind: str) -> Columns:
-        """Features of the records of one type that depend on these records alone."""
+        """Features of the records of one type, without those that depend on references."""
         if kind not in self._columns:
             members = self.by_kind[kind]
             flats = [self.flats[at] for at in members]
@@ -83,7 +83,7 @@ class _Scene:
         return float(sum(self.records[other]["resourceType"] != kind for some in others for other in some))
 
     def references(self, own: Sequence[int]) -> Columns:
-        """Number of records one and two references away, by type and status, and the ranks of these numbers."""
+        """Counts of records one or two references away, by path and status, and the ranks of these counts."""
         counted = [self.links.counts(at) for at in own]
         columns: Columns = {}
         for name in sorted({name for one in counted for name in one}):
@@ -93,7 +93,7 @@ class _Scene:
         return columns
 
     def linked(self, own: Sequence[int]) -> Columns:
-        """Features of referenced records, and the highest and lowest features of referring records."""
+        """Features of the records that a candidate refers to, and extreme features of those that refer to it."""
         columns: Columns = {}
         for path, targets in self.links.single(own).items():
             columns |= self._of_targets(path, targets)
@@ -132,7 +132,7 @@ class _Scene:
 
 
 def _extreme(sign: float, values: Column) -> float:
-    """The highest value for sign 1, the lowest for -1; NaN if all are missing."""
+    """Return the highest value for sign 1 and the lowest for sign -1; NaN if all values are missing."""
     known = values[~np.isnan(values)]
     return sign * float((sign * known).max()) if known.size else float("nan")
 
@@ -142,7 +142,7 @@ def _status(flat: Flat) -> str:
 
 
 def _holders(flats: Sequence[Flat]) -> Mapping[Json, list[int]]:
-    """Map each distinctive value to the records that have it."""
+    """Map each distinctive value to the positions of the records that contain the value."""
     found: dict[Json, list[int]] = {}
     for at, flat in enumerate(flats):
         for value in _distinctive(flat):
@@ -161,7 +161,7 @@ def _distinctive(flat: Flat) -> set[Json]:
 
 
 def _order(records: Sequence[Resource], positions: Sequence[int]) -> Columns:
-    """Ranks by creation, id and update time."""
+    """Ranks of the records by creation, id, update time and version."""
     everyone = np.ones((len(records), len(records)), bool)
     ids = [str(one["id"]) for one in records]
     numbers = [id_number(id) for id in ids]
@@ -200,7 +200,7 @@ def _sizes(records: Sequence[Resource], flats: Sequence[Flat]) -> Columns:
 
 
 def _values(kind: str, flats: Sequence[Flat], background: Background) -> Columns:
-    """Frequency, category, value and ranks of every leaf."""
+    """For each path: the frequency, category, number and rank of the record's value."""
     columns: Columns = {}
     paths = sorted({path for flat in flats for path in flat})
     groups = list(_groups(flats, paths))
@@ -235,7 +235,7 @@ def _values(kind: str, flats: Sequence[Flat], background: Background) -> Columns
 
 
 def _moments(path: str, values: Sequence[tuple[Json, ...]], numbers: Column, background: Background) -> Columns:
-    """The numbers themselves; for dates, the distance from the present, the weekday and the hour."""
+    """The values of a numeric path; for dates, the days from the present, the weekday and the hour."""
     if not any(one and isinstance(one[0], str) for one in values):
         return {f"{path} value": numbers}
     return {
@@ -246,7 +246,7 @@ def _moments(path: str, values: Sequence[tuple[Json, ...]], numbers: Column, bac
 
 
 def _numbers(values: Sequence[tuple[Json, ...]]) -> Column | None:
-    """The values of a path as numbers; None for texts and booleans."""
+    """The first value of each record at a path, as a number; None if a value is a text or boolean."""
     found: list[float] = []
     for one in values:
         value = one[0] if one else None
@@ -258,7 +258,10 @@ def _numbers(values: Sequence[tuple[Json, ...]]) -> Column | None:
 
 
 def _groups(flats: Sequence[Flat], paths: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield groups of records with the same subject, code or status, and with the same subject and code."""
+    """Yield for each grouping which records are in the same group.
+
+    Records are grouped by reference, code or status, and by combinations of a reference with a code or status.
+    """
     found: dict[str, NDArray[np.bool_]] = {}
     for path in paths:
         values = [flat.get(path, ()) for flat in flats]
@@ -280,7 +283,7 @@ def _equal(values: Sequence[object]) -> NDArray[np.bool_]:
 
 
 def _agreement(flats: Sequence[Flat]) -> Columns:
-    """Similarity to the other records: the number of differing paths."""
+    """Similarity to the other records, measured as the number of paths with different values."""
     count = len(flats)
     everyone = np.ones((count, count), bool)
     equal = [_equal([flat.get(path, ()) for flat in flats]) for path in sorted({p for flat in flats for p in flat})]
@@ -309,7 +312,7 @@ def _agreement(flats: Sequence[Flat]) -> Columns:
 
 
 def _ranks(name: str, values: Column, among: NDArray[np.bool_]) -> Columns:
-    """Ranks within a group from both ends, and as a fraction from 0 to 1."""
+    """Ranks of the values within a group: from the lowest, from the highest, and as a fraction from 0 to 1."""
     below = _count((values[:, None] > values[None, :]) & among)
     above = _count((values[:, None] < values[None, :]) & among)
     unknown = np.isnan(values)

@@ -1,4 +1,4 @@
-"""Conversion of record values to numbers and categories."""
+"""Convert the values of records to numbers and categories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fhir_gym.soundness.value_variants import leaves
 from fhir_gym.types import Json, Resource
 
 Flat = Mapping[str, tuple[Json, ...]]
-"""The values of a record by path, without list positions."""
+"""Maps each path of a record to its values; the path contains no list positions."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?\Z")
 _REFERENCE = re.compile(r"[A-Z][A-Za-z]+/[A-Za-z0-9\-.]{1,64}\Z")
@@ -24,7 +24,7 @@ _DAY = 86_400.0
 
 
 def flatten(resource: Resource) -> Flat:
-    """Flatten a record without the values that the server sets, except tags and profiles."""
+    """Flatten a record. Values that the server sets are dropped; tags and profiles are kept."""
     found: dict[str, tuple[Json, ...]] = {}
     for path, value in leaves(resource):
         name = ".".join(part for part in path if isinstance(part, str))
@@ -42,7 +42,7 @@ def is_reference(value: Json) -> bool:
 
 @lru_cache(maxsize=100_000)
 def days(value: str) -> float | None:
-    """Convert a date or date-time to days since 1970; None for other texts."""
+    """Convert a date or dateTime to days since 1970; None for other texts."""
     if not _DATE.match(value):
         return None
     try:
@@ -53,7 +53,7 @@ def days(value: str) -> float | None:
 
 
 class Background:
-    """The data that the records of a task's scenes are compared with: the world, and the codes seen so far.
+    """Data for comparison that all scenes of a task share: the world's records and the codes seen so far.
 
     Args:
         world: The world.
@@ -66,7 +66,7 @@ class Background:
         self._codes: dict[str, dict[Json, int]] = {}
 
     def usual(self, kind: str, path: str, value: Json) -> int:
-        """Return how many of the world's records of this type have the given value at the given path."""
+        """Return the number of the world's records of a type that have this value at this path."""
         if kind not in self._usual:
             counted = (
                 (path, values[0])
@@ -77,12 +77,12 @@ class Background:
         return self._usual[kind][path, value]
 
     def code(self, path: str, value: Json) -> float:
-        """A category number for a value, the same in all scenes; NaN after the first few values of a path."""
+        """The category number of a value, equal in all scenes; NaN once the path has too many distinct values."""
         known = self._codes.setdefault(path, {})
         if value not in known and len(known) < _MOST_CODES:
             known[value] = len(known)
         return known.get(value, float("nan"))
 
     def is_closed(self, path: str) -> bool:
-        """Whether a path has few values. Paths with many values, such as names, are not categorical."""
+        """Whether a path has few distinct values and is therefore categorical; names, for example, are not."""
         return len(self._codes.get(path, ())) < _MOST_CODES

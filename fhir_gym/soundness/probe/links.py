@@ -1,4 +1,4 @@
-"""References between a scene's records."""
+"""References between the records of a scene."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fhir_gym.soundness.probe.flattening import Flat, is_reference
 
 
 class Links:
-    """The references between a scene's records.
+    """The references between the records of a scene; records are given by their positions.
 
     Args:
-        names: References (``Type/id``) of the records.
-        flats: Values of the records.
-        statuses: Statuses of the records.
+        names: Reference (``Type/id``) to each record.
+        flats: Flattened values of each record.
+        statuses: Status of each record.
     """
 
     def __init__(self, names: Sequence[str], flats: Sequence[Flat], statuses: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class Links:
         return counts
 
     def _ways(self, reached: Iterable[tuple[str, int]]) -> Counter[str]:
-        """Count the reached records by path and status."""
+        """Count records by path and status."""
         by_status = Counter((way, self._statuses[other]) for way, other in reached)
         counts: Counter[str] = Counter()
         for (way, status), count in by_status.items():
@@ -63,7 +63,7 @@ class Links:
         return counts
 
     def single(self, own: Sequence[int]) -> Mapping[str, list[int | None]]:
-        """For each path, the first record that each given record refers to; None without a reference.
+        """For each path, map every given record to the first record that it refers to, or to None.
 
         Args:
             own: The records.
@@ -77,7 +77,7 @@ class Links:
         return found
 
     def referrers(self, own: Sequence[int]) -> Mapping[str, list[list[int]]]:
-        """For each type and path, the records that refer to each given record.
+        """For each type and path, list the records that refer to each of the given records.
 
         Args:
             own: The records.

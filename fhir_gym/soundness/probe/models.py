@@ -18,7 +18,7 @@ _SETTINGS = {
     "max_bins": 64,
     "early_stopping": False,
 }
-"""Small trees. With a few hundred scenes, larger ones overfit and miss weak leaks."""
+"""Settings for small trees. With a few hundred scenes, larger trees overfit and miss weak leaks."""
 
 
 def require_sklearn() -> None:
@@ -33,7 +33,7 @@ def require_sklearn() -> None:
 def predict_probabilities(
     train: NDArray[np.float64], labels: NDArray[np.int8], test: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Predict the probability of label 1 for each test row; 0 for all if training is impossible.
+    """Predict the probability of label 1 for each test row. The result is all zeros if training is impossible.
 
     Args:
         train: Training rows.

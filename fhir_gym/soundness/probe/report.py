@@ -7,27 +7,27 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 MOST_COMMON = 0.6
-"""Highest allowed share of one answer."""
+"""Highest share of the variations that may have the same answer."""
 LEARNERS = 3
-"""Number of learners that search for the target; the bound accounts for each."""
+"""Number of learners that search for the target; the bound is corrected for this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankerReport:
-    """How often learners find the target.
+    """How often learners that never see the prompt find the target record.
 
     Attributes:
-        kind: Type of the target.
-        tried: Number of scenes.
-        top: Share of scenes in which the first choice among the qualifying records is the target.
+        kind: Resource type of the target.
+        tried: Number of test scenes.
+        top: Share of scenes in which the target is the learner's first choice among the qualifying records.
         top_within: Like `top`, for a learner trained on qualifying records only.
         top_rule: Like `top`, for the single feature that was best in training.
-        top_of_all: Share of scenes in which the first choice among all candidates is the target.
+        top_of_all: Share of scenes in which the target is the learner's first choice among all candidates.
         fair: Mean success rate of a random guess among the qualifying records.
         qualifying: Mean number of qualifying records.
-        bound: Highest share that a learner can reach by chance.
+        bound: Highest share that chance can explain.
         ceiling: Absolute limit for `top`.
-        telling: The best single features with their success rates.
+        telling: The single features that predict the target best, with their success rates.
     """
 
     kind: str
@@ -49,25 +49,27 @@ class RankerReport:
 
     @property
     def leaks(self) -> bool:
-        """Whether a learner beats a fair guess."""
+        """Whether a learner finds the target more often than fair guesses can."""
         return self.best > self.bound or self.top > self.ceiling
 
 
 @dataclass(frozen=True, slots=True)
 class BlindReport:
-    """How often a learner predicts the answer from counts, over all tasks that share their prompts.
+    """How often a learner predicts the answer from counts.
+
+    Tasks that share their prompts have one report together.
 
     Attributes:
-        tasks: Keys of these tasks.
-        question: What the learner predicts: ``the answer``, or ``the usual answer or another``. The report is
-            about the one with the worse result.
+        tasks: Keys of the tasks.
+        question: What the learner predicts: ``the answer``, or whether the answer is the usual one (``the usual
+            answer or another``). Both are tried; the report shows the worse result.
         tried: Number of test scenes.
         right: Share of right predictions.
-        majority: The most frequent answer.
+        majority: The most frequent answer in the test scenes.
         share: Share of the test scenes with the most frequent answer.
-        share_of_all: Like `share`, over all scenes, including those for training.
+        share_of_all: Share of all scenes, including training scenes, with their most frequent answer.
         classes: Number of distinct answers.
-        bound: Highest share of right predictions that can be reached by chance.
+        bound: Highest share of right predictions that chance can explain.
     """
 
     tasks: tuple[str, ...]
@@ -82,12 +84,12 @@ class BlindReport:
 
     @property
     def leaks(self) -> bool:
-        """Whether counts predict better than the most frequent answer."""
+        """Whether the counts predict the answer better than a constant guess of the most frequent answer."""
         return self.right > self.bound
 
     @property
     def lopsided(self) -> bool:
-        """Whether one answer is right too often."""
+        """Whether the same answer is right in too many scenes."""
         return self.classes > 1 and self.share_of_all > MOST_COMMON
 
 
@@ -98,11 +100,11 @@ class TaskProbe:
     Attributes:
         env: Env id.
         task: Key of the task.
-        declared: Whether the variations declare their target and the qualifying records. Otherwise all records of the
-            type that the reference solution answers or changes are candidates.
-        ranker: Results on the target; None without a single target.
-        blind: Results on the answer.
-        mismatches: Declared targets that the reference solution does not use.
+        declared: Whether the task's variations declare their target and the qualifying records. Otherwise the target
+            is the record that the reference solution uses, and all seeded records of its type qualify.
+        ranker: Results of predicting the target; None if too few variations have a single target.
+        blind: Results of predicting the answer.
+        mismatches: Variations whose declared target disagrees with the reference solution, with the reason.
     """
 
     env: str
@@ -114,7 +116,7 @@ class TaskProbe:
 
     @property
     def problems(self) -> list[str]:
-        """The problems found."""
+        """The problems of the task."""
         found = []
         if self.ranker is not None and self.ranker.leaks:
             found.append("the target is found without the prompt")

@@ -27,21 +27,24 @@ from fhir_gym.tasks.core.task import Task
 _MOST_ABOVE_FAIR = 1.3
 _MOST_ABOVE_MAJORITY = 1.1
 _LEAST_USUAL = 0.1
-"""Minimum share of an answer to count as usual. When the usual answer is right is probed as a separate question."""
+"""Minimum share of the most frequent answer to count as the usual answer.
+
+If there is a usual answer, a second learner predicts whether the answer is the usual one.
+"""
 _FEWEST = 20
-"""Minimum number of scenes with a target in each split; with fewer, no learner is trained to find the target."""
+"""Minimum number of scenes with a target in each split. If there are fewer, no learner searches for the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Numbers of training and test variations, and strictness.
+    """How many variations the probe uses, and how strict it is.
 
     Attributes:
-        train: Number of training variations, from 0.
-        test: Number of test variations, from the start of the test split.
-        strict: Whether absolute limits apply too: 1.3 times the success rate of a fair guess for the learner trained
-            on all candidates, and 1.1 times the share of the most frequent answer for predicted answers. These limits
-            need many test variations.
+        train: Number of training variations; they are numbered from 0.
+        test: Number of test variations; they are numbered from the start of the test split.
+        strict: Whether absolute limits apply too. The learner that is trained on all candidates may find the target
+            at most 1.3 times as often as a fair guess. Predicted answers may be right at most 1.1 times as often as
+            the most frequent answer. These limits need many test variations.
     """
 
     train: int = 200
@@ -69,10 +72,10 @@ def probe(
 
     Args:
         world: The world.
-        chosen: The tasks. Other tasks with the same prompts are probed too, because their answers are judged together.
-        effort: Numbers of variations.
-        workers: Worker processes; 0 for this process.
-        progress: Callback for progress.
+        chosen: The tasks. Tasks with the same prompts are probed too, because one learner predicts all their answers.
+        effort: Numbers of variations, and strictness.
+        workers: Number of worker processes; 0 to run in this process.
+        progress: Progress callback.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -90,7 +93,7 @@ def probe(
 
 
 def _pools(chosen: Iterable[Task[Any]]) -> list[list[Task[Any]]]:
-    """Group each task with the tasks of its pack that have the same prompts."""
+    """Group the tasks of a pack that have the same prompts."""
     pools: dict[tuple[str, tuple[str, ...]], list[Task[Any]]] = {}
     for task in chosen:
         if (task.pack, task.prompts) not in pools:
@@ -100,12 +103,12 @@ def _pools(chosen: Iterable[Task[Any]]) -> list[list[Task[Any]]]:
 
 
 def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK) -> list[TaskProbe]:
-    """Probe tasks that share their prompts: targets for each task, answers for all together.
+    """Probe tasks that share their prompts. Targets are predicted for each task, answers for all tasks together.
 
     Args:
         world: The world.
         tasks: The tasks.
-        effort: Numbers of variations.
+        effort: Numbers of variations, and strictness.
     """
     scenes = {task.key: list(scenes_of(task, world, effort.numbers)) for task in tasks}
     blind = _blind(scenes, effort)
@@ -123,7 +126,7 @@ def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK)
 
 
 def _ranker(scenes: Sequence[Scene], world: World, effort: Effort) -> RankerReport | None:
-    """The worst report over the types that the prompts ask about; None if there are too few scenes."""
+    """Search for targets of each resource type and return the worst report; None if there are too few scenes."""
     found = []
     for kind in dict.fromkeys(one.target.partition("/")[0] for one in scenes if one.target):
         aimed = [one for one in scenes if one.target.startswith(f"{kind}/")]
@@ -157,7 +160,7 @@ def _share(found: Sequence[bool]) -> float:
 
 
 def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport:
-    """The worse of two reports: on the answer, and on whether the answer is the usual one ("there is none")."""
+    """Predict the answer, and whether it is the usual one (such as "there is none"); return the worse report."""
     everyone = [one for some in scenes.values() for one in some]
     everyone.sort(key=lambda one: one.number >= TEST_START)
     learnt = sum(one.number < TEST_START for one in everyone)
@@ -172,7 +175,7 @@ def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport
     for question, answers in questions.items():
         guessed = predict_answers(rows[:learnt], answers[:learnt], rows[learnt:])
         shares = {answer: number / len(answers) for answer, number in Counter(answers).items()}
-        shares.pop(f"not {usual}", None)  # not an answer
+        shares.pop(f"not {usual}", None)  # the label "not …" is not an answer
         found.append(_compared(tuple(scenes), question, answers, guessed, max(shares.values()), effort))
     return max(found, key=lambda one: (one.leaks, one.lopsided, one.right - one.bound))
 

@@ -1,4 +1,4 @@
-"""The probe's view of a variation: the server's content, and the target and right answer as labels."""
+"""Scenes: variations as the learners see them, with the target and the right answer as labels."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fhir_gym.tasks.grading.answers import CountedIdsAnswer, IdAnswer, IdSetAnsw
 from fhir_gym.types import Json, Resource
 
 SOME = "some"
-"""Class of all answers that name records."""
+"""Class of all answers that contain record ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One variation.
+    """The server's content in one variation, with labels for training.
 
     Attributes:
         number: Number of the variation.
         records: The scene's records as stored, in order of creation.
-        target: Reference of the record that the prompt asks about; empty if there is none.
-        qualifying: References of the qualifying records, the target included.
+        target: Reference to the record that the prompt asks about; empty if there is no single record.
+        qualifying: References to the records that were equally likely to be the target, including the target.
         answer: Class of the right answer: ``some``, ``none`` or a number; for an action, the written content.
-        said: Class of the ``FINISH`` answer; for a query, the same as `answer`.
+        said: Class of the ``FINISH`` answer. For a query task, it equals `answer`.
         declared: Whether the variation declares its target and the qualifying records.
         mismatch: Why the declared target disagrees with the reference solution; empty if it agrees.
     """
@@ -49,7 +49,7 @@ def reference_of(resource: Resource) -> str:
 
 
 def scenes_of(task: Task[Any], world: World, numbers: Iterable[int]) -> Iterator[Scene]:
-    """Yield the scenes of a task's variations.
+    """Yield one scene for each variation.
 
     Args:
         task: The task.
@@ -80,11 +80,11 @@ def _scene(task: Task[Any], variation: Variation, run: PolicyRun) -> Scene:
 
 
 def _solved(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
-    """The first seeded record that the solution answers, changes, requires or references; empty if there is none."""
+    """Return the seeded record that the solution answers, changes, requires or refers to; empty if there is none."""
     here = {str(one["id"]): reference_of(one) for one in variation.setup}
     answered = [here[item] for item in map(str, run.end.answer or []) if item in here]
     if isinstance(task.answer, IdSetAnswer | CountedIdsAnswer):
-        return ""  # several records are right
+        return ""  # the answer may contain several records
     changed = [f"{one.resource_type}/{one.id}" for one in run.end.changes if one.id in here]
     required_records = [one for one in task.required_records(variation.params) if one in here.values()]
     written = [one.after for one in run.end.changes if one.kind == "created"]
@@ -118,7 +118,7 @@ def _written(run: PolicyRun) -> str:
 
 
 def _said(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
-    """The class of the right answer, without ids."""
+    """The class of the right answer; the class contains no ids."""
     answer = run.end.answer or []
     if isinstance(task.answer, IdAnswer | IdSetAnswer):
         return SOME if answer else "none"

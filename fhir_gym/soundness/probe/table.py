@@ -1,4 +1,4 @@
-"""The candidates of many scenes as one feature matrix."""
+"""The candidates of all scenes as one feature matrix."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Group:
     """The candidates of one scene.
 
     Attributes:
-        rows: Rows of the candidates in the table.
-        target: Position of the target among them, from 0.
-        qualifying: Positions of the qualifying candidates.
+        rows: Row numbers of the candidates in the table.
+        target: Position of the target in `rows`.
+        qualifying: Positions of the qualifying candidates in `rows`.
     """
 
     rows: slice
@@ -35,11 +35,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Candidates with their features.
+    """The candidates of several scenes and their features.
 
     Attributes:
         names: Names of the features.
-        values: One row per candidate and one column per feature; NaN for a missing value.
+        values: Matrix with one row per candidate and one column per feature; NaN marks a missing value.
         groups: The scenes.
     """
 
@@ -48,34 +48,34 @@ class Table:
     groups: tuple[Group, ...]
 
     def labels(self) -> NDArray[np.int8]:
-        """1 for targets, 0 for other candidates."""
+        """One label per row: 1 for targets, 0 for other candidates."""
         labels = np.zeros(len(self.values), np.int8)
         for group in self.groups:
             labels[group.rows.start + group.target] = 1
         return labels
 
     def part(self, groups: Sequence[Group]) -> Table:
-        """The table restricted to some scenes; the rows keep their numbers."""
+        """The table restricted to some scenes; the row numbers stay the same."""
         return Table(self.names, self.values, tuple(groups))
 
     def rows(self) -> NDArray[np.intp]:
-        """The rows of all candidates."""
+        """The row numbers of all candidates."""
         return np.concatenate([np.arange(group.rows.start, group.rows.stop) for group in self.groups])
 
     def qualifying_rows(self) -> NDArray[np.intp]:
-        """The rows of the qualifying candidates."""
+        """The row numbers of the qualifying candidates."""
         return np.concatenate([group.rows.start + group.qualifying for group in self.groups])
 
 
 def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> Table:
-    """Build the table of all records of one type.
+    """Build the table with all records of one type as candidates.
 
     Constant and duplicate columns are dropped.
 
     Args:
-        scenes: Scenes with a target of that type.
-        kind: The type.
-        background: The data that the records are compared with.
+        scenes: Scenes with a target of this type.
+        kind: The resource type.
+        background: Data for comparison that all scenes share.
     """
     parts: list[Columns] = []
     groups: list[Group] = []
@@ -107,7 +107,7 @@ def _is_category(name: str) -> bool:
 
 
 def _path(name: str) -> str:
-    """The path in the name of a category column: ``Slot status`` for ``… > Slot status category``."""
+    """Extract the path from the name of a category column: ``Slot status`` from ``… > Slot status category``."""
     return name.removesuffix(" category").rpartition(" > ")[2]
 
 

@@ -1,4 +1,4 @@
-"""A learner that predicts the target record without the prompt."""
+"""Learners that never see the prompt and predict the target record."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fhir_gym.soundness.probe.models import SEED, predict_probabilities
 from fhir_gym.soundness.probe.table import Group, Table
 
 _MOST_EXACT = 12
-"""Highest rank for which a single feature is tried as "the n-th"."""
+"""The rule "exactly this value" is tried for the whole numbers from 0 up to this number (exclusive)."""
 _WAYS = ("highest", "lowest", *(f"exactly {number}" for number in range(_MOST_EXACT)))
 
 Hits: TypeAlias = list[bool]
-"""For each scene, whether the target was predicted."""
+"""One value per scene: whether the target was predicted."""
 Scores: TypeAlias = NDArray[np.float64]
 
 
@@ -26,10 +26,10 @@ def scores(train: Table, test: Table, *, within: bool = False) -> Scores:
     Args:
         train: Training scenes with their targets.
         test: Test scenes with the same features.
-        within: Train only on the qualifying candidates.
+        within: Whether to train only on the qualifying candidates.
 
     Returns:
-        For each row of `test`, the predicted probability of being the target.
+        One score per row of `test`: the predicted probability that the row is the target.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -39,12 +39,12 @@ def scores(train: Table, test: Table, *, within: bool = False) -> Scores:
 
 
 def hits(test: Table, scored: Scores, *, among_all: bool = False) -> Hits:
-    """For each scene, whether the target has the highest score; ties are broken by a seeded random choice.
+    """Determine in which scenes the target has the highest score. A seeded random choice breaks ties.
 
     Args:
         test: The scenes.
         scored: One score per row.
-        among_all: Choose among all candidates, not only the qualifying ones.
+        among_all: Whether to choose among all candidates, not only among the qualifying ones.
     """
     lot = np.random.default_rng(SEED)
     found = []
@@ -56,7 +56,7 @@ def hits(test: Table, scored: Scores, *, among_all: bool = False) -> Hits:
 
 
 def with_random_targets(table: Table, seed: int = SEED) -> Table:
-    """Redraw the targets of the scenes uniformly among the qualifying candidates."""
+    """Replace each scene's target with a random qualifying candidate."""
     lot = np.random.default_rng(seed)
     return table.part([replace(group, target=int(lot.choice(group.qualifying))) for group in table.groups])
 
@@ -64,14 +64,14 @@ def with_random_targets(table: Table, seed: int = SEED) -> Table:
 def rule_scores(train: Table, test: Table) -> Scores:
     """Choose the single feature that predicts the training targets best, and score the test scenes with it.
 
-    This learner is weaker than `scores` but overfits less, so it finds small leaks with fewer scenes.
+    This learner is simpler than `scores` and overfits less, so it needs fewer scenes to find small leaks.
 
     Args:
         train: Training scenes with their targets.
         test: Test scenes with the same features.
 
     Returns:
-        For each row of `test`, 1 if the feature selects it, else 0.
+        One score per row of `test`: 1 if the feature selects the row, else 0.
     """
     scored = np.zeros(len(test.values))
     if train.names:
@@ -85,8 +85,8 @@ def rule_scores(train: Table, test: Table) -> Scores:
 def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:
     """The single features that predict the target most often, with their success rates.
 
-    Each feature is tried as "the highest", "the lowest" and "exactly this value" (such as the third newest). A tie
-    counts as a fraction.
+    The rules for each feature are "the highest", "the lowest" and "exactly this value" (such as rank 3). If a rule
+    selects several candidates, a hit counts as a fraction.
 
     Args:
         table: Scenes with their targets.
@@ -96,7 +96,7 @@ def single_features(table: Table, most: int = 3) -> list[tuple[str, float]]:
 
 
 def _best(table: Table, most: int) -> list[tuple[int, int, float]]:
-    """The best rules and features, with their success rates."""
+    """The best combinations of a rule and a feature, with their success rates."""
     shares = np.mean([_chances(table, group) for group in table.groups], axis=0)
     places = np.argsort(-shares, axis=None, kind="stable")[:most]
     pairs = [np.unravel_index(place, shares.shape) for place in places]
@@ -112,7 +112,7 @@ def _chances(table: Table, group: Group) -> Scores:
 
 
 def _picks(values: Scores) -> NDArray[np.bool_]:
-    """For each rule, candidate and feature, whether it selects the candidate."""
+    """For each rule and feature, which candidates it selects."""
     return np.array(
         [
             values == np.where(np.isnan(values), -np.inf, values).max(axis=0),
