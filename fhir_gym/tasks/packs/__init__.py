@@ -1,3 +1,3 @@
-"""The task packs that ship with fhir_gym."""
+"""Task packs that are part of fhir_gym."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Facts about FHIR-AgentEval's tasks that ours are measured against."""
+"""Facts about the tasks of FHIR-AgentEval, for comparing fhir_gym's tasks with them."""
 
 from __future__ import annotations
 
@@ -20,4 +20,7 @@ CALLS: Mapping[str, tuple[int, int]] = {
     "17a": (6, 6),
     "17b": (6, 7),
 }
-"""Requests an agent needs for each task when ids must be looked up, at least and at most, ``FINISH`` not counted."""
+"""Minimum and maximum number of requests that an agent needs for each task to look up ids and solve the task.
+
+``FINISH`` does not count as a request.
+"""

@@ -1,7 +1,7 @@
 """FHIRAgent/MedAgentBench-v0: ten tasks of an internist's day, modelled on MedAgentBench's task classes.
 
-Each variation draws its own wording, patients and values. The laboratory codes, drug codes, dose rules, time windows
-and answer forms are MedAgentBench's. The package `official` reads and grades the benchmark's own files.
+Each variation draws its own wording, patients and values. Laboratory codes, drug codes, dose rules, time windows and
+answer forms come from MedAgentBench. The package `official` reads the benchmark's own task files and grades them.
 """
 
 from fhir_gym.tasks import Pack

@@ -1,4 +1,4 @@
-"""Amounts, times and rates in orders, compared across units."""
+"""Compare the amounts, times and rates of orders across units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AMOUNTS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("unit", "units", "u", "iu", "[iu]", "[usp'u]", "international units"), ("units", 1.0)),
     **dict.fromkeys(("mmhg", "mm[hg]", "mm hg"), ("mmHg", 1.0)),
 }
-"""For each unit of amount, the base unit and the factor that converts to it."""
+"""Base unit of each unit of amount, and the factor that converts to the base unit."""
 _HOURS: Mapping[str, float] = {
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 1.0),
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 1 / 60),
@@ -33,7 +33,7 @@ _HOURS: Mapping[str, float] = {
 
 
 def child_object(holder: Json, name: str) -> Resource:
-    """Return an element if it is an object; else an empty object."""
+    """Return an element if it is an object; otherwise an empty object."""
     value = holder.get(name) if isinstance(holder, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -44,13 +44,13 @@ def only(items: Json) -> Resource:
 
 
 def is_number(actual: Json, expected: float, tolerance: float = _EXACT) -> bool:
-    """Whether a JSON value is a number within a tolerance of another."""
+    """Return whether a JSON value is a number that differs from the expected number by at most the tolerance."""
     number = isinstance(actual, int | float) and not isinstance(actual, bool)
     return bool(number and abs(actual - expected) <= tolerance)
 
 
 def is_amount(quantity: Json, value: float, unit: str, tolerance: float = _EXACT) -> bool:
-    """Whether a Quantity equals an amount, in any unit."""
+    """Return whether a Quantity equals an amount; the Quantity may have another unit."""
     wanted = AMOUNTS[unit.casefold()]
     return any(
         kind == wanted[0] and is_number(number * factor / wanted[1], value, tolerance)
@@ -59,15 +59,15 @@ def is_amount(quantity: Json, value: float, unit: str, tolerance: float = _EXACT
 
 
 def hours_of(quantity: Json) -> float | None:
-    """Return a Quantity of time in hours; None if its unit is not a unit of time."""
+    """Convert a Quantity of time to hours; return None if its unit is not a unit of time."""
     return next((number * factor for number, factor in _read(quantity, _HOURS)), None)
 
 
 def is_amount_over(said: Json, value: float, unit: str, hours: float) -> bool:
-    """Whether a rate or a duration gives an amount within some hours.
+    """Return whether a rate or a duration fits an amount that is given within some hours.
 
     Args:
-        said: A Quantity of time (the whole duration), a Quantity of amount per time, or a Ratio of amount to time.
+        said: The duration (a Quantity of time) or the rate (a Quantity of amount per time, or a Ratio).
         value: The amount.
         unit: Unit of the amount.
         hours: Number of hours.
@@ -96,7 +96,7 @@ _BY_TIME: Mapping[str, tuple[str, float]] = {
 
 
 def _read(quantity: Json, units: Mapping[str, T]) -> list[tuple[float, T]]:
-    """Return the value of a Quantity with the meaning of its unit; empty if unit and code differ or are unknown."""
+    """Return the value of a Quantity and the meaning of its unit; empty if unit and code contradict or are unknown."""
     if not isinstance(quantity, dict) or "comparator" in quantity:
         return []
     number = quantity.get("value")

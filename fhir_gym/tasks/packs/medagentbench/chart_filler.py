@@ -1,4 +1,4 @@
-"""Fills the charts of all patients in a scene with results, by the same random process."""
+"""Draw the results of all patients in a scene (the records that a task adds) by the same random process."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from fhir_gym.tasks.packs.medagentbench.labs import VOID_STATUSES, LabChart, Lab
 
 DAY_MINUTES = 24 * 60
 NEWEST_AGO = (8, 18)
-"""Minimum and maximum minutes since the newest result of the scene; the prompt never asks about this patient."""
+"""Bounds in minutes of the age of the scene's newest result; the prompt never asks about the patient of this result."""
 _FINAL = ("final", "final", "final", "final", "corrected", "amended")
 _OLDEST = 400 * DAY_MINUTES
 _WITHDRAWN, _BESIDE, _OLD = (1, 1, 1, 1, 2, 3), (1, 1, 1, 2), (1, 1, 1, 2, 2)
-"""Possible numbers of withdrawn results, of results of another test, and of older results."""
+"""Numbers of results to choose from: withdrawn results, results of another test, and older results."""
 _LONG, _PAGE = 1 / 25, 22
 _TIE_DELAY, _EDGE_DELAY = 50, 90
 _TRIES = 50
 
 _Row = tuple[int, int, float, str, str, str]
-"""A result: minutes since it was taken, minutes until it was issued, value, unit, status, code."""
+"""A result: minutes since it was taken, minutes from taking to issuing, value, unit, status, code."""
 
 
 class ChartPlan(NamedTuple):
-    """The planned content of a patient's chart; each time is a number of minutes before the present.
+    """The planned content of a patient's chart; each time is a number of minutes before the current time.
 
     Attributes:
-        counted: Time and value (in the requested unit) of the results that give the answer.
-        newest: Results that do not count (withdrawn, or of another test) are newer than this time.
-        stale: Further results are older than this time; None for no such results.
-        counterfactual: Time of the counterfactual result, if no result counts.
-        tie: Whether the first counted result may be followed by a second result of the same specimen.
+        counted: Time and value (in the requested unit) of the results that determine the answer.
+        newest: Withdrawn results and results of another test, which do not count, are newer than this time.
+        stale: Further results are older than this time; None if there are no further results.
+        counterfactual: If no result counts, the time of a result that would count but is not on the server.
+        tie: Whether the chart may contain a second result of the first counted specimen.
         lone: Whether the chart contains only the counted results.
     """
 
@@ -47,7 +47,7 @@ class ChartPlan(NamedTuple):
 
 
 def draw_recent(rng: random.Random) -> int:
-    """Draw how many minutes ago a result was taken: hours, days or weeks ago."""
+    """Draw how many minutes ago a result was taken: minutes to weeks ago."""
     return rng.randrange(20, rng.choice((300, 3_000, 60_000)))
 
 
@@ -62,7 +62,7 @@ class ChartFiller:
     Args:
         rng: Random generator.
         test: The test that the prompt asks about.
-        converted: Fraction of results in the other unit.
+        converted: Fraction of results whose value is in the test's other unit.
     """
 
     def __init__(self, rng: random.Random, test: LabTest, converted: float) -> None:
@@ -76,7 +76,7 @@ class ChartFiller:
         return level
 
     def scene(self, world: World, people: Iterable[Person], plans: Iterable[ChartPlan]) -> LabScene:
-        """Return the scene with the charts of all patients."""
+        """Draw the charts of all patients, and return the scene."""
         drawn = [(person, plan, self._rows(plan)) for person, plan in zip(people, plans, strict=True)]
         ids = IdAllocator(self.rng, world)
         charts = []
@@ -87,7 +87,7 @@ class ChartFiller:
         return LabScene(now=instant(world.now), charts=tuple(charts))
 
     def _rows(self, plan: ChartPlan) -> list[_Row]:
-        """Draw a patient's results; the counterfactual result, if any, comes last."""
+        """Draw a patient's results; if no result counts, the last one is the counterfactual result."""
         rng, test = self.rng, self._test
         if plan.lone:
             return [self._row(ago, level, "final") for ago, level in plan.counted]
@@ -111,7 +111,7 @@ class ChartFiller:
         return rows
 
     def _stale(self, stale: int, taken: set[int], levels: set[float]) -> list[_Row]:
-        """Draw older results, sometimes more than one page; the first is valid, some others are withdrawn."""
+        """Draw older results, sometimes more than one page; the first is valid, and some others are withdrawn."""
         rng = self.rng
         rows = []
         if rng.random() < 0.5:
@@ -133,7 +133,7 @@ class ChartFiller:
         return 10 + int(100 * self.rng.random())
 
     def _value(self, levels: set[float], low: float | None = None, high: float | None = None) -> float:
-        """Draw a value that is not among `levels`, if possible."""
+        """Draw a value, if possible one that is not among `levels`."""
         test, value = self._test, 0.0
         low, high = test.low if low is None else low, test.high if high is None else high
         for _ in range(_TRIES):
@@ -143,7 +143,7 @@ class ChartFiller:
         return value
 
     def _ago(self, taken: set[int], first: int, last: int) -> int:
-        """Draw how many minutes ago a result was taken; no two results of a patient share this time."""
+        """Draw how many minutes ago a result was taken, other than the times in `taken`."""
         while (ago := first + int((last - first) * self.rng.random())) in taken:
             pass
         taken.add(ago)

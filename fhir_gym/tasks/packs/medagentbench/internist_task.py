@@ -1,4 +1,4 @@
-"""Shared parts of the pack's tasks: patients with record numbers, and answers made of numbers, texts and flags."""
+"""Shared parts of the pack's tasks: patients with record numbers, and answers of numbers, texts and booleans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fhir_gym.types import Json, Resource
 ENV_ID = "FHIRAgent/MedAgentBench-v0"
 READ_ONLY = ("create", "update", "patch", "delete")
 NO_RESULT = -1
-"""The answer if no result counts."""
+"""The correct answer if no result counts."""
 
 _TRIES = 1_000
 _EXACT = 1e-6
@@ -36,7 +36,7 @@ class MrnAllocator:
 
     Args:
         rng: Random generator.
-        world: The world; its patients do not have the new numbers.
+        world: The world, whose record numbers are not allocated again.
     """
 
     def __init__(self, rng: random.Random, world: World) -> None:
@@ -57,11 +57,11 @@ class MrnAllocator:
 
 
 def draw_namesakes(rng: random.Random, world: World, size: int) -> list[Person]:
-    """Draw patients with names that are new to the world; each has one or two namesakes among them.
+    """Draw patients who each share their name with one or two others of the group.
 
     Args:
         rng: Random generator.
-        world: The world; its patients do not have the new names and record numbers.
+        world: The world; the names and record numbers of its patients are not used again.
         size: Number of patients; at least 2.
     """
     ids = MrnAllocator(rng, world)
@@ -77,7 +77,7 @@ def draw_namesakes(rng: random.Random, world: World, size: int) -> list[Person]:
 
 
 def patient_with_mrn(person: Person) -> Resource:
-    """Return the Patient with its medical record number."""
+    """Build the Patient of a person whose id is the medical record number."""
     kind = {"system": "http://terminology.hl7.org/CodeSystem/v2-0203", "code": "MR", "display": "Medical Record Number"}
     resource = patient_resource(person)
     head = {"resourceType": resource.pop("resourceType"), "id": resource.pop("id")}
@@ -85,7 +85,7 @@ def patient_with_mrn(person: Person) -> Resource:
 
 
 def number_check(name: str, actual: Json, expected: float | None, tolerance: float = 0.0) -> Check:
-    """Return the check that an item of the answer is the expected number, or -1 if no number is expected."""
+    """Check that an item of the answer is the expected number, or -1 if `expected` is None."""
     wanted = NO_RESULT if expected is None else expected
     said = answer_number(actual)
     close = said is not None and abs(said - wanted) <= max(tolerance, _EXACT)
@@ -93,7 +93,7 @@ def number_check(name: str, actual: Json, expected: float | None, tolerance: flo
 
 
 def ids_only(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-    """Yield near misses: the solution, with one of its searches returning ids only."""
+    """Yield wrong solutions: the reference solution in which one search returns only ids."""
     for n, action in enumerate(gold):
         if action.kind == "GET":
             url = f"{action.url}{'&' if '?' in action.url else '?'}_elements=id"
@@ -101,7 +101,7 @@ def ids_only(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
 
 
 def same_minute(actual: Json, moment: str) -> bool:
-    """Whether a dateTime lies within a minute of an instant, in any time zone."""
+    """Return whether a dateTime, in any time zone, differs from an instant by less than a minute."""
     if not isinstance(actual, str) or "T" not in actual:
         return False
     try:
@@ -128,10 +128,10 @@ _KINDS: Mapping[str, Callable[[Json], bool]] = {"number": _is_number, "text": _i
 
 @dataclass(frozen=True, slots=True)
 class ItemsAnswer:
-    """An answer made of numbers, texts and flags (true or false).
+    """An answer of numbers, texts and flags (true or false).
 
     Attributes:
-        description: The form in words.
+        description: The form of the answer in words.
         shapes: Accepted forms, each a sequence of ``number``, ``text`` and ``flag``.
     """
 
@@ -139,7 +139,7 @@ class ItemsAnswer:
     shapes: tuple[tuple[str, ...], ...]
 
     def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
-        """Return what is wrong with the form of an answer; None if the form is right."""
+        """Describe what is wrong with the form of an answer; return None if the form is right."""
         if answer is None:
             return "the episode ended without FINISH"
         for shape in self.shapes:

@@ -1,4 +1,4 @@
-"""Base classes of the tasks on laboratory results."""
+"""Base classes of the tasks about laboratory results."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from fhir_gym.tasks.packs.medagentbench.single_dose import explicit_single_doses
 from fhir_gym.types import Json, Resource
 
 NOTHING, SOMETHING = "nothing", "something"
-"""Strata: no result of the patient counts, or some do. The first is also the name of a branch."""
+"""Strata of patients: no result counts, or at least one result counts. The first is also a branch (see `LabTask`)."""
 _NEWCOMER = "newcomer"
 
 
 class LabFinding(NamedTuple):
-    """The value that follows from a patient's results.
+    """The correct value according to a patient's results.
 
     Attributes:
         level: The value in the requested unit; None if no result counts.
-        tolerance: Accepted difference of an answer.
-        taken: When the deciding result was taken; None if no result counts.
-        deciding: Ids of the results that give the value.
+        tolerance: Maximum difference between an accepted answer and the value.
+        taken: When the result that determines the value was taken; None if no result counts.
+        deciding: Ids of the results that determine the value.
     """
 
     level: float | None = None
@@ -61,7 +61,7 @@ class LabFinding(NamedTuple):
     deciding: tuple[str, ...] = ()
 
     def differs(self, other: LabFinding) -> bool:
-        """Whether the findings differ so much that no answer is right for both."""
+        """Return whether the findings differ so much that no answer is right for both."""
         if self.level is None or other.level is None:
             return self.level is not other.level
         return abs(self.level - other.level) > self.tolerance + other.tolerance + 1e-6
@@ -73,7 +73,7 @@ class LabCandidate:
 
     Attributes:
         chart: The patient's chart.
-        found: The value that the chart gives.
+        found: The correct value according to the chart.
         target: Reference to the record that the prompt asks about.
     """
 
@@ -83,16 +83,17 @@ class LabCandidate:
 
 
 class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
-    """A task with an answer or order that depends on the results in a chart.
+    """A task with an answer or order that depends on a patient's laboratory results.
 
-    Such a value can be guessed, so success always requires evidence.
+    Because an agent could guess a value, success requires evidence that the agent read the results.
 
     Attributes:
-        test: The measurement.
-        window: Maximum time since a result that counts was taken; None for no limit.
-        converted: Fraction of results in the other unit.
-        branches: The outcomes of the charts of the patients that the prompt could ask about, one for each patient.
-        newcomer: Whether one more patient has the newest result of all. A search without the patient finds it first.
+        test: The laboratory test.
+        window: Only results taken within this time before the current time count; None if all results count.
+        converted: Fraction of results whose value is in the test's other unit.
+        branches: One outcome for each patient that the prompt could ask about, such as ``nothing`` (no result counts).
+        newcomer: Whether the scene has one more patient, with the newest result of all: a search that omits the
+            patient finds this result first.
     """
 
     answer: ClassVar[ItemsAnswer] = ItemsAnswer("[number]", (("number",),))
@@ -106,7 +107,7 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
 
     @abstractmethod
     def plan(self, filler: ChartFiller, branch: str, world: World) -> ChartPlan:
-        """Plan a chart with results that lead to an outcome, one of `branches`."""
+        """Plan a chart whose results lead to an outcome, which is one of `branches`."""
 
     @override
     def may_match(self, p: LabParams, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
@@ -170,19 +171,19 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
         return self.found(counted) if counted else LabFinding()
 
     def found(self, counted: Sequence[Result]) -> LabFinding:
-        """Return the finding from at least one result that counts; the latest result gives the value."""
+        """Return the finding of one or more results that count: the value of the latest result."""
         last = max(counted, key=lambda one: (one.taken, one.issued))
         level, tolerance = self.level_of(last)
         return LabFinding(level, tolerance, last.taken, (last.id,))
 
     def level_of(self, result: Result) -> tuple[float, float]:
-        """Return a result's value in the requested unit, and the accepted difference of an answer."""
+        """Return a result's value in the requested unit, and the tolerance for an answer."""
         if result.unit == self.test.unit:
             return result.value, 0.0
         return result.value * self.test.factor, self.test.tolerance
 
     def asked_about(self, chart: LabChart, found: LabFinding) -> str:
-        """Return the reference to the deciding result; empty if no result counts."""
+        """Return the reference to the result that determines the value; empty if no result counts."""
         return f"Observation/{found.deciding[0]}" if found.deciding else ""
 
     @override
@@ -249,7 +250,7 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
 
 
 class LatestResultTask(LabTask):
-    """A question about the latest result."""
+    """A task that asks for the latest result."""
 
     kind = "query"
     required_tools = (("search",),)
@@ -265,12 +266,12 @@ class LatestResultTask(LabTask):
 
 
 def draw_level(filler: ChartFiller, ranges: Sequence[tuple[float, float]]) -> float:
-    """Draw a level from one of several ranges; the first range is the widest and is chosen more often."""
+    """Draw a level from one of several ranges; the first range is twice as likely as each other range."""
     return filler.level(*filler.rng.choice((ranges[0], *ranges)))
 
 
 def _alike(people: Sequence[Person], branches: Sequence[str]) -> bool:
-    """Whether there are two patients of the same name without a result that counts."""
+    """Return whether two patients of the same name both have no result that counts."""
     names = [person.name for person, branch in zip(people, branches, strict=True) if branch == NOTHING]
     return len({*names}) < len(names)
 
@@ -281,7 +282,7 @@ def _just_in(filler: ChartFiller) -> ChartPlan:
 
 
 def level_check(p: LabParams, end: EndState) -> Check:
-    """Return the check that the answer starts with the level, or with -1 if no result counts."""
+    """Check that the answer starts with the level, or with -1 if no result counts."""
     if p.silent and end.answer == []:
         return Check(name="answer", passed=True, expected=p.level, actual=[])
     return number_check("answer", end.answer[0] if end.answer else None, p.level, p.tolerance)

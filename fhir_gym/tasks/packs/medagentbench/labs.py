@@ -1,4 +1,4 @@
-"""Laboratory results: the charts that tasks put on the server, and how the reference solution reads them."""
+"""Laboratory results: build the charts that tasks put on the server, and read results from server responses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fhir_gym.types import Json, Resource
 
 DAY = timedelta(hours=24)
 VOID_STATUSES = ("cancelled", "entered-in-error")
-"""Statuses of results that do not count."""
+"""A result with one of these statuses does not count."""
 _UCUM = "http://unitsofmeasure.org"
 
 RULES = (
     "The time of a result is when the specimen was taken (effectiveDateTime). Results with status cancelled or "
     "entered-in-error do not count. Of two results taken at the same time, the one issued later counts."
 )
-"""Part of the prompts: which results count."""
+"""The sentences of prompts that say which results count."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class LabTest:
 
     Attributes:
         code: The hospital's code of the test.
-        unit: Unit of answers.
-        low: Lowest value of the seeded results.
-        high: Highest value of the seeded results.
-        digits: Digits after the decimal point.
+        unit: Requested unit of answers.
+        low: Lowest value of the results that a task adds.
+        high: Highest value of the results that a task adds.
+        digits: Number of decimal places.
         neighbour: Code of another test in the same charts.
         other_unit: Unit of some results; empty if all results have `unit`.
-        factor: Factor from `other_unit` to `unit`.
-        other_digits: Digits after the decimal point in `other_unit`.
+        factor: Factor that converts from `other_unit` to `unit`.
+        other_digits: Number of decimal places in `other_unit`.
     """
 
     code: str
@@ -53,12 +53,12 @@ class LabTest:
 
     @property
     def tolerance(self) -> float:
-        """Maximum rounding error of a converted value."""
+        """Maximum rounding error of a value converted from `other_unit`."""
         return 0.5 * math.pow(10, -self.digits) + 1e-9
 
     @property
     def conversion(self) -> str:
-        """Part of the prompts: how to convert the other unit."""
+        """The sentence of prompts that says how to convert from `other_unit`."""
         place = "a whole number" if self.digits == 0 else "one decimal"
         rule = f"Convert results in {self.other_unit}: 1 {self.other_unit} is {self.factor:g} {self.unit}."
         return f"{rule} Round to {place}, or do not round."
@@ -117,8 +117,8 @@ class LabChart(Params):
 
     Attributes:
         person: The patient; the id is the record number.
-        results: The patient's results, of all tests.
-        counterfactual: If no result counts, a result that would count but is not on file; else None.
+        results: The patient's results of all tests.
+        counterfactual: A result that would count but is not on the server; None if a result on the server counts.
     """
 
     person: Person
@@ -127,10 +127,10 @@ class LabChart(Params):
 
 
 class LabScene(Params):
-    """Charts of several patients, any of whom the prompt could ask about.
+    """The charts that a task puts on the server; the prompt asks about one of their patients.
 
     Attributes:
-        now: The present, an instant.
+        now: Current time, an instant.
     """
 
     now: str = ""
@@ -138,19 +138,19 @@ class LabScene(Params):
 
 
 class LabParams(SceneParams):
-    """Parameters of a task on laboratory results.
+    """Parameters of a task about laboratory results.
 
     Attributes:
         scene: The charts; empty if the patient is already in the world.
-        now: The present, an instant.
+        now: Current time, an instant.
         mrn: Record number of the patient.
-        deciding: Ids of the results that give the answer.
+        deciding: Ids of the results that determine the answer.
         level: The value in the requested unit; None if no result counts.
-        tolerance: Accepted difference of an answer to a converted value.
-        taken: When the deciding result was taken; None if no result counts.
-        counterfactual: If no result counts, a result that would count but is not on file; else None.
-        silent: Whether the agent may answer without the value.
-        priority: Requested priority of a laboratory order; None if the prompt names none.
+        tolerance: Maximum difference between an accepted answer and `level`.
+        taken: When the result that determines the answer was taken; None if no result counts.
+        counterfactual: A result that would count but is not on the server; None if a result on the server counts.
+        silent: Whether the empty answer is accepted too.
+        priority: Requested priority of a laboratory order; None if the prompt states no priority.
     """
 
     scene: LabScene = LabScene()
@@ -177,8 +177,8 @@ class ParsedResult:
 
     Attributes:
         taken: When the specimen was taken.
-        issued: When the result was issued; equal to `taken` if the server does not say.
-        text: `taken` as the server stores it.
+        issued: When the result was issued; `taken` if the response lacks this time.
+        text: `taken` as the server returned it.
         value: The value in the requested unit.
     """
 
@@ -189,18 +189,18 @@ class ParsedResult:
 
 
 def results_search(mrn: str, test: LabTest, since: str = "") -> Action:
-    """Return the search for a patient's results, newest first; with `since`, only results from this moment on."""
+    """Build the search for a patient's results, newest first; `since` restricts it to results from this instant on."""
     window = {"date": f"ge{since}"} if since else {}
     return Get("/Observation", {"patient": mrn, "code": test.code, **window, "_sort": "-date", "_count": 200})
 
 
 def day_before(now: str) -> str:
-    """Return the moment 24 hours before an instant."""
+    """Return the instant 24 hours earlier."""
     return instant(parse_instant(now) - DAY)
 
 
 def counted_results(bundle: Json, test: LabTest) -> list[ParsedResult]:
-    """Return the results that count, the latest first."""
+    """Return the results in a searchset Bundle that count, the latest first."""
     return sorted(_read(bundle, test), key=lambda one: (one.taken, one.issued), reverse=True)
 
 

@@ -1,4 +1,4 @@
-"""Base of the tasks that create one record for a patient named by name and date of birth."""
+"""Base class of the tasks that create one record for a patient whom the prompt identifies by name and birth date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fhir_gym.types import Json
 
 _FEWEST = 5
 _EARLIER = (0, 0, 1, 1, 2)
-"""Possible numbers of earlier records of a patient."""
+"""Numbers of earlier records of a patient to choose from."""
 
 
 class _PeopleScene(Protocol):
@@ -30,7 +30,7 @@ class NamedPatientParams(SceneParams):
     """Parameters of a task about a patient named in the prompt.
 
     Attributes:
-        now: The present, an instant.
+        now: Current time, an instant.
         mrn: Record number of the patient.
         person: The patient; None if the prompt gives the record number.
     """
@@ -65,7 +65,7 @@ class NamedPatientTask(SceneTask[P, S, PersonCandidate], Generic[P, S]):
         return {"": person_candidates(scene.people)}
 
     def find(self, p: P) -> Generator[Action, Json, str]:
-        """Find the patient's record number, unless the prompt gives it."""
+        """Return the patient's record number; search for the patient if the prompt does not state the number."""
         return (yield from find_patient(p.person)) if p.person else p.mrn
 
     @override
@@ -78,6 +78,6 @@ class NamedPatientTask(SceneTask[P, S, PersonCandidate], Generic[P, S]):
 
 
 def draw_people(rng: random.Random, world: World) -> tuple[tuple[Person, ...], list[str]]:
-    """Draw people who are easily confused, and the patient's record number for each earlier record."""
+    """Draw people who are easily confused, and for each earlier record to draw, the record number of its patient."""
     people = draw_lookalikes(rng, world, MrnAllocator(rng, world).new, rng.randrange(8, 12), fewest=_FEWEST)
     return people, [one.id for one in people for _ in range(rng.choice(_EARLIER))]

@@ -1,4 +1,4 @@
-"""Builds orders and blood pressures, and checks them; the checks accept any R4 form of the same content."""
+"""Build and check orders and blood pressures; the checks accept every valid R4 form of the same content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVICE_ELEMENTS = (
     *("status", "intent", "priority", "code", "subject", "authoredOn"),
     *("occurrenceTiming", "asNeededBoolean"),
 )
-"""Elements of orders that the prompts ask for or that the checks read: dose, route, timing."""
+"""Elements of orders that the prompts ask for or that the checks read, such as dose, route and timing."""
 _CATEGORIES = (
     "http://terminology.hl7.org/CodeSystem/observation-category",
     "http://hl7.org/fhir/observation-category",  # used by the benchmark; from an older version of FHIR
@@ -45,7 +45,7 @@ _SYSTOLIC, _DIASTOLIC, _PANEL = "8480-6", "8462-4", "85354-9"
 def medication_order(
     mrn: str, now: str, code: str, route: str, dose: Resource, rate: Resource | None, system: str = NDC
 ) -> Resource:
-    """Return a MedicationRequest with the requested elements only."""
+    """Build a MedicationRequest that has only the requested elements."""
     amount = {"doseQuantity": dose} | ({"rateQuantity": rate} if rate else {})
     return {
         "resourceType": "MedicationRequest",
@@ -59,7 +59,7 @@ def medication_order(
 
 
 def service_order(mrn: str, now: str, system: str, code: str, **more: Json) -> Resource:
-    """Return a ServiceRequest with the requested elements only."""
+    """Build a ServiceRequest that has only the requested elements."""
     return {
         "resourceType": "ServiceRequest",
         "status": "active",
@@ -75,16 +75,16 @@ def service_order(mrn: str, now: str, system: str, code: str, **more: Json) -> R
 def medication_checks(
     end: EndState, order: Resource, mrn: str, now: str, code: str, ordered: OrderedDose, system: str = NDC
 ) -> Iterator[Check]:
-    """Yield the checks that are the same for all drug orders.
+    """Yield the checks that all drug orders share.
 
     Args:
-        end: How the episode ended.
+        end: End state of the episode.
         order: The order; empty if there is none.
         mrn: Record number of the patient.
-        now: The present.
+        now: Current time.
         code: Code of the drug.
         ordered: The requested dose, route and duration.
-        system: System of the code.
+        system: Code system.
     """
     yield from _order_checks("medication", end, order, mrn, now)
     drug, dosage = order.get("medicationCodeableConcept"), only(order.get("dosageInstruction"))
@@ -113,16 +113,16 @@ def medication_checks(
 def service_checks(
     end: EndState, order: Resource, mrn: str, now: str, system: str, code: str, priority: str | None
 ) -> Iterator[Check]:
-    """Yield the checks that are the same for all laboratory orders and referrals.
+    """Yield the checks that all laboratory orders and referrals share.
 
     Args:
-        end: How the episode ended.
+        end: End state of the episode.
         order: The order; empty if there is none.
         mrn: Record number of the patient.
-        now: The present.
-        system: System of the code.
+        now: Current time.
+        system: Code system.
         code: Code of the test or referral.
-        priority: The requested priority; None if the prompt names none.
+        priority: The requested priority; None if the prompt states no priority.
     """
     yield from _order_checks("service", end, order, mrn, now)
     yield equal("service code", codes_of(order.get("code"), system), [code])
@@ -140,7 +140,7 @@ def _order_checks(kind: str, end: EndState, order: Resource, mrn: str, now: str)
 
 
 def _is_one_dose(quantity: Json, ordered: OrderedDose) -> bool:
-    """Whether a quantity to dispense is missing or equals the dose."""
+    """Return whether a quantity to dispense is missing or equals the dose."""
     if quantity is None or is_amount(quantity, ordered.value, ordered.unit, ordered.tolerance):
         return True
     unit = str(quantity.get("unit", quantity.get("code"))).casefold() if isinstance(quantity, dict) else ""
@@ -148,7 +148,7 @@ def _is_one_dose(quantity: Json, ordered: OrderedDose) -> bool:
 
 
 def _duration_check(dosage: Resource, ordered: OrderedDose, hours: float) -> Check:
-    """Return the check of an infusion's duration: every time, rate and timing in the order must agree with it."""
+    """Check that every time, rate and timing in an order agrees with the duration of the infusion."""
     given, repeat = only(dosage.get("doseAndRate")), child_object(child_object(dosage, "timing"), "repeat")
     said = {name: given[name] for name in ("rateQuantity", "rateRatio") if name in given}
     right = [is_amount_over(one, ordered.value, ordered.unit, hours) for one in said.values()]
@@ -160,7 +160,7 @@ def _duration_check(dosage: Resource, ordered: OrderedDose, hours: float) -> Che
 
 
 def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
-    """Return the check of an order's only note; `within` accepts other words around the text."""
+    """Check that an order has one note with a text; `within` also accepts other words around the text."""
     notes = order.get("note") or []
     written = [one.get("text") for one in (notes if isinstance(notes, list) else [notes]) if isinstance(one, dict)]
     said = [plain(one) for one in written if isinstance(one, str)]
@@ -172,7 +172,7 @@ def note_check(order: Resource, text: str, *, within: bool = False) -> Check:
 def blood_pressure_checks(
     end: EndState, found: Resource, mrn: str, now: str, systolic: int, diastolic: int
 ) -> Iterator[Check]:
-    """Yield the checks of a blood pressure, as text or as two components."""
+    """Yield the checks of a blood pressure, which may be stored as text or as two components."""
     yield equal("subject", end.refers(found.get("subject")), f"Patient/{mrn}")
     yield equal("status", found.get("status"), "final")
     kinds = [[one.get("system"), one.get("code")] for one in codings(found.get("category"))]
@@ -195,7 +195,7 @@ def blood_pressure_checks(
 
 
 def _pressures(found: Resource) -> Iterator[list[Json]]:
-    """Yield every pair of pressures in an Observation, as text or components."""
+    """Yield every pair of pressures that an Observation states as text or as components."""
     if "valueString" in found:
         match = _PRESSURE.fullmatch(str(found["valueString"]))
         yield [int(match[1]), int(match[2])] if match else [found["valueString"]]

@@ -1,4 +1,4 @@
-"""Routes of administration, coded or as text."""
+"""Recognise routes of administration in codes and texts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Route:
     """A route of administration.
 
     Attributes:
-        name: The name in prompts.
-        says: Words that name the route; a text must contain one of them.
+        name: Name of the route in prompts.
+        says: Words that name the route; a text must contain at least one of these words.
         more: Other words that a text about the route may contain.
         codes: The route's codes by system.
     """
@@ -68,7 +68,7 @@ ROUTES: Mapping[str, Route] = {"intravenous": INTRAVENOUS, "oral": ORAL, "subcut
 
 
 def is_route(said: Json, route: Route) -> bool:
-    """Whether a CodeableConcept (all its known codes and all its texts) or a bare text names a route."""
+    """Return whether a text, or every known code and every text of a CodeableConcept, names a route."""
     if isinstance(said, str):
         return _names(said, route)
     if not isinstance(said, dict):

@@ -1,4 +1,4 @@
-"""Checks that an order is for a single time: not as needed and not repeated."""
+"""Check that an order is for a single time: neither as needed nor repeated."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fhir_gym.tasks.grading import is_within, plain, same_moment
 from fhir_gym.types import Json, Resource
 
 _REPEATING = "http://terminology.hl7.org/CodeSystem/v3-GTSAbbreviation"
-"""Code system of timings; each code stands for a repeated timing (BID, every morning)."""
+"""Code system of timings; each of its codes means a repetition, such as BID (twice a day)."""
 _REPEATED = re.compile(
     r"\b(every|each|daily|nightly|hourly|weekly|twice|times|prn|as needed|q\s?\d+\s?h?|qd|qod|bid|tid|qid)\b"
 )
 _ONCE = frozenset(
     {"count", "countMax", "frequency", "frequencyMax", "period", "periodMax", "periodUnit", "boundsPeriod"}
 )
-"""Elements that a timing with count 1 may have."""
+"""Elements that `Timing.repeat` may have if its count is 1."""
 _DURATION = frozenset({"duration", "durationUnit"})
 _OF_ORDER = frozenset({"medicationCodeableConcept", "dispenseRequest"})
 """Elements of a drug order outside its dosage."""
@@ -29,14 +29,14 @@ _OF_ORDER = frozenset({"medicationCodeableConcept", "dispenseRequest"})
 def single_dose_check(
     name: str, holder: Resource, timing: str, refills: Json = 0, *, now: str, timed: bool = True
 ) -> Check:
-    """Return the check that an order is for a single time.
+    """Check that an order is for a single time.
 
     Args:
         name: Name of the check.
-        holder: A ServiceRequest, or the Dosage of a drug.
+        holder: A ServiceRequest, or the Dosage of a drug order.
         timing: Name of the element of `holder` that contains the Timing.
-        refills: Number of repeats of a drug.
-        now: The present, when the order is due.
+        refills: Number of repeats of a drug order.
+        now: Current time, at which the order is due.
         timed: Whether the timing may have a duration.
     """
     needed = {name: value for name, value in holder.items() if name.startswith("asNeeded")}
@@ -47,7 +47,7 @@ def single_dose_check(
 
 
 def invalid_timings(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-    """Yield near misses: solutions with one order that is forbidden, as needed, repeated or contradicted by a text."""
+    """Yield wrong solutions in which one order is forbidden, as needed, repeated or contradicted by a text."""
     thrice = {"repeat": {"frequency": 3, "period": 1, "periodUnit": "d"}}
     daily = {"code": {"text": "once daily"}}
     past = {"event": ["1999-01-01"]}
@@ -70,7 +70,7 @@ def invalid_timings(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]
 
 
 def explicit_single_doses(gold: Sequence[Action]) -> Iterator[tuple[str, list[Action]]]:
-    """Yield equivalents: solutions with one order that says explicitly that it is for a single time."""
+    """Yield other correct solutions, in which one order says explicitly that it is for a single time."""
     count, text = {"repeat": {"count": 1}}, {"code": {"text": "once"}}
     changes: dict[str, tuple[Resource, Resource]] = {
         "not as needed": ({"asNeededBoolean": False},) * 2,
@@ -85,7 +85,7 @@ def explicit_single_doses(gold: Sequence[Action]) -> Iterator[tuple[str, list[Ac
 
 
 def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
-    """Yield additions to a drug order that repeat its content in words."""
+    """Yield elements that repeat the content of a drug order in words."""
     for dosage in body.get("dosageInstruction", []):
         (given,) = dosage["doseAndRate"]
         dose, route = given["doseQuantity"], dosage["route"]["text"]
@@ -99,7 +99,10 @@ def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
 
 
 def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource) -> Iterator[tuple[str, list[Action]]]:
-    """Yield the solution with additions to one order; a drug order gets them in its dosage where possible."""
+    """Yield, for each order of a solution, the solution in which this order also has the given elements.
+
+    A drug order gets the elements of `dosage`, in its dosage where possible. Another order gets those of `service`.
+    """
     for n, action in enumerate(gold):
         if action.kind != "POST":
             continue
@@ -119,7 +122,7 @@ def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource
 
 
 def _is_once(timing: Json, now: str, timed: bool) -> bool:
-    """Whether a Timing means a single time now, or says nothing about frequency and time."""
+    """Return whether a Timing means a single time now, or states neither a frequency nor a time."""
     if not isinstance(timing, dict):
         return timing is None
     repeat, code, event = timing.get("repeat", {}), timing.get("code"), timing.get("event", [])

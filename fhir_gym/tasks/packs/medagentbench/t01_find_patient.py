@@ -32,9 +32,9 @@ class FindPatientParams(SceneParams):
     """Parameters of task 01.
 
     Attributes:
-        scene: People on file who are easily confused; empty if they are already in the world.
-        person: The person to find; the id is the record number.
-        mrn: The right answer; None if there is no such patient.
+        scene: Patients on file who are easily confused; empty if they are already in the world.
+        person: The person to find; the person's id is the record number.
+        mrn: The right answer; None if the person is not on file.
     """
 
     scene: tuple[Person, ...] = ()
@@ -47,13 +47,13 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
 
     Starting state: 13 people who share two given names, two family names and several dates of birth. In five of nine
         variations the person is on file and can be identified only by all three details together. In the other
-        variations the person is not on file, but any two of the details match somebody who is.
+        variations the person is not on file, but any two of the details match one of the 13 people.
     Decoys: the other people. In many variations one family name is a double name that starts with the other, so a
         search by family name finds both.
-    Checks: the answer is the person's record number, or says that there is none. In the second case, the agent must
-        have made a request that would return the person's record if it existed.
+    Checks: the answer is the person's record number. If the person is not on file, the answer must say so, and the
+        agent must have made a request that would return the person's record if it existed.
     Light: none.
-    Differs from MedAgentBench: there are decoys, and answering that nobody matches requires a search.
+    Differs from MedAgentBench: there are decoys, and an answer that nobody matches requires a search.
     """
 
     key = "01"

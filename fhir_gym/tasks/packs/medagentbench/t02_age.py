@@ -28,8 +28,8 @@ class AgeParams(SceneParams):
     """Parameters of task 02.
 
     Attributes:
-        scene: People, each with one or two namesakes; empty if the world holds the patient.
-        today: The present date.
+        scene: People who each have one or two namesakes; empty if the patient is already in the world.
+        today: Current date.
         mrn: Record number of the patient.
         age: The right answer.
     """
@@ -42,15 +42,15 @@ class AgeParams(SceneParams):
 
 
 def age_on(today: date, born: date) -> int:
-    """Return the age in full years."""
+    """Return the age in full years of a person on a day."""
     return today.year - born.year - ((today.month, today.day) < (born.month, born.day))
 
 
 class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
     """Tell a patient's age in full years.
 
-    Starting state: seven to nine patients. Two thirds of their birthdays are within a day of today. The prompt asks
-        about a patient who differs in age from every namesake.
+    Starting state: seven to nine patients. Two thirds of their birthdays are at most a day from today. The prompt asks
+        about a patient whose age differs from the age of every namesake.
     Decoys: the other patients. Each patient has one or two namesakes.
     Checks: the answer is the patient's age in full years. An age can be guessed, so the agent must also have retrieved
         the patient's record.
@@ -149,7 +149,7 @@ def _age(today: date, person: Person) -> int:
 
 
 def _born(rng: random.Random, today: date, birth_date: str) -> str:
-    """Draw another date of birth; two thirds of the birthdays are within a day of today."""
+    """Change a date of birth; two thirds of the new birthdays are at most a day from today."""
     day = today + timedelta(days=rng.choice((-1, 0, 1)))
     if rng.random() < 2 / 3 and (day.month, day.day) != (2, 29):  # 29 February does not exist in every year
         return day.replace(year=day.year - rng.randrange(21, 97)).isoformat()

@@ -37,7 +37,7 @@ class EarlierPressure(Params):
     Attributes:
         mrn: Record number of the patient.
         when: Time of the measurement, an instant.
-        value: The value as text.
+        value: Both pressures as text.
     """
 
     id: str
@@ -73,15 +73,15 @@ class BloodPressureParams(NamedPatientParams):
 
 
 class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
-    """Record a blood pressure of a patient, given by name and date of birth.
+    """Record a blood pressure for a patient whom the prompt identifies by name and date of birth.
 
     Starting state: 8 to 11 people who share given names, family names and dates of birth. Each has up to two blood
         pressures from the last few days. The patient is one of at least five people who can be identified only by all
         three details together.
     Decoys: the other people. Some have a double family name that starts with the family name of somebody else, so a
         search by family name finds both.
-    Checks: there is one new Observation for the patient with the right category, code, time, status and both values, as
-        text or as components.
+    Checks: there is one new Observation for the patient. It has the right category, code, time and status, and both
+        values as text or as components.
     Light: an Observation was created.
     Differs from MedAgentBench: the agent has to find the patient. Any valid form of the same content is accepted. The
         Observation is stored on the server.

@@ -1,4 +1,4 @@
-"""Task 04: tell the latest magnesium level of the last 24 hours."""
+"""Task 04: report the latest magnesium level of the last 24 hours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fhir_gym.tasks.packs.medagentbench.labs import DAY, MG, RULES
 
 
 class Magnesium(LatestResultTask):
-    """Tell the latest magnesium level of the last 24 hours.
+    """Report the latest magnesium level of the last 24 hours.
 
     Starting state: seven patients with results older than 24 hours. The prompt can ask about six of them. Five of these
         also have a result from the last 24 hours, sometimes from exactly 24 hours ago. Seven of ten variations ask
@@ -20,8 +20,8 @@ class Magnesium(LatestResultTask):
         Newer results do not count because they are withdrawn, measure calcium, or belong to another patient, sometimes
         a namesake. Some results are in mmol/L. Some patients have two results of one specimen. Some patients have more
         than one page of old results.
-    Checks: the answer is the value in mg/dL, or -1 if no result counts. The agent must have retrieved the deciding
-        result. If no result counts, the agent must have made a search that would find a result that counts.
+    Checks: the answer is the value in mg/dL, or -1 if no result counts. The agent must have retrieved the latest result
+        that counts. If no result counts, the agent must have made a search that would find such a result.
     Light: none.
     Differs from MedAgentBench: a result's status and unit matter, and a guessed answer is not accepted.
     """

@@ -38,18 +38,18 @@ _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "moderate": ((1.0, 1.4), (1.0, 1.0), (1.4, 1.4)),
     "severe": ((0.6, 0.9), (0.9, 0.9)),
 }
-"""Branches of the dosing rule. Each has its whole range of levels, then narrow ranges at the edges."""
+"""Branches of the dosing rule, each with its whole range of levels, followed by narrow ranges at the edges."""
 
 
 def grams(level: float | None) -> int | None:
-    """Return the grams of magnesium for a level; the infusion takes as many hours. None for no order."""
+    """Return the grams of magnesium that a level requires, equal to the hours of the infusion; None for no order."""
     if level is None or level > _LOW:
         return None
     return 4 if level < 1 else 2 if level < 1.5 else 1
 
 
 class MagnesiumReplacement(LabTask):
-    """Order the intravenous magnesium that the latest level of the last 24 hours requires, or nothing.
+    """Order the intravenous magnesium that the latest level of the last 24 hours requires, if it is low.
 
     Starting state: seven patients. The prompt can ask about six of them: one has no level in the last 24 hours, two
         have a sufficient level, and one each has a mild, moderate or severe deficiency. Some levels are at the edge of
@@ -57,8 +57,8 @@ class MagnesiumReplacement(LabTask):
     Decoys: as in task 04, but all results are in mg/dL. Some of these results indicate another degree of deficiency.
     Checks: if the level is low, there is one new MedicationRequest for a single dose, with the right patient, drug,
         time, route, dose, duration, status and intent, and without doNotPerform. Otherwise nothing changed. The answer
-        is the level, or -1 if no result counts. The agent must have retrieved the deciding result. If no result counts,
-        the agent must have made a search that would find a result that counts.
+        is the level, or -1 if no result counts. The agent must have retrieved the latest result that counts. If no
+        result counts, the agent must have made a search that would find such a result.
     Light: if an order is due, a MedicationRequest was created.
     Differs from MedAgentBench: the answer must give the level. Any valid form of the route is accepted. Every outcome
         of the dosing rule occurs regularly.

@@ -1,4 +1,4 @@
-"""Task 06: tell the average glucose level of the last 24 hours."""
+"""Task 06: report the average glucose level of the last 24 hours."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CLOSE = 0.1
 
 
 class AverageGlucose(LatestResultTask):
-    """Tell the average glucose of the last 24 hours.
+    """Report the average glucose level of the last 24 hours.
 
     Starting state: six patients with results older than 24 hours. Five of them also have two to six results from the
         last 24 hours, sometimes one from exactly 24 hours ago. Seven of ten variations ask about one of the five.
     Decoys: about half of the patients have a result that was taken a minute before the window and issued within it.
         Other results within the window do not count because they are withdrawn, measure lactate, or belong to another
         patient, sometimes a namesake. Some results are in mmol/L. Some patients have more than one page of old results.
-    Checks: the answer is within 0.1 of the average in mg/dL, or is -1 if no result counts. The agent must have
-        retrieved every result that counts. If no result counts, the agent must have made a search that would find a
-        result that counts.
+    Checks: the answer differs from the average in mg/dL by at most 0.1, or is -1 if no result counts. The agent must
+        have retrieved every result that counts. If no result counts, the agent must have made a search that would find
+        such a result.
     Light: none.
     Differs from MedAgentBench: a result's status and unit matter, and a guessed answer is not accepted.
     """

@@ -1,4 +1,4 @@
-"""Task 07: tell the latest glucose level."""
+"""Task 07: report the latest glucose level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fhir_gym.tasks.packs.medagentbench.labs import GLU, RULES
 
 
 class Glucose(LatestResultTask):
-    """Tell the latest glucose, however old.
+    """Report the latest glucose level, however old it is.
 
     Starting state: seven patients. The prompt can ask about six of them: five have results from minutes to weeks ago,
         and one has no result that counts. Six of seven variations ask about one of the five.
@@ -19,8 +19,8 @@ class Glucose(LatestResultTask):
         because they are withdrawn, measure lactate, or belong to another patient, sometimes a namesake. Some results
         are in mmol/L. Some patients have two results of one specimen. Some patients have more than one page of old
         results.
-    Checks: the answer is the value in mg/dL, or -1 if no result counts. The agent must have retrieved the deciding
-        result. If no result counts, the agent must have made a search that would find a result that counts.
+    Checks: the answer is the value in mg/dL, or -1 if no result counts. The agent must have retrieved the latest result
+        that counts. If no result counts, the agent must have made a search that would find such a result.
     Light: none.
     Differs from MedAgentBench: a result's status and unit matter, and a guessed answer is not accepted.
     """

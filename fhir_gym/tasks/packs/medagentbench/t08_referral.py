@@ -48,8 +48,8 @@ class EarlierReferral(Params):
 
     Attributes:
         mrn: Record number of the patient.
-        written: Time of writing, an instant.
-        comment: The free text.
+        written: When the referral was written, an instant.
+        comment: Free text of the referral.
     """
 
     id: str
@@ -77,9 +77,9 @@ class ReferralParams(NamedPatientParams):
 
     Attributes:
         scene: Patients and their referrals; empty if the patient is already in the world.
-        comment: The free text.
-        within: Whether the note may contain other words around the text.
-        priority: The requested priority; None if the prompt names none.
+        comment: The requested free text.
+        within: Whether the note may contain other words around the free text.
+        priority: The requested priority; None if the prompt states no priority.
     """
 
     scene: ReferralScene = ReferralScene()
@@ -89,18 +89,18 @@ class ReferralParams(NamedPatientParams):
 
 
 class Referral(NamedPatientTask[ReferralParams, ReferralScene]):
-    """Order an orthopaedic surgery referral with a free text, for a patient given by name and date of birth.
+    """Order an orthopaedic surgery referral for a patient whom the prompt identifies by name and date of birth.
 
     Starting state: 8 to 11 people who share given names, family names and dates of birth. Each has up to two referrals
         from the last few years. The patient is one of at least five people who can be identified only by all three
         details together.
     Decoys: the other people. Some have a double family name that starts with the family name of somebody else, so a
         search by family name finds both.
-    Checks: there is one new ServiceRequest for the patient with the right code, time, status, intent and priority, with
-        the text as its note, and without doNotPerform.
+    Checks: there is one new ServiceRequest for the patient. It has the right code, time, status, intent and priority,
+        and the requested free text as its note, but no doNotPerform.
     Light: a ServiceRequest was created.
-    Differs from MedAgentBench: the agent has to find the patient. The text differs between variations. The note is a
-        list of Annotations, as R4 requires. The prompt asks for the priority.
+    Differs from MedAgentBench: the agent has to find the patient. The free text differs between variations. The note is
+        a list of Annotations, as R4 requires. The prompt asks for the priority.
     """
 
     key = "08"

@@ -59,12 +59,12 @@ _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
 
 
 def milliequivalents(level: float | None) -> int | None:
-    """Return the milliequivalents of potassium for a level; None for no order."""
+    """Return how many milliequivalents of potassium a level requires; None if no order is due."""
     return None if level is None or level >= _GOAL else round((_GOAL - level) * 100)
 
 
 class PotassiumReplacement(LabTask):
-    """Order oral potassium and a potassium test for the next morning if the latest level is low; else order nothing.
+    """Order oral potassium, and a potassium test for the next morning, if the latest level is low.
 
     Starting state: seven patients. The prompt can ask about six of them: one has no level, two have a sufficient level,
         two a low level and one a very low level. Some levels are at the edge of their range.
@@ -74,8 +74,8 @@ class PotassiumReplacement(LabTask):
     Checks: if the level is low, there is one new MedicationRequest (patient, drug, time, route, dose, status, intent)
         and one new ServiceRequest (patient, test, time, day and hour, status, intent, priority). Each is for a single
         time and without doNotPerform. Otherwise nothing changed. The answer is the level, or -1 if no result counts.
-        The agent must have retrieved the deciding result. If no result counts, the agent must have made a search that
-        would find a result that counts.
+        The agent must have retrieved the latest result that counts. If no result counts, the agent must have made a
+        search that would find such a result.
     Light: if orders are due, both were created.
     Differs from MedAgentBench: the answer must give the level. Any valid form of the route is accepted. Every outcome
         of the dosing rule occurs regularly.

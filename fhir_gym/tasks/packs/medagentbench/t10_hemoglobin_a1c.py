@@ -1,4 +1,4 @@
-"""Task 10: tell the latest HbA1c and its date, and order a new test if it is more than a year old."""
+"""Task 10: report the latest HbA1c and its date, and order a new test if the result is more than a year old."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _MINUTE = timedelta(minutes=1)
 
 
 def year_before(now: str) -> datetime:
-    """Return the same moment a year earlier; 28 February if `now` is on 29 February."""
+    """Return the instant one year earlier; 29 February becomes 28 February."""
     moment = parse_instant(now)
     day = 28 if (moment.month, moment.day) == (2, 29) else moment.day
     return moment.replace(year=moment.year - 1, day=day)
 
 
 def is_due(p: LabParams) -> bool:
-    """Whether a new test is due because the latest result is more than a year old or missing."""
+    """Return whether a new test is due: the latest result is more than a year old, or there is no result."""
     return p.taken is None or parse_instant(p.taken) < year_before(p.now)
 
 
 class HemoglobinA1c(LabTask):
-    """Tell the latest HbA1c and when it was taken; order a new test if it is more than a year old or missing.
+    """Report the latest HbA1c and when it was taken; order a new test if the result is more than a year old or missing.
 
     Starting state: seven patients. The prompt can ask about six of them: one has no HbA1c, three have a recent HbA1c,
         sometimes exactly a year old, and two have an HbA1c that is more than a year old, sometimes by only a minute or
@@ -47,8 +47,8 @@ class HemoglobinA1c(LabTask):
         have two results of one specimen. Some patients have more than one page of old results.
     Checks: if a test is due, there is one new ServiceRequest with the right patient, test, time, status, intent and
         priority, and without doNotPerform. Otherwise nothing changed. The answer is the value and its time, or -1 if no
-        result counts. The agent must have retrieved the deciding result. If no result counts, the agent must have made
-        a search that would find a result that counts.
+        result counts. The agent must have retrieved the latest result that counts. If no result counts, the agent must
+        have made a search that would find such a result.
     Light: if an order is due, a ServiceRequest was created.
     Differs from MedAgentBench: the answer cannot be left out. Every outcome occurs regularly.
     """

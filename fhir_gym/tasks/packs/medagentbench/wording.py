@@ -1,4 +1,4 @@
-"""Free texts of a drug order, which may repeat the order but must not contradict or extend it."""
+"""Check the free texts of a drug order: they may repeat the order, but must not contradict or extend it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = {"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"}
 _TIME = r"(?:h|hrs?|hours?|min|mins|minutes?)"
 _MASS = r"(?:g|gm|grams?|mg|milligrams?|mcg|ug|micrograms?|meq|milliequivalents?|iu|units?|u)"
 _FIGURE = r"(?<![\d.])\d{1,9}(?:\.\d{1,30})?"
-"""A number; the look-behind keeps matching linear in a long row of digits."""
+"""Pattern of a number; because of the look-behind, the time to match a long row of digits grows only linearly."""
 _CONCENTRATION = re.compile(rf"[<>=\u2264\u2265]{{0,3}}\s?{_FIGURE}\s?(?:mg|mmol|meq|g|ug|mcg)\s?/\s?(?:dl|l)\b")
 _RATE = re.compile(rf"({_FIGURE})[\s-]*({_MASS})\s?(?:/|per)\s?({_TIME})\b")
 _AMOUNT = re.compile(rf"({_FIGURE})[\s-]*({_MASS})\b(?!\s?/)")
@@ -47,8 +47,8 @@ class OrderedDose:
         drug: Words that name the drug.
         value: The dose.
         unit: Unit of the dose.
-        tolerance: Accepted difference of a dose.
-        hours: Duration of an infusion; None if the prompt names none.
+        tolerance: Maximum difference between an accepted dose and `value`.
+        hours: Duration of an infusion in hours; None if the prompt states no duration.
     """
 
     drug: Collection[str]
@@ -60,7 +60,7 @@ class OrderedDose:
 
 
 def contradictions(order: Resource, ordered: OrderedDose) -> list[Json]:
-    """Return the texts of an order that say anything other than the requested content."""
+    """Return the texts of an order that contradict or extend the requested content."""
     notes = [*_notes(order.get("note"))]
     instructions = [text for one in order.get("dosageInstruction") or [] for text in _instructions(one)]
     return [
@@ -70,7 +70,10 @@ def contradictions(order: Resource, ordered: OrderedDose) -> list[Json]:
 
 
 def names_drug(concept: Json, system: str, code: str, words: Collection[str]) -> bool:
-    """Whether every label of a concept, except the bare code, names a drug, and every other coding has a display."""
+    """Return whether every label of a concept names a drug.
+
+    A label that only repeats the code is accepted too. A coding of another system must have a display.
+    """
     named = all(
         _tokens(label) & {*words} or plain(label).casefold() == code.casefold() for label in concept_texts(concept)
     )
@@ -92,21 +95,21 @@ def _instructions(dosage: Json) -> Iterator[str]:
 
 
 def _repeats(text: str, ordered: OrderedDose) -> bool:
-    """Whether a text contains only the order's own amounts, times and rates, and neutral words."""
+    """Return whether a text contains only neutral words and the amounts, times and rates of the order."""
     rest, right = _without_amounts(text, ordered)
     known = _NEUTRAL | {*ordered.drug} | ordered.route.says | ordered.route.more
     return right and {*_WORD.findall(_ONCE.sub(" ", rest))} <= known
 
 
 def _is_remark(text: str, ordered: OrderedDose) -> bool:
-    """Whether a text mentions neither another dose nor a repetition."""
+    """Return whether a text mentions neither another dose nor a repetition."""
     lowered = _lowered(text)
     doses = _AMOUNT.findall(_RATE.sub(" ", _CONCENTRATION.sub(" ", lowered)))
     return not _AGAIN.search(lowered) and all(_is_dose(number, unit, ordered) for number, unit in doses)
 
 
 def _without_amounts(text: str, ordered: OrderedDose) -> tuple[str, bool]:
-    """Return a text without its amounts, and whether all these amounts belong to the order."""
+    """Remove the amounts, times and rates from a text; also return whether all of them agree with the order."""
     rest = _CONCENTRATION.sub(" ", _lowered(text))
     right = []
     for number, unit, time in _RATE.findall(rest):

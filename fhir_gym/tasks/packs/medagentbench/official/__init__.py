@@ -1,7 +1,7 @@
-"""The official MedAgentBench: its task files, its conversation rules and its verdict, quirks included.
+"""The official MedAgentBench: its task files, its conversation rules and its verdict, including their quirks.
 
-This re-implements the benchmark's own code from a description of its behaviour: an episode gets the same verdict as
-from the benchmark.
+This package re-implements the benchmark from a description of its behaviour. An episode gets the verdict that the
+benchmark itself would give.
 """
 
 from fhir_gym.tasks.packs.medagentbench.official.conversation import AgentTurn, Message, OfficialConversation

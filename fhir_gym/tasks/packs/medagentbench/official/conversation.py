@@ -16,10 +16,10 @@ from fhir_gym.types import Json
 
 AGENT, USER = "agent", "user"
 MAX_ROUNDS = 8
-"""Maximum number of messages of an agent, including the last."""
+"""Maximum number of messages that an agent may send."""
 
 ACCEPTED = "POST request accepted"
-"""Text of a reply that marks an accepted POST for the verdict."""
+"""Start of the reply to an accepted POST; the verdict recognises accepted POSTs by this text."""
 REFUSED = "Invalid POST request"
 _GO_ON = "Send FINISH once everything asked is answered and done."
 
@@ -53,7 +53,7 @@ class AgentTurn:
         kind: ``GET``, ``POST``, ``FINISH`` or ``INVALID``.
         url: URL of a request.
         body: The text after the first line of a POST; None if it is not JSON.
-        result: The content of FINISH without its last character, even if that is not a parenthesis.
+        result: The text after ``FINISH(`` except the last character, even if that character is not a parenthesis.
     """
 
     kind: Literal["GET", "POST", "FINISH", "INVALID"]
@@ -70,7 +70,7 @@ class AgentTurn:
     def action(self) -> Action | None:
         """The action to send; None if the message is not a request or its URL is not absolute."""
         if self.kind == "GET" and "://" in self.url:
-            # localhost and 127.0.0.1 are the same server.
+            # The benchmark treats localhost and 127.0.0.1 as the same server.
             return Get(self.url.replace("://127.0.0.1", "://localhost", 1))
         return Post(self.url, self.body) if self.kind == "POST" and self.body is not None else None
 
@@ -81,7 +81,7 @@ class AgentTurn:
         return answer if problem is None and isinstance(answer, list) else None
 
     def request(self, base_url: str) -> Request | None:
-        """Return the HTTP request; None if the message is no valid request to this server."""
+        """Return the HTTP request; None if the message is not a valid request to this server."""
         action = self.action
         request = None if action is None else to_request(action, base_url)
         return None if isinstance(request, Invalid) else request
@@ -95,7 +95,7 @@ class OfficialConversation:
         max_rounds: Number of messages that the agent may send.
         history: All messages so far, of the agent and of the user.
         status: ``completed``, ``agent invalid action`` or ``task limit reached``; None before the end.
-        result: The content of FINISH; None without FINISH. The verdict then always rejects the episode.
+        result: The content of FINISH; None if the agent sent no FINISH, in which case the verdict rejects the episode.
     """
 
     max_rounds: int = MAX_ROUNDS
@@ -110,7 +110,7 @@ class OfficialConversation:
         return self.status is not None
 
     def take(self, text: str) -> AgentTurn:
-        """Parse a message of the agent; call `reply` next unless the conversation has ended."""
+        """Parse a message of the agent; if the conversation has not ended, the caller must call `reply` next."""
         self.history.append(Message(AGENT, text))
         self._rounds += 1
         turn = _read(text)
@@ -125,8 +125,8 @@ class OfficialConversation:
 
         Args:
             turn: The agent's message.
-            response: The server's response to a GET; None if the URL was invalid. The reply to a POST does not depend
-                on it.
+            response: The server's response to a GET; None if the URL was invalid. The reply to a POST ignores the
+                response.
         """
         text = _reply_to_post(turn) if turn.kind == "POST" else _reply_to_get(response)
         self.told(text)
@@ -145,7 +145,7 @@ def _read(text: str) -> AgentTurn:
         text = text.replace(fence, "")
     text = text.strip()
     if text.startswith(_GET):
-        # As in the benchmark: without a "?" in the URL, the path becomes invalid.
+        # As in the benchmark, this makes the path invalid if the URL has no "?".
         return AgentTurn("GET", url=text.removeprefix(_GET).strip() + "&_format=json")
     if text.startswith(_POST):
         line, _, body = text.partition("\n")

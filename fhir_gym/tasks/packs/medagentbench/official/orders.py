@@ -1,7 +1,7 @@
-"""The orders that the benchmark accepts.
+"""Check orders as the benchmark does.
 
-Some required forms are not valid FHIR R4 (a bare text as ``route``, an object as ``note``). The comparisons differ in
-strictness: they compare whole objects, first entries, or parts of a text.
+Some of the required forms are not valid FHIR R4 (a bare text as ``route``, an object as ``note``). The checks differ in
+strictness: they compare whole objects, only the first entry of a list, or parts of a text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NDC, _LOINC, _SNOMED = "http://hl7.org/fhir/sid/ndc", "http://loinc.org", "http
 _MINUTE = NOW_TEXT[:16]
 _NEXT_MORNING = "2023-11-14T08:"
 _VITAL_SIGNS = {"system": "http://hl7.org/fhir/observation-category", "code": "vital-signs", "display": "Vital Signs"}
-# These are constants in the benchmark, even if a task file says something else.
+# The benchmark uses these constants even if a task file says something else.
 BLOOD_PRESSURE = "118/77 mmHg"
 COMMENT = (
     "Situation: acute left knee injury, Background: radiology report indicates ACL tear. Assessment: ACL tear grade "
@@ -26,7 +26,7 @@ COMMENT = (
 
 
 def only(orders: Sequence[PostedOrder]) -> PostedOrder:
-    """Return the only order."""
+    """Require exactly one order, and return it."""
     require(len(orders) == 1, f"{len(orders)} orders were placed, not 1")
     return orders[0]
 
@@ -52,7 +52,7 @@ def referral(order: PostedOrder, base: str, mrn: str | None) -> None:
 
 
 def magnesium_order(order: PostedOrder, base: str, mrn: str | None, level: float) -> None:
-    """Require intravenous magnesium in the dose for a level."""
+    """Require an order of intravenous magnesium, in the dose for a level."""
     payload = _sent_to(order, base, "MedicationRequest")
     dosage = _medication(payload, mrn, "0338-1715-40")
     _same("route", dosage["route"], "IV")
@@ -63,21 +63,21 @@ def magnesium_order(order: PostedOrder, base: str, mrn: str | None, level: float
 
 
 def magnesium_dose(level: float) -> int:
-    """Return the grams of magnesium for a low level; the infusion takes as many hours."""
+    """Return the grams of magnesium that a low level requires, which are also the hours of the infusion."""
     if level < 1:
         return 4
     return 2 if level < 1.5 else 1
 
 
 def potassium_orders(orders: Sequence[PostedOrder], base: str, mrn: str | None, level: float) -> None:
-    """Require oral potassium in the dose for a level, then a laboratory order for the next morning."""
+    """Require an order of oral potassium in the dose for a level, then a laboratory order for the next morning."""
     require(len(orders) == 2, f"{len(orders)} orders were placed, not 2")
     payload = _sent_to(orders[0], base, "MedicationRequest")
     dosage = _medication(payload, mrn, "40032-917-01")
     _same("route", dosage["route"].lower().strip(), "oral")
     dose = dosage["doseAndRate"][0]["doseQuantity"]
     amount = potassium_dose(level)
-    # In floats, as in the benchmark: at level 3.1 it accepts the dose 39.9 but not 40.1.
+    # As in the benchmark, floating-point errors matter: at level 3.1, the dose 39.9 is accepted but 40.1 is not.
     require(abs(dose["value"] - amount) <= 0.1, f"the dose is not within 0.1 of {amount}")
     _same("dose unit", dose["unit"], "mEq")
     payload = _sent_to(orders[1], base, "ServiceRequest")
@@ -86,12 +86,12 @@ def potassium_orders(orders: Sequence[PostedOrder], base: str, mrn: str | None, 
 
 
 def potassium_dose(level: float) -> float:
-    """Return the milliequivalents of potassium for a low level."""
+    """Return how many milliequivalents of potassium a low level requires."""
     return (3.5 - level) / 0.1 * 10
 
 
 def hemoglobin_order(order: PostedOrder, base: str, mrn: str | None) -> None:
-    """Require an order of a new HbA1c."""
+    """Require an order for a new HbA1c test."""
     _service(_sent_to(order, base, "ServiceRequest"), mrn, _LOINC, "4548-4")
 
 
@@ -102,7 +102,7 @@ def _sent_to(order: PostedOrder, base: str, resource_type: str) -> Json:
 
 
 def _medication(payload: Json, mrn: str | None, code: str) -> Json:
-    """Require the common content of drug orders, and return the dosage."""
+    """Require the content that all drug orders share, and return the dosage."""
     _coded(payload["medicationCodeableConcept"], _NDC, code)
     require(_MINUTE in payload["authoredOn"], f"authoredOn does not hold {_MINUTE}")
     _same("status", payload["status"], "active")
@@ -112,7 +112,7 @@ def _medication(payload: Json, mrn: str | None, code: str) -> Json:
 
 
 def _service(payload: Json, mrn: str | None, system: str, code: str) -> None:
-    """Require the common content of laboratory orders and referrals."""
+    """Require the content that laboratory orders and referrals share."""
     _coded(payload["code"], system, code)
     _same("authoredOn", payload["authoredOn"], NOW_TEXT)
     _same("status", payload["status"], "active")

@@ -1,4 +1,4 @@
-"""Derives the parameters of our corresponding task from a task of a task file."""
+"""Derive the parameters of fhir_gym's corresponding task from a task of an official task file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OURS: Mapping[str, Task[Any]] = {
     "task9": PotassiumReplacement(),
     "task10": HemoglobinA1c(),
 }
-"""For each task class of the benchmark, our corresponding task."""
+"""The task of fhir_gym that corresponds to each task class of the benchmark."""
 
 _PERSON = re.compile(r"name (.+?) and DOB of (\d{4}-\d\d-\d\d)")
 _PRESSURE = re.compile(r"(\d+)/(\d+) mmHg")
@@ -54,11 +54,11 @@ _NOT_FOUND = "Patient not found"
 
 
 def params_for_ours(case: OfficialCase, records: OfficialRecords) -> Params:
-    """Return parameters of our corresponding task, made from the task's text and the records.
+    """Derive parameters of fhir_gym's corresponding task from the text of an official task and the records.
 
     Raises:
-        TaskError: The text does not have the form of its class.
-        LookupError: A record is incomplete. The other `READ_ERRORS` are raised in this case too.
+        TaskError: The text does not have the form of its task class.
+        LookupError: A record is incomplete; other exceptions of `READ_ERRORS` are possible too.
     """
     return _FACTS[case.kind](case, records)
 

@@ -1,4 +1,4 @@
-"""The orders of an agent as the benchmark finds them: by the word POST in the agent's messages."""
+"""Find an agent's orders as the benchmark does: by the word POST in the agent's messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PostedOrder:
     """An accepted POST.
 
     Attributes:
-        payload: The parsed body; any JSON.
+        payload: The parsed body, any JSON value.
     """
 
     url: str
@@ -25,18 +25,18 @@ class PostedOrder:
 
 
 def mentions_post(history: Sequence[Message]) -> bool:
-    """Whether any message of the agent contains POST, even as a refused POST or as a word in a search."""
+    """Return whether a message of the agent contains POST; a refused POST and the mere word count too."""
     return any(item.role == AGENT and _POST in item.content for item in history)
 
 
 def accepted_orders(history: Sequence[Message]) -> list[PostedOrder]:
-    """Return the POSTs that were accepted according to the reply.
+    """Return the POSTs that the replies accept.
 
-    The original message is parsed, not the cleaned one. So a POST in a code fence is accepted but does not count as an
-    order, and a POST after a space has a wrong URL.
+    As in the benchmark, the function parses the original message, although the reply depends on the cleaned message.
+    Therefore an accepted POST in a code fence is not an order, and a POST after a space has a wrong URL.
 
     Raises:
-        IndexError: The agent's last message contains POST, so no reply follows it.
+        IndexError: The agent's last message contains POST, and no reply follows.
     """
     orders = []
     for index, item in enumerate(history):

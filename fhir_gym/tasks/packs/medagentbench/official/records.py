@@ -1,8 +1,7 @@
-"""Reads the records for the verdict as the benchmark does: one page of up to 5,000, in the server's order.
+"""Read the records for the verdict as the benchmark does: one page of at most 5,000 records, in the server's order.
 
-Units, status and category of a result are ignored. A result without a value makes every answer wrong; so does a result
-with a date but no time zone if it is compared with a time that has a zone. In both cases this module raises an
-exception.
+The unit, status and category of a result are ignored. This module raises an exception, which makes every answer wrong,
+if a result has no value, or if its time has no time zone and is compared with a time that has a time zone.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class LabReading:
 
     Attributes:
         taken: When the specimen was taken.
-        text: `taken` as it is stored.
-        value: The value, in any unit.
+        text: `taken` as the server returned it.
+        value: The value, whatever its unit.
     """
 
     id: str
@@ -45,14 +44,14 @@ class OfficialRecords:
     """The records of a server before an episode.
 
     Args:
-        handle: Sends a request to the server.
+        handle: Function that sends a request to the server.
     """
 
     def __init__(self, handle: Callable[[Request], Response]) -> None:
         self._handle = handle
 
     def birth_date(self, mrn: str | None) -> date:
-        """Return the birth date of the first patient with a record number."""
+        """Return the birth date of the first patient that a search for the record number finds."""
         (first, *_) = self._entries("Patient", f"identifier={mrn}")
         return datetime.strptime(first["birthDate"], "%Y-%m-%d").date()
 
@@ -66,7 +65,7 @@ class OfficialRecords:
 
 
 def latest(readings: list[LabReading]) -> LabReading | None:
-    """Return the result taken last; the first of several with the same time."""
+    """Return the result taken last; if several were taken at that time, return the first of them."""
     last: LabReading | None = None
     for reading in readings:
         if last is None or reading.taken > last.taken:
@@ -75,6 +74,6 @@ def latest(readings: list[LabReading]) -> LabReading | None:
 
 
 def reading(resource: dict[str, Any]) -> LabReading:
-    """Return the result in an Observation."""
+    """Parse the result in an Observation."""
     text = resource["effectiveDateTime"]
     return LabReading(resource["id"], datetime.fromisoformat(text), text, resource["valueQuantity"]["value"])

@@ -1,4 +1,4 @@
-"""Replays recorded episodes."""
+"""Replay recorded episodes."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def replay(
     Args:
         case: The task.
         messages: The agent's messages.
-        session: The server; it answers GETs and is not changed.
-        stopped: Recorded status of an episode that ended because of an error (``task error``).
-        error: Recorded result of such an episode.
+        session: The server; it receives only the GETs.
+        stopped: Recorded status of an episode that ended because of an error (``task error``); otherwise None.
+        error: Recorded result of an episode that ended because of an error.
     """
     conversation = OfficialConversation()
     for message in messages:
-        if not isinstance(message, str):  # the benchmark also treats a missing text response as an error
+        if not isinstance(message, str):  # as in the benchmark, a missing text is an error
             stopped, error = TASK_ERROR, {"error": "the agent's message is no text"}
             break
         turn = conversation.take(message)

@@ -32,7 +32,7 @@ _NEXT_MORNING = "2023-11-14T08:00:00+00:00"
 
 
 def solution(case: OfficialCase) -> Gold:
-    """Return the reference solution of a task; it uses only the task's text and the server's responses."""
+    """Solve a task from only its text and the server's responses."""
     return _SOLUTIONS[case.kind](case)
 
 

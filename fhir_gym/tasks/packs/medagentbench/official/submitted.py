@@ -1,7 +1,7 @@
-"""An end state that includes content that the agent sent but the server dropped.
+"""An end state in which resources include content that the agent sent but the server dropped.
 
-The benchmark asks for forms that are not valid R4 (a bare text as ``route``). A lenient server stores such an order
-without them, so an agent that follows the prompt is judged by its requests.
+The benchmark asks for forms that are not valid R4, such as a bare text as ``route``. A lenient server drops such
+elements, so the checks must read them from the agent's requests.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class SubmittedEndState(EndState):
 
     @classmethod
     def of(cls, end: EndState) -> SubmittedEndState:
-        """Return this view of an end state."""
+        """Convert an end state."""
         return cls(**{name: getattr(end, name) for name in end.__dataclass_fields__})
 
     def created(self, resource_type: str) -> list[Resource]:
-        """Return the new resources of a type with everything that was sent for them."""
+        """Return the new resources of a type, including the elements that the agent sent but the server dropped."""
         sent = dict(_sent(self.requests))
         new = EndState.created(self, resource_type)
         return [_joined(one, sent.get((resource_type, one["id"]))) for one in new]
 
 
 def _joined(stored: Json, sent: Json) -> Any:
-    """Return the stored value with the sent parts that it lacks."""
+    """Add to a stored value the parts that it lacks and the agent sent."""
     if isinstance(stored, dict) and isinstance(sent, dict):
         kept = {name: _joined(value, sent.get(name)) for name, value in stored.items()}
         return kept | {name: value for name, value in sent.items() if name not in stored}
@@ -43,7 +43,7 @@ def _joined(stored: Json, sent: Json) -> Any:
 
 
 def _sent(requests: Iterable[LoggedRequest]) -> Iterator[tuple[tuple[str, str], Json]]:
-    """Yield the bodies of writes with type and id of their target, in order."""
+    """Yield the target (type and id) and the body of each write, in order."""
     for one in requests:
         written = [done for done in one.response.done if _sends_a_resource(done)]
         body = _parsed(one.request.body) if written else None

@@ -1,4 +1,4 @@
-"""Turns the tasks of a task file into tasks of the pack."""
+"""Turn the tasks of an official task file into tasks of the pack."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AnyAnswer:
         return "any list"
 
     def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
-        """Return what is wrong with the form of an answer; None if it is right."""
+        """Describe what is wrong with the form of an answer; return None if the form is right."""
         return "the episode ended without FINISH" if answer is None else None
 
 
@@ -51,7 +51,8 @@ class OfficialParams(Params):
 
     Attributes:
         case: The task.
-        ours: Parameters of our corresponding task; None if a record is missing or incomplete; then no answer is right.
+        ours: Parameters of fhir_gym's corresponding task. None if a record is missing or incomplete; in this case no
+            answer is right.
     """
 
     case: OfficialCase
@@ -59,10 +60,10 @@ class OfficialParams(Params):
 
 
 class OfficialTask(Task[OfficialParams], abstract=True):
-    """One task of a task file.
+    """One task of an official task file; `read_tasks` creates these tasks.
 
-    It has one variation, its own text and three gradings: the benchmark's verdict, and the two of our corresponding
-    task. `read_tasks` makes these tasks.
+    The task has a single variation and uses the text of the file. An episode gets three gradings: the benchmark's
+    verdict, and the strict and the light grading of fhir_gym's corresponding task.
     """
 
     case: ClassVar[OfficialCase]
@@ -73,7 +74,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
 
     @override
     def sample(self, rng: random.Random, world: World) -> OfficialParams:
-        """Read the parameters from the task's text and the world.
+        """Derive the parameters from the task's text and the world.
 
         Raises:
             TaskError: The patient is not in the world.
@@ -109,7 +110,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
         """Return the only variation.
 
         Raises:
-            TaskError: `k` is not 0, there is no such phrasing, or the patient is not in the world.
+            TaskError: `k` is not 0, the phrasing does not exist, or the patient is not in the world.
         """
         if k != 0:
             raise TaskError(f"a task of a task file has one variation, 0, not {k}")
@@ -173,7 +174,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
 
 
 def read_tasks(task_file: Path, funcs_file: Path | None) -> Mapping[str, OfficialTask]:
-    """Return the tasks of a file by their ids, in file order.
+    """Read a task file and return its tasks by id, in file order.
 
     Args:
         task_file: The benchmark's task file.

@@ -1,4 +1,4 @@
-"""Reader of the benchmark's own task files, which the user supplies."""
+"""Read the benchmark's own task files, which the user supplies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class OfficialCase(BaseModel):
     """One task of a task file.
 
     Attributes:
-        id: ``task5_21``; in some files ``train_task5_21``.
+        id: Id of the task, such as ``task5_21`` or ``train_task5_21``.
         instruction: The clinician's request.
-        context: Additional facts: the present, codes, dosing instructions.
-        sol: The expected answer, if the file states it (first class only).
+        context: Additional facts, such as the current time, codes and dosing instructions.
+        sol: The expected answer; files state it only for the first task class.
         eval_MRN: The patient's record number; None if the right answer is that no patient matches.
     """
 
@@ -44,10 +44,10 @@ _CASES = TypeAdapter(tuple[OfficialCase, ...])
 
 
 def read_cases(path: str | Path) -> tuple[OfficialCase, ...]:
-    """Return the tasks of a file, in file order.
+    """Read the tasks of a file, in file order.
 
     Raises:
-        TaskError: The file cannot be read or is no task file.
+        TaskError: The file is not readable or not a task file.
     """
     cases = read_list(path, _CASES, "MedAgentBench task file")
     for case in cases:
@@ -57,10 +57,10 @@ def read_cases(path: str | Path) -> tuple[OfficialCase, ...]:
 
 
 def read_functions(path: str | Path) -> list[dict[str, Any]]:
-    """Return the function list that the benchmark's prompt shows.
+    """Read the list of functions that the benchmark's prompt shows.
 
     Raises:
-        TaskError: The file cannot be read or is no list of objects with a name.
+        TaskError: The file is not readable, or is not a list of objects that have a name.
     """
     functions = read_json(path)
     if not isinstance(functions, list) or not all(isinstance(one, dict) and "name" in one for one in functions):

@@ -1,4 +1,7 @@
-"""The benchmark's conversation rules as a turn protocol; valid POSTs are executed, and all are reported as accepted."""
+"""The benchmark's conversation rules as a turn protocol.
+
+Unlike the benchmark, which only acknowledges POSTs, fhir_gym executes valid POSTs.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from fhir_gym.tasks.packs.medagentbench.official.conversation import AgentTurn, 
 
 
 class OfficialDialogue:
-    """A conversation by the benchmark's rules."""
+    """A conversation that follows the benchmark's rules."""
 
     def __init__(self) -> None:
         self._conversation = OfficialConversation()
         self._turn = AgentTurn("INVALID")
 
     def action_format(self, base_url: str, max_steps: int) -> str:
-        """Return the server's base URL, the step limit and the forms of actions."""
+        """Return the text that states the server's base URL, the step limit and the forms of actions."""
         return (
             f"The FHIR R4 server's base is {base_url}. You have at most {max_steps} actions.\n"
             "Reply with exactly one action and nothing else; any other text ends the task:\n"

@@ -1,7 +1,7 @@
-"""The benchmark's verdict on an episode, with one function for each of the ten task classes.
+"""The benchmark's verdict on an episode, with one function for each group of the ten task classes.
 
-Each function raises `RejectedError`, or fails on unexpected input from the agent (a missing key, a text instead of an
-object), which the benchmark also treats as a rejection.
+To reject an episode, these functions raise `RejectedError`. Unexpected input from the agent, such as a missing key,
+raises another exception, which counts as a rejection too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OfficialVerdict:
 
     Attributes:
         accepted: Whether the episode is accepted.
-        reason: The reason of a rejection; empty if accepted.
+        reason: Why the episode was rejected; empty if it was accepted.
     """
 
     accepted: bool
@@ -52,7 +52,7 @@ class OfficialVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The input of the verdict.
+    """A conversation that the verdict judges.
 
     Attributes:
         history: The messages.
@@ -65,17 +65,17 @@ class Transcript:
     base: str
 
     def no_order(self) -> None:
-        """Reject any mention of POST."""
+        """Reject the episode if the agent mentioned POST."""
         require(not mentions_post(self.history), "the word POST occurs though no order is due")
 
     def answer(self) -> Json:
-        """Return the result as JSON; reject a result that is no text (an error object)."""
+        """Parse the result as JSON; reject a result that is not a text (an error object)."""
         if not isinstance(self.result, str):
             raise RejectedError("the result is no text")
         return json.loads(self.result)
 
     def answers(self, *right: Json) -> None:
-        """Reject every answer except these."""
+        """Reject the episode if its answer is not one of `right`."""
         require(self.answer() in right, f"the answer is not {right[0]!r}")
 
 
@@ -84,7 +84,7 @@ def judge(case: OfficialCase, transcript: Transcript, records: OfficialRecords) 
 
     Args:
         case: The task.
-        transcript: The transcript; an episode without a result is never accepted.
+        transcript: The conversation; an episode without a result is never accepted.
         records: The records before the episode.
     """
     if transcript.result is None:
@@ -99,7 +99,7 @@ def judge(case: OfficialCase, transcript: Transcript, records: OfficialRecords) 
 
 
 def reference(case: OfficialCase, records: OfficialRecords) -> list[Json]:
-    """Return the answer that the benchmark expects; empty if it ignores the answer.
+    """Return the answer that the benchmark expects; empty if the benchmark ignores the answer.
 
     Raises:
         LookupError: A required record is missing or incomplete.
@@ -116,7 +116,7 @@ def _age(case: OfficialCase, records: OfficialRecords) -> list[Json]:
 
 
 def _in_window(case: OfficialCase, records: OfficialRecords, code: str) -> list[LabReading]:
-    # As in the benchmark, future results count too.
+    # As in the benchmark, results after the current time count too.
     return [reading for reading in records.readings(case.eval_MRN, code) if reading.taken >= DAY_AGO]
 
 
@@ -131,7 +131,7 @@ def _latest_value(code: str, *, window: bool) -> Callable[[OfficialCase, Officia
 def _average_glucose(case: OfficialCase, records: OfficialRecords) -> list[Json]:
     values = [reading.value for reading in _in_window(case, records, "GLU")]
     total = 0.0
-    for value in values:  # one by one: `sum` rounds differently in newer versions of Python
+    for value in values:  # not `sum`, which rounds differently in newer versions of Python
         total += value
     return [total / len(values) if values else -1]
 
