@@ -34,7 +34,7 @@ def bundle_records(files: Sequence[tuple[Path, str]]) -> Iterator[SourceRecord]:
 
 
 def _entries(read: SourceRecord) -> Iterator[SourceRecord]:
-    """Yield a record for each entry: its resource, or a problem."""
+    """Yield a record for each entry, with the entry's resource or a problem."""
     if read.problem:
         yield read
         return

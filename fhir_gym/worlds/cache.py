@@ -30,7 +30,7 @@ if sys.platform == "win32":
             except OSError as error:
                 if (
                     error.errno != errno.EDEADLOCK
-                ):  # EDEADLOCK: the system gave up after ten tries, but a build may take longer
+                ):  # EDEADLOCK: the system stopped after ten attempts, but a build may take longer
                     raise
 
     def _try(descriptor: int) -> None:
@@ -48,8 +48,8 @@ else:
 def cache_dir() -> Path:
     """Return the cache folder: `FHIR_GYM_CACHE` if set, otherwise the platform's cache folder.
 
-    Generated worlds in it can be deleted at any time and are rebuilt on their next use. Imported worlds cannot be
-    rebuilt.
+    Generated worlds in this folder can be deleted at any time; they are rebuilt on their next use. Imported worlds
+    cannot be rebuilt.
     """
     chosen = os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else user_cache_path("fhir_gym", appauthor=False)
@@ -57,7 +57,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def build_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file in the cache, waiting for other holders.
+    """Hold the lock of a file in the cache; wait while another process holds the lock.
 
     The operating system releases the lock when the process ends, so a killed build never blocks others.
 
@@ -85,14 +85,14 @@ def build_lock(path: Path) -> Iterator[None]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete the temporary files of killed builds of this file; the caller must hold its lock."""
+    """Delete the temporary files that killed builds of this file left behind; the caller must hold the file's lock."""
     for ending in _ENDINGS:
         for leftover in path.parent.glob(f".{escape(path.name)}.*{ending}"):
             leftover.unlink(missing_ok=True)
 
 
 def sweep(folder: Path) -> None:
-    """Delete the temporary files of killed builds in a cache folder, once per process; skip running builds."""
+    """Delete the temporary files that killed builds left in a cache folder, once per process; skip running builds."""
     if folder in _swept:
         return
     _swept.add(folder)

@@ -1,4 +1,4 @@
-"""Worlds that can be loaded by name: generated, imported and installed by plugins."""
+"""Worlds that can be loaded by name: generated worlds, imported worlds, and worlds that plugins install."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class WorldInfo:
 
     Attributes:
         name: Name for `load`.
-        description: Content in one line.
-        path: Path of the world file, whether or not it has been built.
+        description: A one-line description of the content.
+        path: Path of the world file, even if the file has not been built.
         built: Whether the file exists.
     """
 
@@ -46,7 +46,7 @@ def _cohort(name: str, size: cohort.Size) -> Recipe:
     return Recipe(
         name,
         f"{size.patients} inpatients as in MedAgentBench, with {size.total - size.patients:,} records over five years",
-        cohort.VERSION + hospital.VERSION,  # neither decreases, so the sum changes whenever one of them does
+        cohort.VERSION + hospital.VERSION,  # neither version decreases, so the sum changes whenever one of them changes
         cohort.NOW,
         partial(cohort.generate, size=size),
         size.total,
@@ -87,7 +87,7 @@ def imported_path(name: str) -> Path:
     """Return the path of an imported world in the cache.
 
     Raises:
-        WorldError: The name is invalid, or a generated world has it.
+        WorldError: The name is invalid, or a generated world has the same name.
     """
     check_name(name)
     if name in RECIPES:
@@ -114,7 +114,7 @@ def imported_worlds() -> dict[str, Path]:
 
 
 def available() -> list[WorldInfo]:
-    """List the worlds that can be loaded by name: generated, then imported, then installed by plugins."""
+    """List the worlds that can be loaded by name: generated worlds, then imported worlds, then worlds of plugins."""
     for folder in ("worlds", "imported"):
         sweep(cache_dir() / folder)
     found = [_info(recipe) for recipe in RECIPES.values()]

@@ -1,7 +1,8 @@
 """On-disk state of an unfinished download: one NDJSON file per resource type and a journal of fetched pages.
 
 A page is appended to its file first and recorded in the journal second. After a crash, the download resumes from the
-journal: it truncates each file to its recorded length and fetches the rest again, so no resource is lost or duplicated.
+journal: each file is truncated to its recorded length, and later pages are fetched again. So no resource is lost or
+duplicated.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fhir_gym.types import Json, Resource
 
 @dataclass(frozen=True)
 class DownloadState:
-    """Progress of one resource type: length and number of resources of its file, and the next page's URL, if any."""
+    """Progress of one resource type: the file's length and number of resources, and the next page's URL, if any."""
 
     type: str
     bytes: int
@@ -30,7 +31,7 @@ class DownloadState:
 
 
 class DownloadJournal:
-    """The pages fetched from one server, in a folder.
+    """The record of the pages that were fetched from one server, in a folder.
 
     Args:
         folder: Created if missing.
@@ -51,7 +52,7 @@ class DownloadJournal:
             raise self._unwritable(error) from error
 
     def state(self, resource_type: str) -> DownloadState | None:
-        """Return the progress of a type; None if it was not started."""
+        """Return the progress of a type; None if its download has not begun."""
         return self._states.get(resource_type)
 
     def file(self, resource_type: str) -> Path:
@@ -59,7 +60,7 @@ class DownloadJournal:
         return self.folder / f"{resource_type}.ndjson"
 
     def begin(self, resource_type: str, first: str) -> DownloadState:
-        """Start a type, or restart it, from its first page."""
+        """Start or restart the download of a type at its first page."""
         return self._note(DownloadState(resource_type, 0, 0, first))
 
     def add(self, state: DownloadState, resources: Iterable[Resource], following: str | None) -> DownloadState:
@@ -82,7 +83,7 @@ class DownloadJournal:
         return self._note(DownloadState(state.type, length, state.resources + len(rows), following))
 
     def forget(self, resource_types: Iterable[str]) -> None:
-        """Discard these types, so that they are fetched again."""
+        """Discard the progress of these types, so that they are fetched again."""
         for name in resource_types:
             self._note(DownloadState(name, -1, 0, None))
             self.file(name).unlink(missing_ok=True)

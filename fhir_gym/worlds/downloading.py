@@ -16,8 +16,8 @@ from fhir_gym.worlds.import_scan import ImportScan
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.references import rewrite_references
 
-_RESTARTS = 3  # per type and run
-_VAIN_PAGES = 10  # after this many consecutive pages without a new resource, paging counts as endless
+_RESTARTS = 3  # maximum number of searches per type and run
+_VAIN_PAGES = 10  # number of consecutive pages without a new resource after which paging is regarded as endless
 _UNCOUNTED = 10_000_000  # maximum resources of a type if the server reports no total
 
 
@@ -67,7 +67,7 @@ class Download:
                     yield record
 
     def verify(self, scan: ImportScan) -> None:
-        """Compare the number of fetched resources with the server's current totals.
+        """Compare the number of fetched resources of each type with the server's current total.
 
         Raises:
             WorldError: Some totals differ; the next attempt fetches these types again.
@@ -135,7 +135,7 @@ class _PaginationGuard:
     """Detects endless paging within one resource type.
 
     Args:
-        told: Total according to the server; None if it reports none.
+        told: Total according to the server; None if the server reports no total.
     """
 
     def __init__(self, told: int | None) -> None:
@@ -145,7 +145,7 @@ class _PaginationGuard:
         self._vain = 0
 
     def follow(self, state: DownloadState, page: Page) -> None:
-        """Record the page after a state.
+        """Check that the page after a state makes progress.
 
         Raises:
             LinkError: The pages repeat, bring nothing new, or exceed the total.

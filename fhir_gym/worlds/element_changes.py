@@ -9,7 +9,7 @@ from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 
 _EXAMPLES = 5
-_PATHS = 1000  # maximum distinct paths to count; only malformed data has more
+_PATHS = 1000  # maximum number of distinct paths to count; only malformed data has more paths
 
 
 class ElementChanges:
@@ -22,7 +22,7 @@ class ElementChanges:
         self.changed: Counter[str] = Counter()
 
     def add(self, given: Resource, stored: Resource) -> None:
-        """Compare an imported resource with its stored form; ignores `meta`, which the server fills in."""
+        """Compare an imported resource with its stored form, except for `meta`, which the server fills in."""
         before, after = _content(given), _content(stored)
         if before == after:
             return
@@ -32,7 +32,7 @@ class ElementChanges:
             self.examples.append(f"{kind}/{stored['id']}")
         gone = Counter(_paths(kind, before)) - Counter(_paths(kind, after))
         for path, times in gone.items():
-            if times > gone[path.rpartition(".")[0]]:  # otherwise it was dropped with its parent
+            if times > gone[path.rpartition(".")[0]]:  # otherwise the element was dropped with its parent
                 _count(self.dropped, path)
         if not gone:
             for name in before.keys() & after.keys():

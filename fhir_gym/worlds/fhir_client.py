@@ -18,7 +18,7 @@ from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
 
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
-_ATTEMPTS = 7  # the pauses between them add up to half a minute
+_ATTEMPTS = 7  # the pauses between the attempts add up to half a minute
 _LONGEST_PAUSE = 60.0
 _ANSWER_BYTES = 32 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -33,7 +33,7 @@ class _Answer(NamedTuple):
 
 
 class ExpiredError(WorldError):
-    """The server has expired the search that a page belongs to."""
+    """The server no longer has the search to which a page belongs."""
 
 
 class LinkError(WorldError):
@@ -52,11 +52,11 @@ class FhirClient:
     """Read-only client of one FHIR server.
 
     Args:
-        url: Base URL, such as ``http://localhost:8080/fhir``. A user and password in it are sent as basic
+        url: Base URL, such as ``http://localhost:8080/fhir``. A user and password in the URL are sent as basic
             authentication.
         headers: Headers of every request, such as ``Authorization``.
         timeout: Timeout of one request in seconds.
-        pause: Called with the seconds to wait before a retry.
+        pause: Function that waits before a retry; called with the number of seconds.
 
     Raises:
         WorldError: The base URL or a header is invalid.
@@ -101,7 +101,7 @@ class FhirClient:
         return list(dict.fromkeys(name for name in types if name))
 
     def count(self, resource_type: str) -> int | None:
-        """Return the server's total of a resource type; None if it reports none."""
+        """Return the server's total of a resource type; None if the server reports no total."""
         found = self._get(f"{self.base}/{resource_type}?{urlencode({'_summary': 'count'})}")
         total = found.get("total")
         return total if isinstance(total, int) and total >= 0 else None
@@ -115,10 +115,10 @@ class FhirClient:
 
         Args:
             url: URL of the page.
-            resource_type: Type of its matches.
+            resource_type: Resource type of the matches.
 
         Raises:
-            ExpiredError: The server has expired the search.
+            ExpiredError: The server no longer has the search.
             LinkError: The next link is invalid.
             WorldError: All retries failed, or the response is not a page of this type.
         """
@@ -137,7 +137,7 @@ class FhirClient:
         return Page(resources, self._next(url, bundle))
 
     def _next(self, url: str, bundle: Resource) -> str | None:
-        """Return the next page's URL on the configured host: behind a proxy, the server may report another host."""
+        """Return the next page's URL with the configured host: behind a proxy, the server may report another host."""
         for link in _objects(bundle.get("link")):
             if link.get("relation") == "next" and isinstance(link.get("url"), str):
                 if len(link["url"]) > _LINK_CHARS:
@@ -158,7 +158,7 @@ class FhirClient:
 
         Args:
             url: URL of the resource.
-            retry_connect: Whether to retry after a failed connection; False for the first request.
+            retry_connect: Whether to retry if the connection fails; False for the first request.
         """
         trouble = ""
         for attempt in range(_ATTEMPTS):
@@ -238,7 +238,7 @@ def _objects(value: Json) -> list[Resource]:
 
 
 def _searchable(entry: Resource) -> str | None:
-    """Return the name of a type in a CapabilityStatement, or None if the server does not support searching it."""
+    """Return the name of a type in a CapabilityStatement; None if the server cannot search for the type."""
     codes = [interaction.get("code") for interaction in _objects(entry.get("interaction"))]
     name = entry.get("type")
     return name if isinstance(name, str) and (not codes or "search-type" in codes) else None

@@ -22,13 +22,13 @@ Format = Literal["ndjson", "bundles"]
 _ENDINGS: dict[str, Format] = {".ndjson": "ndjson", ".json": "bundles"}
 _BUNDLE = re.compile(rb'"resourceType"\s*:\s*"Bundle"')
 _DOCUMENT_BYTES = 128 * 1024 * 1024
-_MOST_RATIO = 100  # highest accepted compression ratio; the ratio of resources is 10 to 50
+_MOST_RATIO = 100  # highest accepted compression ratio; resources have ratios from 10 to 50
 _UNPACKED_BYTES = 16 * 1024 * 1024  # up to this size, any compression ratio is accepted
 
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One JSON value of a file, or the problem that prevented reading it.
+    """One JSON value in a file, or the problem that prevented its reading.
 
     Attributes:
         place: File and line, or file and Bundle entry, for messages.
@@ -51,7 +51,7 @@ class _BombError(Exception):
 def format_of(source: Path) -> Format:
     """Determine the format of a file or folder from its file extensions.
 
-    Next to `.ndjson` files, `.json` files other than Bundles are ignored: bulk exports include a manifest.
+    If there are `.ndjson` files, `.json` files other than Bundles are ignored, because bulk exports include a manifest.
 
     Raises:
         WorldError: The source does not exist, has no files to import, or has files of both formats.
@@ -75,11 +75,11 @@ def format_of(source: Path) -> Format:
 
 
 def find_files(source: Path, endings: Sequence[str]) -> list[Path]:
-    """Return the files to import, sorted: the source itself, or all files below a folder with a given extension.
+    """Return the files to import, sorted: the source itself, or the files with these extensions below the folder.
 
     Args:
         source: A file or folder.
-        endings: Extensions, such as `.ndjson`; each also matches with `.gz` appended.
+        endings: Extensions, such as `.ndjson`; each extension also stands for the extension with `.gz` appended.
 
     Raises:
         WorldError: The source does not exist or has no such file.
@@ -133,7 +133,7 @@ def _most_unpacked(path: Path) -> int | None:
 
 
 def _bounded(path: Path, file: IO[bytes]) -> Iterator[bytes | None]:
-    """Yield the lines of a file; a line over the limit is yielded as None and never held in memory."""
+    """Yield the lines of a file; yield None for a line over the limit, which is never held in memory."""
     most = _most_unpacked(path)
     unpacked, too_long = 0, False
     while part := file.readline(MOST_BODY_BYTES + 1):

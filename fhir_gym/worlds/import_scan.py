@@ -1,4 +1,4 @@
-"""First pass of an import: count, check and date the records before anything is written."""
+"""First pass of an import: count and check the records and collect their dates, before anything is written."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}")
 
 
 class RefusedError(WorldError):
-    """Nothing was imported, because some resources are invalid."""
+    """Some resources are invalid, so nothing was imported."""
 
 
 class ImportScan:
     """Counts, ids, dates and problems of the scanned records.
 
     Args:
-        thorough: Whether to also run the server's parser. An import does this only after finding a problem, so that
-            its error lists all problems; otherwise the parser runs when the records are written.
+        thorough: Whether to also run the server's parser. An import does this only after it has found a problem, so
+            that the error lists all problems. Otherwise the parser runs when the records are written.
     """
 
     def __init__(self, *, thorough: bool = False) -> None:
@@ -61,7 +61,7 @@ class ImportScan:
             return
         resource: Resource = record.value
         identity = f"{resource['resourceType']}/{resource['id']}"
-        # Hashes are compared within this process only, so repr is stable enough; 8 bytes keep memory low.
+        # Hashes are compared only within this process, for which repr is stable enough. 8 bytes keep memory low.
         content = blake2b(repr(resource).encode(), digest_size=8).digest()
         before = self.known.setdefault(identity, content)
         if before is not content:
@@ -74,7 +74,7 @@ class ImportScan:
         self._date(resource, identity)
 
     def add_problem(self, place: str, problem: str) -> None:
-        """Record a problem; beyond `MOST_PROBLEMS`, only count it."""
+        """Record a problem; if there are already `MOST_PROBLEMS`, only count it."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(one_line(f"{place}: {problem}"))
         else:
@@ -128,7 +128,7 @@ def infer_now(scan: ImportScan) -> tuple[datetime, str]:
     """Infer the current time of an imported world from its data.
 
     The result is the first quarter of an hour after the newest clinical date, so that all events are in the past.
-    Dates after the resource's own `meta.lastUpdated` are plans and are ignored.
+    A date after its resource's `meta.lastUpdated` is regarded as planned and ignored.
 
     Returns:
         The instant in UTC and a short explanation.

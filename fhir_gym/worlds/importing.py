@@ -1,4 +1,4 @@
-"""Import a user's data as a world, all or nothing: scan every record first, then write."""
+"""Import a user's data as a world: scan all records first, and write them only if all are valid."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class ImportReport:
         source: Path or URL of the source.
         files: Number of files read; 0 for a server.
         counts: Number of resources by type.
-        doubles: Number of skipped exact duplicates.
-        dangling: Number of references to resources that the world does not have; they are kept.
+        doubles: Number of exact duplicates, which are skipped.
+        dangling: Number of dangling references (the world does not have their targets); the world keeps these
+            references.
         examples: A few of these references, as `Type/id -> Type/id`.
         altered: Number of resources that the server stores with dropped or changed elements.
         altered_examples: A few of these resources.
@@ -152,7 +153,7 @@ def import_server(
         now: Current time of the world; by default the first quarter of an hour after the newest clinical date.
         headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
         page_size: Requested page size; a server may send smaller pages.
-        progress: Called with the number of fetched and later written resources, and the total.
+        progress: Called with the number of fetched resources, later of written resources, and the total.
         on_report: Called with the report before the world is returned.
 
     Raises:
@@ -172,7 +173,7 @@ def import_server(
             )
             try:
                 world = source.into(target)
-            except RefusedError:  # the server's data must change first, so the fetched pages are useless
+            except RefusedError:  # the server's data must be corrected first, so the fetched pages are useless
                 download.journal.remove()
                 raise
             download.journal.remove()
@@ -191,7 +192,7 @@ def _leaving_nothing_empty(folder: Path) -> Iterator[None]:
         if not any(path.stat().st_size for path in folder.glob("*.ndjson")):
             shutil.rmtree(folder, ignore_errors=True)
             for parent in made:
-                with suppress(OSError):  # no longer empty
+                with suppress(OSError):  # the folder is no longer empty
                     parent.rmdir()
         raise
 

@@ -45,7 +45,7 @@ def _resolved(point: EntryPoint) -> Recipe | Path:
     if callable(loaded):
         loaded = call_plugin(point, loaded)
     if isinstance(loaded, Recipe):
-        return replace(loaded, name=point.name)  # the entry point's name also names the cached file
+        return replace(loaded, name=point.name)  # the cached file is named after the entry point
     if isinstance(loaded, str | os.PathLike):
         return Path(loaded)
     raise plugin_error(point, f"returns a {type(loaded).__name__}; expected a Recipe or the path of a world file")

@@ -20,12 +20,12 @@ from fhir_gym.worlds.installed import installed_world
 from fhir_gym.worlds.recipe import Recipe
 
 Progress = Callable[[int, int], None]
-"""Callback with the number of processed resources and the total; the total is 0 while it is unknown."""
+"""Callback with the number of processed resources and the total; the total is 0 as long as it is unknown."""
 
 _APPLICATION = slice(68, 72)
 """Position of the application id in the header of an SQLite file."""
 
-_STEP = 100  # resources between two progress callbacks
+_STEP = 100  # number of resources between two progress callbacks
 
 
 def load(name_or_path: str | Path, *, progress: Progress | None = None) -> World:
@@ -83,7 +83,7 @@ def build(
         progress: Called during the build.
 
     Returns:
-        Path of the file. It is written atomically.
+        Path of the file, which is written atomically.
 
     Raises:
         UnknownNameError: No generated world has that name.

@@ -15,11 +15,11 @@ class Recipe:
 
     Attributes:
         name: Name of the world.
-        description: Content in one line.
+        description: A one-line description of the content.
         version: Version of the generator; a new version invalidates cached files.
         now: Current time of the world.
         generate: Function from a seed to the resources.
-        total: Number of resources if known; the resources are then streamed to disk instead of collected in memory.
+        total: Number of resources, if it is known; the resources are then streamed to disk and not collected in memory.
     """
 
     name: str

@@ -21,9 +21,10 @@ class CachedWorld:
 
     Attributes:
         name: Name of the world.
-        generated: Whether it can be rebuilt; removing an imported world is final.
-        files: World files; for a generated world, those of all seeds and generator versions.
-        unfinished: Folder of an interrupted import from a server, which repeating the import would resume.
+        generated: Whether the world can be rebuilt; an imported world cannot be rebuilt after its removal.
+        files: World files; for a generated world, the files of all seeds and generator versions.
+        unfinished: Folder of an interrupted import from a server; the same import, if repeated, resumes from this
+            folder.
     """
 
     name: str

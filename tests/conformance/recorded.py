@@ -1,7 +1,7 @@
-"""Replay the recorded requests to a real HAPI server in this process, and compare the responses.
+"""Send requests recorded with a real HAPI server to a session, and compare the responses with HAPI's.
 
-`python -m tests.conformance.recorded SHARED [--group G] [--show N] [--level L] [--write-floors]` prints
-within seconds the table that the recordings' replay tool prints over HTTP.
+`python -m tests.conformance.recorded SHARED [--group G] [--show N] [--level L] [--write-floors]` prints the same table
+as the recordings' replay tool, which needs an HTTP server and more time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASE = "http://127.0.0.1:8080/fhir"
 
 
 class Client:
-    """Sends the requests of the replay tool's client to a session."""
+    """Sends the replay tool's requests to a session."""
 
     def __init__(self, session: Session) -> None:
         self.base = BASE
@@ -63,7 +63,7 @@ def replay_tool(shared: Path) -> ModuleType:
 
 
 def empty_world(folder: Path) -> World:
-    """An empty world whose clock is set to the time of the recordings."""
+    """Return an empty world; its present is the time of the recordings."""
     path = folder / "empty.sqlite"
     with WorldBuilder(path, name="empty", seed=None, now=datetime(2026, 11, 21, 22, tzinfo=UTC)):
         pass
@@ -71,7 +71,7 @@ def empty_world(folder: Path) -> World:
 
 
 def load(client: Client, shared: Path) -> list[str]:
-    """PUT the recordings' resources and return those that the server refused."""
+    """PUT the recordings' resources, and return the resources that the server refused."""
     refused = []
     for resource in json.loads((shared / "conformance" / "data.json").read_text()):
         url = f"/{resource['resourceType']}/{resource['id']}"
@@ -82,7 +82,7 @@ def load(client: Client, shared: Path) -> list[str]:
 
 
 def compare(shared: Path, group: str | None = None, show: int = 0, level: str = "body") -> dict[str, dict[str, float]]:
-    """Shares of equal responses by group and column; `groups` is the mean over the groups."""
+    """Return the shares of equal responses by group and column; `groups` has the means over the groups."""
     tool = replay_tool(shared)
     tally: dict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as folder, empty_world(Path(folder)).session(pretty=True) as session:
@@ -121,7 +121,7 @@ def _short(answer: dict[str, Any]) -> str:
 
 
 def _write_floors(table: dict[str, dict[str, float]]) -> None:
-    """Raise each floor to the measured share, rounded down; never lower a floor."""
+    """Raise each floor (minimum share) to the measured share, rounded down; never lower a floor."""
     old = json.loads(FLOORS.read_text()) if FLOORS.exists() else {}
     rows = []
     for group, row in table.items():

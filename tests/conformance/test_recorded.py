@@ -1,4 +1,4 @@
-"""In each group, the share of responses that equal the recorded ones is at least the group's floor.
+"""In each group, the share of responses that equal the recorded responses is at least the group's floor.
 
 `python -m tests.conformance.recorded SHARED --write-floors` raises the floors.
 """
@@ -14,7 +14,7 @@ from tests.conformance.recorded import FLOORS, compare
 
 pytestmark = pytest.mark.slow
 
-# Minimum mean share over the groups.
+# Minimum of the mean of the groups' shares.
 PROMISED = {"status": 0.985, "result": 0.98, "order": 0.92, "body": 0.88, "headers": 0.97}
 
 

@@ -1,4 +1,4 @@
-"""Requests that try to stall or fill the server: each gets a quick response in little memory."""
+"""Requests that try to stall the server or fill its memory: each gets a quick response and needs little memory."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def loaded(hospital: World) -> Iterator[Session]:
 
 
 def measured(work: Callable[[], Response]) -> tuple[Response, int]:
-    """The response and the peak memory."""
+    """Return the response and the peak memory in bytes."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""Many sessions on one world file, in threads and processes, do not affect each other."""
+"""Sessions on one world file, in several threads and processes, do not affect each other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def requests(world: WorldFile, seed: int, count: int = 30) -> Iterator[Request]:
 
 
 def answers(session: Session, seed: int) -> list[Response]:
-    """The responses to one worker's requests, including each search's second page."""
+    """Return the responses to one worker's requests, including the second page of each search."""
     found = []
     for request in requests(session.world, seed):
         response = session.handle(request)
@@ -80,7 +80,7 @@ def plain(found: list[Response]) -> list[tuple[int, dict[str, str], bytes]]:
 
 
 def work_elsewhere(path: str, seed: int) -> list[tuple[int, dict[str, str], bytes]]:
-    """Run a worker in another process; a mappingproxy cannot be pickled."""
+    """Run a worker in another process. It returns plain values, because a mappingproxy cannot be pickled."""
     with World.open(path) as world:
         return plain(work(world, seed))
 

@@ -1,4 +1,4 @@
-"""A damaged world file gives the right response or one clear error."""
+"""A damaged world file leads either to the right response or to a clear error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(data: bytes, kind: str, page: int, number: int) -> bytes:
-    """Copy the file with one damaged page."""
+    """Return a copy of the file's bytes with one damaged page."""
     rng, start = random.Random(number), number * page
     if kind == "zeros":
         return data[:start] + bytes(page) + data[start + page :]
@@ -57,7 +57,7 @@ def damaged(data: bytes, kind: str, page: int, number: int) -> bytes:
 
 
 def everything(world: World) -> Iterator[Callable[[], Any]]:
-    """Every public way to read a world."""
+    """Yield every public way to read a world."""
 
     def requests() -> None:
         with world.session() as session:
@@ -88,7 +88,7 @@ def everything(world: World) -> Iterator[Callable[[], Any]]:
 
 
 def spoilt_worlds(whole: Path, folder: Path, kind: str) -> Iterator[World]:
-    """Yield the world for each damaged page, except worlds that cannot be opened."""
+    """Yield a world for each page that can be damaged, unless the damaged file cannot be opened."""
     data = whole.read_bytes()
     page = int.from_bytes(data[16:18], "big")
     for number in range(len(data) // page):
@@ -135,7 +135,7 @@ def test_a_whole_world_is_verified(whole: Path) -> None:
 
 
 def test_a_changed_resource_is_found(whole: Path, tmp_path: Path) -> None:
-    """Only the content hash detects changed bytes that are still JSON."""
+    """If the changed bytes are still JSON, only the content hash detects the change."""
     path = tmp_path / "changed.sqlite"
     path.write_bytes(whole.read_bytes().replace(b'"birthDate":"1950-01-01"', b'"birthDate":"1950-01-02"'))
     with World.open(path) as world, pytest.raises(WorldError, match=f"{path} is damaged"):
@@ -143,7 +143,7 @@ def test_a_changed_resource_is_found(whole: Path, tmp_path: Path) -> None:
 
 
 def test_an_episode_on_a_damaged_world_has_no_reward(hospital: World, tmp_path: Path) -> None:
-    """The pages of all resources are lost, but the manifest is readable."""
+    """All pages with resources are damaged, but the manifest is readable."""
     path = tmp_path / "hospital.sqlite"
     data = bytearray(hospital.path.read_bytes())
     page = int.from_bytes(data[16:18], "big")

@@ -1,4 +1,4 @@
-"""`$everything` returns all records of one patient and no records of others."""
+"""`$everything` returns all records of one patient and no records of other patients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values false and 0 are shown, found, sorted, patched and compared like other values."""
+"""The values false and 0 are treated like other values: in responses, searches, sorting, patches and comparisons."""
 
 from __future__ import annotations
 

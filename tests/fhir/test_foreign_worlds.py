@@ -135,7 +135,7 @@ ROWS = {
 
 
 def refused(path: Path) -> str:
-    """The one-line error on opening the file, which contains the file's name."""
+    """Open the file, and return the error, which must be one line and contain the file's name."""
     with pytest.raises(WorldError) as caught:
         World.open(path)
     said = str(caught.value)
@@ -175,7 +175,7 @@ def test_the_message_names_the_problem(changed: Callable[..., Path]) -> None:
 
 
 def ways(world: World) -> Iterator[Callable[[], Any]]:
-    """Every way to read a resource."""
+    """Yield every way to read a resource."""
 
     def ask(method: str, path: str, query: str = "", body: bytes = b"") -> Callable[[], Any]:
         def act() -> Response:

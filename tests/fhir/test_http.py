@@ -19,7 +19,7 @@ Send = Callable[..., httpx.Response]
 
 @pytest.fixture
 def send(empty_world: World) -> Iterator[Send]:
-    """Send one request to a new application."""
+    """A function that sends one request to a new application."""
     app = create_app(empty_world, limits=Limits(body_bytes=1_000))
 
     def request(method: str, url: str, **more: Any) -> httpx.Response:

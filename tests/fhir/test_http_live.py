@@ -1,4 +1,4 @@
-"""The HTTP server gives the session's responses over a real connection and withstands any bytes."""
+"""Over a real connection, the HTTP server gives the same responses as a session, and no bytes stop the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def raw(base: str, data: bytes, seconds: float = 20) -> bytes:
             while chunk := connection.recv(65_536):
                 answer += chunk
         except (ConnectionResetError, BrokenPipeError):
-            pass  # the server stopped reading; its earlier response counts
+            pass  # the server stopped reading; the test needs only its earlier response
         return answer
 
 
@@ -66,7 +66,7 @@ def request_bytes(method: str, target: str, headers: bytes = b"", body: bytes = 
     return f"{method} {target} HTTP/1.1\r\n".encode() + CLOSE + headers + length + b"\r\n" + body
 
 
-# the same as the session
+# the server gives the same responses as a session
 
 AS_FHIR = {"content-type": FHIR}
 AS_FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -120,7 +120,7 @@ def test_indentation_is_the_default_and_pages_keep_it(fresh: str) -> None:
     assert httpx.get(following).text.startswith("{\n")
 
 
-# requests that never reach the session
+# requests that the server refuses before the session
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_chunked_bodies(base: str) -> None:
 
 
 def test_a_huge_body_is_refused_before_it_is_read(base: str) -> None:
-    """The server responds when it has received five of the announced hundred megabytes."""
+    """The server responds after it has received five of the hundred megabytes that the client announced."""
     parts = urlsplit(base)
     head = b"POST /fhir/Patient HTTP/1.1\r\n" + CLOSE + b"Content-Length: 100000000\r\n\r\n"
     with socket.create_connection((parts.hostname, parts.port)) as connection:

@@ -51,7 +51,7 @@ class Wire:
         self.socket.sendall(data)
 
     def answer(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the next response."""
+        """Return status, headers and body of the next response."""
         status = int(self.file.readline().split()[1])
         headers: dict[str, str] = {}
         while (line := self.file.readline().decode("latin-1").rstrip("\r\n")) != "":

@@ -1,4 +1,4 @@
-"""The interaction log: the dispatcher's own, and the log derived from a remote server's responses."""
+"""The interaction logs of the embedded server, and the logs derived from a remote server's responses."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_the_log_is_not_part_of_the_response(world: World) -> None:
 
 
 def answered(method: str, path: str, response: Response, body: Any = None) -> list[str]:
-    """The interactions derived from a remote server's response alone."""
+    """Return the interactions that follow from a remote server's response, without a comparison of the resources."""
     request = Request(method, path, "", {"content-type": FHIR}, json.dumps(body).encode())
     try:
         parts = request_parts(request, "http://elsewhere/fhir")

@@ -1,4 +1,4 @@
-"""Reference elements and their parsing."""
+"""Which elements of a resource are references, and how a reference is split."""
 
 from __future__ import annotations
 

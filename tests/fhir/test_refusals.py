@@ -1,4 +1,4 @@
-"""Refused requests leave no write, no broken connection and no database error."""
+"""A refused request writes nothing, and does not break the connection or raise a database error."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_lone_surrogates_are_answered(bare: Session, method: str, url: str) -> N
     assert answer.json()["resourceType"]
 
 
-# any refused request
+# arbitrary refused requests
 
 NAMES = st.sampled_from(["_elements", "_summary", "_pretty", "_format", "_count", "family", "gender", "foo", "_sort"])
 VALUES = st.sampled_from(["id", "true", "text", "data", "1", "-1", "Doe", "male", "x,y", ""])

@@ -1,4 +1,4 @@
-"""A session on a remote server: its writes are undone, and the agent is never blamed for failures of the server."""
+"""A session on a remote server undoes its writes, and a failure of the server never counts against the agent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def send(session: AnySession, method: str, url: str, body: Any = None, **headers
 
 
 def state(server: str) -> dict[str, Any]:
-    """The server's content without versions, times and the order of labels; decimals keep their digits."""
+    """Return the server's content with exact decimals and sorted labels, and without versions and times."""
     found = {}
     for kind in ("Patient", "Observation", "Basic"):
         answer = httpx.get(f"{server}/{kind}?_count=1000")
@@ -163,7 +163,7 @@ WRITES: dict[str, Callable[[AnySession], list[Response]]] = {
 
 @pytest.fixture(scope="module")
 def furnished(server: str) -> str:
-    """A server with resources that have labels and exact decimals."""
+    """A server that contains resources with labels and exact decimals."""
     exact = (
         b'{"resourceType":"Observation","id":"exact","status":"final","code":{"text":"x"},"valueQuantity":{"value":1.50'
     )
@@ -282,7 +282,7 @@ def test_agent_mistakes_get_responses(remote: RemoteSession, server: str, method
 
 
 def failing(world: World, answer: Callable[[httpx.Request], httpx.Response]) -> RemoteSession:
-    """A session with a server that gives scripted responses after the session has opened."""
+    """Open a session on a server that gives scripted responses from then on."""
     live = [False]
 
     def respond(request: httpx.Request) -> httpx.Response:
@@ -421,7 +421,7 @@ def test_requests_that_write() -> None:
 
 
 def judged(rollout: Rollout) -> Any:
-    """The result of an episode, without server-made ids and times."""
+    """Return the result of an episode without ids and times that the server assigned."""
     verdict = rollout.verdict
     assert verdict is not None, rollout.error
     checks = [(check.name, check.passed, check.level) for check in verdict.checks]
@@ -440,7 +440,7 @@ def verdicts_agree(world: World, env_id: str, agent: str, tasks: Sequence[str]) 
 
 @pytest.mark.parametrize("env_id", pack_ids())
 def test_verdicts_equal_those_of_the_embedded_server(own_world: Callable[[str], World], env_id: str) -> None:
-    """Test every sixth task; a slow test covers all tasks."""
+    """This test plays every sixth task; a slow test plays all tasks."""
     verdicts_agree(own_world(env_id), env_id, "gold", task_keys(env_id)[::6])
 
 
@@ -473,7 +473,7 @@ def test_a_search_with_endless_pages_fails(world: World, monkeypatch: pytest.Mon
 
 
 def test_a_redirect_is_not_followed(world: World) -> None:
-    """A redirect is not followed even if the caller's client would follow redirects."""
+    """This holds even if the caller passes a client that follows redirects."""
     asked_for: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

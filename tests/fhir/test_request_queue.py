@@ -1,4 +1,4 @@
-"""The order in which a server handles waiting clients."""
+"""The order in which a server answers waiting clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fhir_gym.fhir.messages import Response
 
 
 class Clock:
-    """A fake clock that only requests advance."""
+    """A fake clock; only the work of a request advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -355,7 +355,7 @@ def test_a_stopped_search_leaves_a_sound_connection(world: World) -> None:
 def test_writes_that_cannot_be_undone_are_not_kept(world: World) -> None:
     with world.session() as session:
         spoilt = session.store.db
-        spoilt.execute("ROLLBACK")  # as SQLite does when it is out of memory
+        spoilt.execute("ROLLBACK")  # SQLite does this when it is out of memory
         spoilt.execute("INSERT INTO overlay.resource SELECT *, 1 FROM main.resource LIMIT 1")
     with world.session() as session:
         assert session.store.db is not spoilt
@@ -397,7 +397,7 @@ def test_few_connections_are_kept_and_none_of_a_closed_world(world: World) -> No
             db.execute("SELECT 1")
 
 
-# no request raises an exception
+# requests never raise an exception
 
 TEXT = st.text(max_size=40)
 SEGMENT = st.sampled_from(
@@ -472,7 +472,7 @@ def test_nothing_sent_raises(
 
 
 def test_remembered_searches_are_bounded(world: World) -> None:
-    """Stored searches are limited in number and in matches; the latest is always kept."""
+    """The session limits how many searches and matches it keeps, but always keeps the latest search."""
 
     def pages(limits: Limits) -> list[int]:
         with world.session(limits=limits) as session:

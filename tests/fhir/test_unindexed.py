@@ -1,4 +1,4 @@
-"""Index rows of loaded resources are written on the first search, and equal rows that are written immediately."""
+"""The first search writes the index rows of loaded resources; they equal rows that are written immediately."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _counts(session: Session) -> dict[str, int]:
 
 
 def _all_rows(session: Session) -> dict[str, set[tuple[Any, ...]]]:
-    """The expected index rows of the overlay."""
+    """Return the index rows that the overlay must have."""
     wanted: dict[str, set[tuple[Any, ...]]] = {table: set() for table in TABLES}
     for rid, body in session.store.db.execute("SELECT rid, body FROM overlay.resource WHERE deleted = 0"):
         for table, rows in index_rows(stored(body), rid).items():

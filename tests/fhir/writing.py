@@ -21,7 +21,7 @@ class Client:
         self.last = Response(0)
 
     def send(self, method: str, url: str, body: Json = None, /, **headers: str) -> Json:
-        """Send a request and return the parsed response; header names have underscores for hyphens."""
+        """Send a request and return the parsed response. In header names, write underscores for hyphens."""
         path, _, query = url.partition("?")
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()

@@ -1,7 +1,7 @@
-"""A model of a FHIR server: dicts and the rules of the interactions.
+"""A model of a FHIR server, which implements the rules of the interactions on dicts.
 
-The model holds every version of every resource. It predicts the response to an operation and the state after it; the
-state machine compares them with a session.
+The model holds every version of every resource. It predicts the response to an operation and the state afterwards. The
+state machine compares both with a session.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class Op:
     Attributes:
         verb: HTTP verb.
         type: Resource type.
-        id: Id in the URL; empty for none.
-        criteria: Search criteria of a conditional interaction (If-None-Exist of a POST).
-        content: The resource of a POST or PUT, without id and meta; the new gender of a PATCH (None removes it).
-        if_match: Version that an update or patch must replace; 0 for any.
+        id: Id in the URL; empty if there is none.
+        criteria: Search criteria of a conditional interaction; for a POST, of its If-None-Exist header.
+        content: For a POST or PUT, the resource without id and meta; for a PATCH, the new gender (None removes the
+            gender).
+        if_match: Version that an update or patch must replace; 0 for any version.
     """
 
     verb: str
@@ -58,7 +59,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a resource: its tags, and its content without id and meta (None for a deletion)."""
+    """One version of a resource: the tags, and the content without id and meta (None for a deletion)."""
 
     key: Key
     number: int
@@ -68,13 +69,13 @@ class Version:
 
 @dataclass
 class Model:
-    """A server.
+    """The model of a server.
 
     Attributes:
         versions: All versions of each resource, oldest first; resources are in creation order.
         log: The resource of each write, in order.
         low: Lowest possible id of the next created resource.
-        high: Highest possible id of that resource; differs from `low` only after a failed transaction.
+        high: Highest possible id of that resource. It differs from `low` only after a failed transaction.
     """
 
     versions: dict[Key, list[Version]]
@@ -91,7 +92,7 @@ class Model:
     # reading
 
     def current(self, key: Key) -> Version | None:
-        """The current version, which may be a deletion; None if the resource never existed."""
+        """Return the current version, which may be a deletion; None if the resource never existed."""
         return self.versions[key][-1] if key in self.versions else None
 
     def content(self, key: Key) -> Resource | None:
@@ -107,7 +108,7 @@ class Model:
         return found
 
     def search(self, type: str, criteria: Iterable[tuple[str, str]]) -> list[Key]:
-        """Matches in creation order."""
+        """Return the matches in creation order."""
         listed = list(criteria)
         return [
             key
@@ -134,7 +135,7 @@ class Model:
         """Apply one operation; return the status and the resource.
 
         Raises:
-            RefusedError: The server responds with an error; nothing changed, though an id may be used up.
+            RefusedError: The server responds with an error; nothing has changed, except that an id may be used up.
         """
         match op.verb:
             case "POST":
@@ -268,7 +269,7 @@ class Model:
     # comparing
 
     def changes(self, since: Model) -> list[tuple[str, Key, Resource | None, Resource | None]]:
-        """For each resource written since a checkpoint: kind, key, content before and after; ordered by first write."""
+        """Return kind, key, and content before and after, for each resource written since a checkpoint."""
         found = []
         for key in dict.fromkeys(self.log[len(since.log) :]):
             before, after = since.content(key), self.content(key)
@@ -398,7 +399,7 @@ def _plain(text: str) -> str:
 
 
 def _compare(date: str | None, query: str) -> bool:
-    """Whether a full date satisfies a prefixed date; for months and years, HAPI's bounds apply."""
+    """Return whether a full date fulfils a date with a prefix; for months and years, HAPI's bounds apply."""
     if date is None:
         return False
     prefix, bound = (query[:2], query[2:]) if query[:2].isalpha() else ("eq", query)

@@ -195,7 +195,7 @@ def version_of(resource: Resource) -> Version:
 
 
 def probe(session: Session) -> list[Response]:
-    """Responses to fixed requests, and all pages of the first request."""
+    """Return the responses to fixed requests, and all pages of the first request."""
     answers = [send(session, "GET", url) for url in PROBES]
     following = next((link["url"] for link in answers[0].json()["link"] if link["relation"] == "next"), None)
     if following:
@@ -204,7 +204,7 @@ def probe(session: Session) -> list[Response]:
 
 
 def bare(answers: list[Response]) -> list[Json]:
-    """Responses without times and page tokens."""
+    """Return the responses without times and page tokens."""
     said = []
     for answer in answers:
         body = answer.json()

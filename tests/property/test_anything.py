@@ -109,7 +109,7 @@ JUNK = st.recursive(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> tuple[str, str, str, bytes]:
-    """A request template with one to three replaced parts, or truncated."""
+    """Draw a request template; replace up to three of its parts, and sometimes change bytes of the body."""
     method, path, content_type, body = draw(st.sampled_from(TEMPLATES))
     for _ in range(draw(st.integers(0, 3))):
         where = draw(st.sampled_from(json_paths(body)))

@@ -61,7 +61,7 @@ GOOD: dict[str, list[Entry]] = {
     "search": [entry("GET", "Observation?patient=S1")],
 }
 
-# Each entry fails the whole transaction with this status.
+# Each of these entries makes the whole transaction fail with the given status.
 BAD: dict[str, tuple[int, Entry]] = {
     "no verb": (400, {"resource": patient()}),
     "unknown verb": (400, entry("HEAD", "Patient/S1")),
@@ -121,7 +121,7 @@ def test_good_entries_are_good(small_world: World, good: str) -> None:
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_failing_entry_fails_all(small_world: World, bad: str) -> None:
-    """The failing entry is the first, the middle or the last one."""
+    """The failing entry is the first, the middle or the last entry."""
     status, wrong = BAD[bad]
     url = wrong.get("request", {}).get("url")
     companions = [
@@ -165,7 +165,7 @@ def test_in_a_batch_only_the_failing_entry_fails(small_world: World, bad: str) -
         post(alone, good, "batch")
         response = post(beside, [BAD[bad][1], *good], "batch")
         if response.status == 200 and not response.json()["entry"][0]["response"]["status"].startswith("4"):
-            pytest.skip("a batch takes it")  # the delete runs before the entry that refers to the resource
+            pytest.skip("a batch takes it")  # in a batch, the delete runs before the entry that refers to the resource
         if response.status != 200:
             assert beside.changes() == []
             return
@@ -203,7 +203,7 @@ def test_a_single_request_that_fails_leaves_nothing(small_world: World, name: st
 def test_a_request_broken_off_anywhere_leaves_nothing(
     small_world: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """An interrupted write loses SQLite's savepoints; the session must recover."""
+    """If SQLite interrupts a write, its savepoints are lost; the session must recover."""
     monkeypatch.setattr(store_module, "PORTION", 1)
 
     def observed(number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Random sequences of interactions: the session agrees with the model, and a rollback restores all bytes."""
+"""After random interactions, the session agrees with the model, and a rollback restores every byte of the responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.property.scene import (
 
 
 class Machine(RuleBasedStateMachine):
-    """A session and the model of it."""
+    """A session and its model."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.session.close()
 
     def answers(self) -> list[Response]:
-        """The responses to the probe, which leaves the session unchanged."""
+        """Return the responses to the probe's fixed requests, which do not change the session."""
         here = self.session.checkpoint()
         found = probe(self.session)
         self.session.rollback(here)
@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
         expected = self.model.search("Patient", criteria)
         assert sorted(found) == sorted(expected)
         if sort is None:
-            assert criteria or found == expected  # without _sort, criteria order by matched values, as in HAPI
+            assert criteria or found == expected  # with criteria, HAPI orders matches by matched values
         else:
             dates = [date for key in found if (date := (self.model.content(key) or {}).get("birthDate"))]
             assert dates == sorted(dates, reverse=sort.startswith("-"))
@@ -170,7 +170,7 @@ class Machine(RuleBasedStateMachine):
         assert criteria or found == expected
 
     def search(self, type: str, criteria: list[tuple[str, str]], count: int | None, sort: str | None) -> list[Key]:
-        """Check the pages and return their keys."""
+        """Search, check the pages, and return the keys of the matches."""
         more = [("_count", str(count))] * (count is not None) + [("_sort", str(sort))] * (sort is not None)
         url = f"{type}?" + "&".join(f"{name}={value}" for name, value in [*criteria, ("_total", "accurate"), *more])
         response = send(self.session, "GET", url)

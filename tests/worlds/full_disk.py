@@ -10,7 +10,7 @@ import pytest
 
 
 class FullDisk:
-    """A connection that fails after `left` written batches."""
+    """A connection that fails after it has written `left` batches."""
 
     def __init__(self, db: sqlite3.Connection, left: int) -> None:
         self._db, self._left = db, left
@@ -29,6 +29,6 @@ class FullDisk:
 
 
 def fill_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every connection of this process fail after some written batches."""
+    """Make every connection of this process fail after this number of written batches."""
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: FullDisk(connect(*args, **more), batches))

@@ -10,7 +10,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def targets(value: Any) -> Iterator[str]:
-    """Yield every `reference` of a resource."""
+    """Yield every `reference` in a resource."""
     if isinstance(value, list):
         for item in value:
             yield from targets(item)
@@ -22,7 +22,7 @@ def targets(value: Any) -> Iterator[str]:
 
 
 def dates(value: Any) -> Iterator[str]:
-    """Yield every text of a resource that starts like a date."""
+    """Yield every text in a resource that starts like a date."""
     if isinstance(value, list):
         for item in value:
             yield from dates(item)

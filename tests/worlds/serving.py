@@ -1,4 +1,4 @@
-"""Serve a world or ASGI application over HTTP in a thread."""
+"""Serve an ASGI application over HTTP in a thread."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class Watched:
         await self.app(scope, receive, send)
 
     def pages(self) -> list[str]:
-        """Requests for pages of resources."""
+        """Return the requests for pages of resources."""
         return [url for url in self.seen if "_summary" not in url and "metadata" not in url]

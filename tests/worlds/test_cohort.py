@@ -1,4 +1,4 @@
-"""The cohort: exact counts, the paper's characteristics, and everything tasks need."""
+"""The cohort has exact counts, the characteristics in the paper, and all records that tasks need."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_flags(base: str, value: int, flag: str | None) -> None:
 
 
 def _usable(seed: int, size: cohort.Size) -> dict[str, tuple[Patient, dict[str, list[tuple[int, int]]]]]:
-    """Final and corrected results in the hospital's units, by patient and name, in chronological order."""
+    """Return final and corrected results in the hospital's units, by patient and test name, in chronological order."""
     found: dict[str, tuple[Patient, dict[str, list[tuple[int, int]]]]] = {}
     for patient, readings in cohort.cohort_measurements(seed, size):
         by_base: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The benchmarks' large world, at a small size."""
+"""The large world of the benchmarks, tested at a small size."""
 
 from __future__ import annotations
 

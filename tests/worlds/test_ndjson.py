@@ -1,4 +1,4 @@
-"""NDJSON import: atomic, and every error names its line."""
+"""The NDJSON import is atomic, and every error names the line."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_names_twenty_problems_and_counts_the_others(tmp_path: Path) -> None:
 
 
 def test_all_kinds_of_problems_are_found_in_one_pass(tmp_path: Path) -> None:
-    """The errors include lines that the reader, the scan or the parser refuses."""
+    """The error lists lines that the reader refuses, lines that the scan refuses, and lines that the parser refuses."""
     source = write(
         tmp_path / "p.ndjson",
         {"resourceType": "Patient", "id": "a", "gender": "no such gender"},

@@ -1,4 +1,4 @@
-"""Several processes get equal bytes, share one build and survive killed builds."""
+"""Several processes get equal bytes and share one build; after a killed build, another process builds the world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import from a live server: atomic, resumable, with clear errors."""
+"""An import from a live server is atomic and resumable, and its errors are clear."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Scripted:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Recorded waiting times; the tests do not really wait."""
+    """The recorded waiting times; the tests do not really wait."""
     waited: list[float] = []
     monkeypatch.setattr(
         importing, "FhirClient", lambda url, headers: FhirClient(url, headers=headers, pause=waited.append)

@@ -1,4 +1,4 @@
-"""The cache and world folders after replaced, removed, refused and killed builds."""
+"""What remains in the cache and world folders after builds are replaced, removed, refused or killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(folder: Path, *ids: str, name: str = "p.ndjson") -> Path:
 
 
 def dead() -> int:
-    """The id of an ended process."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -124,7 +124,7 @@ def test_a_refused_connection_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_opening_any_world_removes_leftovers_of_killed_builds(folder: Path) -> None:
-    """Leftovers of older versions are removed; a running build is not."""
+    """Leftovers of older versions are removed, but files of a running build are not."""
     built = folder / "worlds"
     built.mkdir(parents=True)
     left = [built / f".cohort-0-g1-f1-0.0.1.sqlite.99.{ending}" for ending in ("partial", "scratch")]

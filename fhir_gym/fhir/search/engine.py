@@ -46,8 +46,7 @@ FIRST_PASS = 13
 _LATER_PASSES = (503, 2003)
 _ALL = -1
 _MANY_ALTERNATIVES, _LONG = 1_000, 40_000
-"""Query lengths in characters. From the first on, most work is comparing values; from the second on, reading
-indexes."""
+"""From the first length in characters, a query mostly compares values; from the second, it mostly reads indexes."""
 _LOOKUP = "INDEXED BY"
 """A query that contains this text looks up an index for each resource, which is slower than a comparison."""
 _CHEAP, _EXPENSIVE = 5, 1 / 3

@@ -2,8 +2,8 @@
 
 The cohort has five resource types: Patient, Observation (laboratory and vital signs), Procedure, Condition and
 MedicationRequest. The counts match Table 2 of the MedAgentBench paper: 100 patients with 785,207 records. As on the
-benchmark's server, Observation codes are base names (`GLU`, `K`, `MG`, `A1C`, …) in the LOINC code system, so that the
-benchmark's queries find them.
+benchmark's server, Observations are coded with base names (`GLU`, `K`, `MG`, `A1C`, …) in the LOINC code system, so
+that the benchmark's queries find these Observations.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fhir_gym.worlds.hospital.times import NOW
 __all__ = ["FULL", "MINI", "NOW", "VERSION", "Size", "cohort_measurements", "generate"]
 
 VERSION = 3
-"""Increased whenever the same seed gives different resources, even if only the hospital's generators changed."""
+"""Version that increases whenever a seed gives different resources, even if only the hospital's generators changed."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Number of resources of each type; every patient has at least one of each."""
+    """Number of resources of each type; every patient has at least one resource of each type."""
 
     patients: int
     observations: int
@@ -42,12 +42,12 @@ class Size:
 
 
 FULL = Size(patients=100, observations=563_426, procedures=124_969, conditions=74_821, medications=21_991)
-"""As in MedAgentBench: 785,207 records of 100 patients."""
+"""The size of MedAgentBench: 785,207 records of 100 patients."""
 
 MINI = Size(patients=100, observations=14_351, procedures=3_183, conditions=1_906, medications=560)
-"""The same proportions, 20,000 records."""
+"""A smaller size with the same proportions: 20,000 records."""
 
-# Table 2 of the paper: 58.15 ± 19.82 years, 47 % women.
+# Table 2 of the MedAgentBench paper: age 58.15 ± 19.82 years, 47 % women.
 _AGES: people.Ages = (
     ((6, 17), 3), ((18, 29), 6), ((30, 44), 15), ((45, 59), 24), ((60, 74), 32), ((75, 89), 18), ((90, 96), 2),
 )  # fmt: skip
@@ -105,7 +105,7 @@ def _rng(seed: int, noun: str, patient: Patient) -> SeededRandom:
 
 
 def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
-    """Distribute a total in proportion to weights, at least 1 to each; the first parts get the rounding rest."""
+    """Distribute a total in proportion to weights, at least 1 to each; the first parts get the remainder."""
     spare, whole = total - len(weights), sum(weights)
     if spare < 0:
         raise ValueError(f"{len(weights)} patients need at least as many records, not {total}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fhir_gym.worlds.hospital.treatments import PROCEDURES, Drug
 
-# (CPT code, description, "stay", "visit" or "both", minimum age, sex if limited to one, weight)
+# (CPT code, description, where it is done ("stay", "visit" or "both"), minimum age, sex if limited to one, weight)
 ORDERS: tuple[tuple[str, str, str, int, str | None, int], ...] = (
     ("80048", "Basic metabolic panel", "stay", 0, None, 120),
     ("80053", "Comprehensive metabolic panel", "both", 0, None, 45),
@@ -112,7 +112,7 @@ DIAGNOSES: tuple[tuple[tuple[str, str], int, str | None, int], ...] = (
 _IV = ("47625008", "Intravenous route")
 _SC = ("34206005", "Subcutaneous route")
 
-# (medication, weight); RxNorm codes are those of the ingredients
+# (medication, weight); the RxNorm codes are ingredient codes
 MEDICINES: tuple[tuple[Drug, int], ...] = (
     (Drug((), "8591", "Potassium chloride 20 mEq oral tablet", (20, "meq"), (1, 24), lasting=False), 9),
     (Drug((), "6585", "Magnesium sulfate 2 g/50 mL infusion", (2, "g"), (1, 24), False, _IV), 6),

@@ -50,7 +50,7 @@ def procedure_resources(
 def condition_resources(
     rng: SeededRandom, ids: IdSequence, patient: Patient, segments: Sequence[Segment], count: int
 ) -> Iterator[Resource]:
-    """Yield `count` Conditions: often a problem list item at first, then encounter diagnoses."""
+    """Yield `count` Conditions: encounter diagnoses; the first Condition of a disease may be a problem list item."""
     known: set[str] = set()
     acute: dict[Segment, list[tuple[tuple[str, str], int]]] = {}
     fitting = [
@@ -102,7 +102,7 @@ def medication_resources(
 
 
 def _occasions(rng: SeededRandom, segments: Sequence[Segment], count: int) -> Iterator[tuple[Segment, int]]:
-    """Draw `count` documentation times in no particular order; longer segments get more of them."""
+    """Draw `count` documentation times in no particular order; longer segments get more times."""
     weighted = [(segment, 1 + (segment.end - segment.start) // (DAY // 4)) for segment in segments]
     for _ in range(count):
         segment = rng.weighted(weighted)

@@ -55,7 +55,7 @@ def subject(person: Demographics) -> Resource:
 
 
 def moment(minute: int) -> str:
-    """Format the instant a number of minutes after `START` as a FHIR dateTime."""
+    """Format a time in minutes after `START` as a FHIR dateTime."""
     return iso(START + timedelta(minutes=minute))
 
 

@@ -10,10 +10,10 @@ from fhir_gym.worlds.hospital.seeded_random import SeededRandom
 from fhir_gym.worlds.hospital.times import DAY, NOW, START
 
 SPAN = int((NOW - START).total_seconds()) // 60
-"""Minutes between the start of the records and the current time."""
+"""Number of minutes between the start of the records and the world's current time."""
 
 LATEST = SPAN - 1
-"""Time of the last event, in minutes after `START`: all events are in the past."""
+"""Latest time of an event, in minutes after `START`; all events are in the past."""
 
 # (kind, percentage of patients, range of the record's relative size)
 _KINDS = (("new", 15, (2, 6)), ("brief", 25, (10, 30)), ("regular", 40, (40, 90)), ("complex", 20, (120, 350)))
@@ -32,8 +32,8 @@ class Patient:
         diseases: Keys of the chronic diseases (see `hospital.problems`).
         acuity: From 1 (quiet ward) to 3 (intensive care).
         begin: Start of the record, in minutes after `START`.
-        habits: Percentage of days on which a test is ordered, by test (such as `MG` or `TP`).
-        quiet: Whether most days have only a sodium test and no bedside tests.
+        habits: For each test (such as `MG` or `TP`), the percentage of days on which it is ordered.
+        quiet: Whether the patient has only a sodium test and no bedside tests on most days.
     """
 
     person: Demographics
@@ -55,7 +55,7 @@ class Patient:
             if disease.lasting
             and disease.sex in (None, person.sex)
             and person.age() >= disease.youngest
-            and rng.percent(min(90, disease.share * 3 // 2))  # inpatients are sicker than the hospital's patients
+            and rng.percent(min(90, disease.share * 3 // 2))  # inpatients are sicker than other patients
         )
         begin = SPAN - rng.between(18 * 60, 32 * 60) if kind == "new" else rng.between(0, SPAN - 400 * DAY)
         return cls(

@@ -1,8 +1,8 @@
 """Model a patient's values over time: an individual baseline, excursions during illness, and noise.
 
 Values are integers in units of the last decimal place, as in `hospital.labs`. An excursion moves a value from the
-baseline towards a target, which it reaches at its peak. Targets range from just outside the reference range to beyond
-the critical limit, so that deviations of every degree occur in men and women of all ages.
+baseline towards a target; at the peak of the excursion, the value is at the target. Targets range from just outside the
+reference range to beyond the critical limit, so that deviations of every degree occur in men and women of all ages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CRITICAL: Mapping[str, tuple[int, int]] = MappingProxyType(
 )  # fmt: skip
 """Limits beyond which values are flagged as critically low or high (typical limits for calling a physician)."""
 
-# Distance of targets from the reference range, in percent of the way to the critical limit, with weights, for earlier
-# segments and the current stay. Severe deviations are more frequent in the current stay.
+# Distances of targets from the reference range, in percent of the way to the critical limit, each with a weight: first
+# for earlier segments, then for the current stay, in which severe deviations are more frequent.
 _DEGREES = {
     False: (((5, 40), 45), ((40, 95), 40), ((105, 130), 15)),
     True: (((5, 40), 25), ((40, 95), 30), ((110, 145), 45)),
 }
-_LEANING = {  # percentage of downward excursions; 50 for all other tests
+_LEANING = {  # percentage of excursions that go down; 50 for tests that are not listed
     "GLU": 40, "A1C": 10, "CR": 25, "BUN": 15, "HGB": 75, "HCT": 75, "PT": 20, "K": 55, "MG": 60, "TP": 65, "PLT": 75,
 }  # fmt: skip
 
@@ -53,7 +53,7 @@ class Excursion:
     end: int
 
     def moved(self, level: int, moment: int) -> int:
-        """Return the level at a time: it moves to the target until the peak, then halfway back."""
+        """Return the level at a time. The level moves to the target until the peak, then halfway back."""
         if moment < self.peak:
             way = 40 + 60 * (moment - self.start) // max(1, self.peak - self.start)
         else:
@@ -80,7 +80,7 @@ class Physiology:
         self._fever = 0
 
     def _own(self, lab: Lab) -> int:
-        """Draw the patient's baseline of a test."""
+        """Draw the patient's baseline value of a test."""
         low, high = limits(lab, self._patient.person.sex)
         middle, width = (low + high) // 2, high - low
         for disease, shift in lab.shifts:
@@ -114,7 +114,7 @@ class Physiology:
         if down and target >= limit:  # rounding of small values
             target = limit - 1
         length = segment.end - segment.start
-        first, last = (85, 100) if segment.present else (5, 95)  # current stays have a recent peak
+        first, last = (85, 100) if segment.present else (5, 95)  # in the current stay, the peak is recent
         peak = segment.start + length * self._rng.between(first, last) // 100
         return Excursion(target, peak, segment.start, segment.end)
 
@@ -156,5 +156,5 @@ class Physiology:
 
 
 def _least(base: str) -> int:
-    """Return the lowest value that a device reports. The cohort is sicker, so it is lower than for the hospital."""
+    """Return the lowest value that a device reports: lower than in the hospital, because the cohort is sicker."""
     return max(1, CRITICAL[base][0] * 6 // 10)

@@ -27,7 +27,7 @@ class Measurement:
         base: The hospital's name for the test.
         taken: Time of the specimen, in minutes after `START`.
         issued: Time of the result, in minutes after `START`.
-        value: Value in units of the last decimal place, a pair for `BP`; None without a result.
+        value: Value in units of the last decimal place, a pair for `BP`; None if there is no result.
         status: Status of the Observation.
         other_unit: Whether the value is reported in another laboratory's unit.
     """
@@ -121,7 +121,7 @@ def _visit_draws(rng: SeededRandom, patient: Patient, segment: Segment) -> Itera
 
 
 def _repeats(rng: SeededRandom, draws: Sequence[_Draw], until: int) -> Iterator[_Draw]:
-    """Yield repeats of some tests within two hours, for one draw in sixteen."""
+    """Repeat some tests within two hours, after one blood draw in sixteen."""
     for moment, bases in draws:
         later = moment + rng.between(15, 115)
         if bases and later <= until and rng.percent(6):
@@ -131,14 +131,14 @@ def _repeats(rng: SeededRandom, draws: Sequence[_Draw], until: int) -> Iterator[
 
 
 def _results(rng: SeededRandom, body: Physiology, base: str, moment: int) -> Iterator[Measurement]:
-    """Yield one result, including the cancellations, errors, duplicates and other units of a real laboratory."""
+    """Yield one result. As in a real laboratory, it may be cancelled, wrong, duplicated or in another unit."""
     issued = min(LATEST, moment + rng.between(_QUICKEST, 110))
     reading = Measurement(base, moment, issued, body.lab(base, moment))
     fate = rng.weighted(_FATES)
     if fate == "cancelled":
         yield replace(reading, value=None, status="cancelled")
         later = moment + rng.between(10, 50)
-        if later <= LATEST - _QUICKEST and rng.percent(60):  # taken again
+        if later <= LATEST - _QUICKEST and rng.percent(60):  # a new specimen is taken
             again = min(LATEST, later + rng.between(_QUICKEST, 90))
             yield Measurement(base, later, again, body.lab(base, later))
     elif fate == "error":
@@ -148,7 +148,7 @@ def _results(rng: SeededRandom, body: Physiology, base: str, moment: int) -> Ite
     elif fate == "double":
         yield reading
         yield reading
-    elif fate == "tie":  # two devices, one sample
+    elif fate == "tie":  # two devices measure one sample
         yield reading
         yield replace(reading, value=body.lab(base, moment))
     elif fate == "other_unit":

@@ -58,7 +58,7 @@ def _present(rng: SeededRandom, patient: Patient, quota: int) -> Segment:
 
 
 def _earlier(rng: SeededRandom, patient: Patient, quota: int) -> list[tuple[bool, int, int]]:
-    """Draw earlier stays and visits with `quota` observations in all, as (is stay, minutes, observations)."""
+    """Draw earlier stays and visits, which share `quota` observations, as (is stay, minutes, observations)."""
     found: list[tuple[bool, int, int]] = []
     while quota > 0:
         if rng.percent(45):
@@ -78,7 +78,7 @@ def _earlier(rng: SeededRandom, patient: Patient, quota: int) -> list[tuple[bool
 def _fitting(
     rng: SeededRandom, patient: Patient, found: Sequence[tuple[bool, int, int]]
 ) -> list[tuple[bool, int, int]]:
-    """Shuffle the segments and shorten them to fit into the record."""
+    """Shuffle the segments; if they do not fit into the record, shorten all in proportion."""
     room = (SPAN - 15 * DAY - patient.begin) * 3 // 4
     needed = sum(length for _, length, _ in found)
     return [

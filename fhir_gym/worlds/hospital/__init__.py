@@ -29,7 +29,7 @@ from fhir_gym.worlds.hospital.times import DAY, NOW, minutes
 __all__ = ["NOW", "PATIENTS", "VERSION", "generate"]
 
 VERSION = 3
-"""Increased whenever the same seed gives different resources, so that cached worlds are rebuilt."""
+"""Version that increases whenever a seed gives different resources, so that cached worlds are rebuilt."""
 
 PATIENTS = 80
 
@@ -89,7 +89,7 @@ def _record(
 def _measurements(
     rng: SeededRandom, ids: IdSequence, visit: visits.Visit, diseases: Sequence[str]
 ) -> Iterator[Resource]:
-    """Yield the vital signs, laboratory results and reports of one visit; inpatients are measured repeatedly."""
+    """Yield the vital signs, laboratory results and reports of one visit; inpatients have repeated measurements."""
     person = visit.person
     for moment in _moments(rng, visit):
         bases = ["BP", "HR", *rng.some(["TEMP", "RR", "SPO2", "WT"], 1 if visit.kind == "AMB" else 2)]

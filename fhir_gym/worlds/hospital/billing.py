@@ -20,7 +20,7 @@ _MEDICARE_AGE = 65
 
 @dataclass(frozen=True)
 class FamilyMember:
-    """A relative of a patient: id of the RelatedPerson, v3-RoleCode and its display, name, sex and date of birth."""
+    """A relative of a patient: id of the RelatedPerson, v3-RoleCode with display, name, sex and date of birth."""
 
     id: str
     code: str
@@ -37,7 +37,7 @@ class FamilyMember:
 
 
 def relatives(rng: SeededRandom, ids: IdSequence, person: Demographics) -> list[FamilyMember]:
-    """Draw a patient's relatives: one or both parents for children; one relative or none for adults."""
+    """Draw a patient's relatives: one or both parents of a child; at most one relative of an adult."""
     if person.age() < 18:
         kinds = ["MTH", "FTH"] if rng.percent(60) else [rng.one(("MTH", "FTH"))]
     elif rng.percent(60):
@@ -83,7 +83,7 @@ def relative_resource(relative: FamilyMember, person: Demographics) -> Resource:
 def coverage_resources(
     rng: SeededRandom, ids: IdSequence, person: Demographics, family: list[FamilyMember]
 ) -> Iterator[Resource]:
-    """Yield the current Coverage, which one patient in ten lacks, and sometimes an earlier, cancelled Coverage."""
+    """Yield the current Coverage and sometimes an earlier, cancelled Coverage. One patient in ten has no Coverage."""
     if rng.percent(10):
         return
     private = [insurer for insurer in INSURERS if insurer[1] != "Medicare"]

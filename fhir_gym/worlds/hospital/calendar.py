@@ -53,7 +53,7 @@ def calendar_resources(
 
 
 def _starts(rng: SeededRandom) -> Iterator[datetime]:
-    """Yield the start times of a doctor's slots: three weekdays, three or four hours a day, the same every week."""
+    """Yield the start times of a doctor's slots: on three weekdays, for three or four hours, the same every week."""
     weekdays = sorted(rng.some(range(5), 3))
     hours = sorted(rng.some(_HOURS, rng.between(3, 4)))
     monday = NOW.date() - timedelta(days=NOW.weekday())

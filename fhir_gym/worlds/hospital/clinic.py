@@ -17,7 +17,7 @@ from fhir_gym.worlds.hospital.seeded_random import SeededRandom, sequential_ids
 from fhir_gym.worlds.hospital.times import NOW, iso, years_before
 
 _STEP = 50_000
-"""Largest gap between consecutive ids of rare types, so that tasks can add resources in between."""
+"""Largest gap between consecutive ids of rare types; tasks can use the ids in the gaps."""
 
 
 @cache
@@ -251,9 +251,9 @@ def _practitioner(rng: SeededRandom, doctor: Clinician) -> Resource:
 
 
 def _npi(rng: SeededRandom) -> str:
-    """Draw a National Provider Identifier: nine digits and the Luhn check digit over them and the prefix 80840."""
+    """Draw a National Provider Identifier: nine digits, and a Luhn check digit that includes the prefix 80840."""
     body = f"1{rng.between(0, 99_999_999):08d}"
-    total = 24  # contribution of the prefix 80840
+    total = 24  # contribution of the prefix 80840 to the Luhn sum
     for place, digit in enumerate(reversed(body)):
         doubled = int(digit) * 2 if place % 2 == 0 else int(digit)
         total += doubled - 9 if doubled > 9 else doubled

@@ -26,7 +26,7 @@ class Lab:
         low: Lower limits of the reference range, for women and for men.
         high: Upper limits of the reference range, for women and for men.
         spread: Standard deviation in healthy people, in percent of the range's width.
-        shifts: Shift of the mean for each disease key.
+        shifts: For each disease (by its key), the shift of the mean in units of the last decimal place.
         floor: Lowest value the device reports.
     """
 
@@ -118,7 +118,7 @@ def lab_observation(
         lab: The test.
         person: The patient.
         taken: Time of the specimen.
-        value: Value in units of the last decimal place; None without a result.
+        value: Value in units of the last decimal place; None if there is no result.
         issued: Time of the result.
         status: Status of the Observation.
     """
@@ -160,7 +160,7 @@ def lab_resources(
     taken: datetime,
     diseases: Sequence[str],
 ) -> Iterator[Resource]:
-    """Yield the results of one specimen, including the duplicates and cancellations of a real laboratory."""
+    """Yield the results of one specimen. As in a real laboratory, some results are duplicated or cancelled."""
     issued = taken + minutes(rng.between(25, 110))
     for base in bases:
         lab = LABS[base]

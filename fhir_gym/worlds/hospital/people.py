@@ -18,7 +18,7 @@ Ages = tuple[tuple[tuple[int, int], int], ...]
 _AGES: Ages = (((1, 17), 12), ((18, 39), 22), ((40, 64), 34), ((65, 79), 22), ((80, 96), 10))
 _NAMESAKES = 3
 
-# With any seed, about three of twenty patients have one of these names, which some software handles badly.
+# Names that some software handles badly. With any seed, about three of twenty patients have one of these names.
 _AWKWARD = {
     3: tuple(name for name in FAMILY if "'" in name),
     9: tuple(name for name in FAMILY if "-" in name),
@@ -54,7 +54,7 @@ class Demographics:
         return " ".join((*self.given, self.family))
 
     def age(self, on: date | None = None) -> int:
-        """Return the age in full years on a day, by default the world's current date."""
+        """Return the age in full years on a day; the default is the world's current date."""
         return age(self.born, on or NOW.date())
 
 

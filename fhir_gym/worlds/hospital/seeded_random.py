@@ -1,6 +1,7 @@
 """Seeded random choices that are identical on every machine and Python version.
 
-They use integers only: floating-point sums, libm functions and hash order differ between platforms or versions.
+The choices use only integers, because floating-point sums, libm functions and hash order differ between platforms or
+versions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ T = TypeVar("T")
 class SeededRandom:
     """A stream of random choices, identified by a seed and a purpose.
 
-    Streams with different purposes are independent: drawing medications differently does not change any patient's name.
+    Streams with different purposes are independent: a change in the draws of medications changes no patient's name.
 
     Args:
         parts: Seed and purpose, such as ``0, "labs", "S1234567"``.
@@ -63,7 +64,8 @@ class SeededRandom:
 def sequential_ids(prefix: str, step: int = 15) -> Iterator[str]:
     """Yield ascending ids with gaps, such as `OBS0000009` and `OBS0000012`.
 
-    Some FHIR servers reject purely numeric ids in a PUT, hence the letters. Tasks can use the ids in the gaps.
+    The ids contain letters because some FHIR servers reject purely numeric ids in a PUT. Tasks can use the ids in the
+    gaps.
 
     Args:
         prefix: Prefix of the ids.

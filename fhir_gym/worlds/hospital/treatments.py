@@ -48,12 +48,12 @@ class Drug:
     """A medication.
 
     Attributes:
-        treats: Keys of the diseases it treats.
+        treats: Keys of the diseases that the medication treats.
         rxnorm: RxNorm concept of the ingredient.
         name: Ingredient, strength and form.
         dose: Amount and unit of one dose.
-        times: Doses per period, and the period in hours.
-        lasting: Whether it is a long-term medication.
+        times: Number of doses per period, and the length of the period in hours.
+        lasting: Whether the medication is for long-term use.
         route: SNOMED CT code and term of the route.
     """
 
@@ -102,7 +102,7 @@ def procedure_resources(
     visits: Sequence[Visit],
     problems: Sequence[PatientDiagnosis],
 ) -> Iterator[Resource]:
-    """Yield Procedures: minor ones at most visits, and surgery for some diseases."""
+    """Yield Procedures: minor procedures at most visits, and surgery for some diseases."""
     for visit in visits:
         years = person.age(visit.start.date())
         fitting = [
@@ -178,7 +178,7 @@ def medication_request(
     doctor: Clinician | None = None,
     problem: PatientDiagnosis | None = None,
 ) -> Resource:
-    """Build a MedicationRequest, with requester and reason if given."""
+    """Build a MedicationRequest, with the requester and the reason if they are given."""
     amount, unit = drug.dose
     count, hours = drug.times
     printed = {"[iU]": "units", "ug": "mcg", "meq": "mEq"}.get(unit, unit)

@@ -43,7 +43,7 @@ class Visit:
 
 
 def draw_visits(rng: SeededRandom, ids: IdSequence, person: Demographics, staff: Sequence[Clinician]) -> list[Visit]:
-    """Draw a patient's visits of the last five years, in any order; about one patient in eight is an inpatient now."""
+    """Draw a patient's visits in the last five years, in any order. About one patient in eight is an inpatient now."""
     family_doctor = rng.one([doctor for doctor in staff if doctor.specialty is GENERAL])
     others = [doctor for doctor in staff if doctor.specialty.sees(person)]
     visits: list[Visit] = []
@@ -65,7 +65,7 @@ def draw_visits(rng: SeededRandom, ids: IdSequence, person: Demographics, staff:
 
 
 def _start(rng: SeededRandom, kind: str, person: Demographics) -> datetime | None:
-    """Draw the start of a visit, with recent dates more likely; None if no day is possible."""
+    """Draw the start of a visit, with a preference for recent dates; None if no day is possible."""
     first = max(START.date(), person.born + timedelta(days=14))
     days = (NOW.date() - first).days - 8
     if days < 1:

@@ -1,4 +1,4 @@
-"""Index rows of resources equal the expected ones and those of an independent FHIRPath engine."""
+"""The index rows of resources equal the expected rows and the results of an independent FHIRPath engine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_values_of_a_wrong_shape_give_no_rows() -> None:
 
 
 def _expected(value: Any) -> set[str]:
-    """Index texts expected for a value that the other engine found."""
+    """Return the expected index texts of a value that the independent engine found."""
     if isinstance(value, dict):
         if "coding" in value:
             return {c["code"] for c in value["coding"] if "code" in c}
@@ -130,7 +130,7 @@ def test_tokens_and_references_agree_with_fhirpathpy(shared_dir: Path) -> None:
             wanted = {t for v in compiled[parameter.expression](resource) for t in _expected(v)}
             found = {row[1] for row in rows[field.table] if row[0] in field.pids}
             assert wanted <= found, (resource["id"], name)
-            if " as " not in parameter.expression:  # the other engine returns nothing for a list here
+            if " as " not in parameter.expression:  # the independent engine returns nothing for `as` on a list
                 assert bool(wanted) == bool(found), (resource["id"], name)
             compared += bool(wanted)
     assert compared > 1000

@@ -110,12 +110,12 @@ class Client:
         return found
 
     def ids(self, url: str) -> list[str]:
-        """Ids of the matches, in order."""
+        """Return the ids of the matches, in order."""
         entries = self.bundle(url).get("entry", [])
         return [e["resource"]["id"] for e in entries if e["search"]["mode"] == "match"]
 
     def beside(self, url: str) -> list[str]:
-        """Ids of the included resources, in order."""
+        """Return the ids of the included resources, in order."""
         entries = self.bundle(url).get("entry", [])
         return [e["resource"]["id"] for e in entries if e["search"]["mode"] == "include"]
 
@@ -146,7 +146,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(params=["world", "overlay", "both"])
 def client(request: pytest.FixtureRequest, clinic: World, nothing: World) -> Iterator[Client]:
-    """A client of the clinic, which is in the base world, in the overlay or in both."""
+    """A client of the clinic. The clinic's resources are in the base world, in the overlay or in both."""
     with (nothing if request.param == "overlay" else clinic).session() as session:
         if request.param != "world":
             session.load(RESOURCES)

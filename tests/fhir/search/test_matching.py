@@ -1,4 +1,4 @@
-"""Match URLs of conditional interactions."""
+"""Match URLs, which select the resource of a conditional interaction."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Explain = Callable[[str], list[str]]
 
 @pytest.fixture
 def explain(clinic: World) -> Explain:
-    """SQLite's query plan for the statements of a search."""
+    """A function that returns SQLite's query plan for the statements of a search."""
 
     def run(url: str) -> list[str]:
         with clinic.session() as session:

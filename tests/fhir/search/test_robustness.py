@@ -1,4 +1,4 @@
-"""No query makes the server fail."""
+"""No query causes a server error."""
 
 from __future__ import annotations
 

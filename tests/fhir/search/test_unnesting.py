@@ -30,7 +30,7 @@ def test_values_follow_their_queries() -> None:
 
 @pytest.fixture
 def chained(clinic: World) -> Iterator[Session]:
-    """A patient of an organization at the end of a hierarchy of six."""
+    """A session with a patient whose organization is the lowest of a hierarchy of six."""
     with clinic.session() as session:
         above = {"partOf": {"reference": "Organization/top1"}}
         resources: list[dict[str, Any]] = [{"resourceType": "Organization", "id": "top0", "name": "Summit"}]

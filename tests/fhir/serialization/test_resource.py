@@ -18,7 +18,7 @@ from fhir_gym.types import Resource
 from tests.linear import is_linear
 
 RECORDED = Path(__file__).resolve().parents[4] / "shared" / "conformance" / "recorded.jsonl.gz"
-# References that a write resolves after parsing.
+# References that are resolved only after parsing.
 REWRITTEN = re.compile(r'"reference": "(/|[^"]*[?]|[^"]*/_history/)')
 
 
@@ -359,7 +359,7 @@ def test_hostile_bodies_are_refused_in_linear_time(start: str, repeated: str, en
 
 
 def _recorded_bodies() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield case, type, body and response of recorded creates and updates."""
+    """Yield case, type, body and response of each recorded create and update."""
     with gzip.open(RECORDED, "rt", encoding="utf-8") as lines:
         for case in map(json.loads, lines):
             for step, answer in zip(case["steps"], case["answers"], strict=True):

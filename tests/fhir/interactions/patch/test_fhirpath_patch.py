@@ -29,7 +29,7 @@ PATIENT: Resource = {
 
 
 def operation(kind: str | None, **parts: Any) -> dict[str, Any]:
-    """Build one operation; `value` is (type suffix, value) or a list of parts."""
+    """Build one operation. The part `value` is (type suffix, value) or a list of parts."""
     listed: list[dict[str, Any]] = [{"name": "type", "valueCode": kind}] if kind else []
     for name, value in parts.items():
         if name == "value" and isinstance(value, tuple):
