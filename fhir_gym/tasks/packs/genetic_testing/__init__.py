@@ -1,6 +1,6 @@
 """FHIRAgent/GeneticTesting-v0: ordering genetic tests, modelled on FHIR-AgentEval's genetic testing workflow.
 
-Each module ``tNN_name.py`` holds a task or a family of tasks and lists their classes in ``TASKS``.
+Each module ``tNN_name.py`` contains one task or several related tasks, and lists their classes in ``TASKS``.
 """
 
 from fhir_gym.tasks import Pack

@@ -1,4 +1,4 @@
-"""Draws, builds and checks family histories."""
+"""Draw, build and check family histories."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HISTORY_INSTRUCTIONS = (
     "this condition's onset, as onsetAge in years (unit code a of http://unitsofmeasure.org). Do not reuse or change "
     f"existing family histories. {ADD_NOTHING}"
 )
-"""Part of the prompts of tasks that record a family history."""
+"""The sentences of prompts that say how to record a family history."""
 REQUESTED_ELEMENTS = {
     "FamilyMemberHistory": (
         *("status", "patient", "relationship", "sex"),
         *("condition", "condition.code", "condition.onsetAge", "condition.onsetString"),
     )
 }
-"""Elements that the prompts ask for, and `sex`, which follows from the relationship."""
+"""Elements that the prompts ask for, and `sex`, which the relationship implies."""
 OPTIONAL_ELEMENTS = frozenset(f"FamilyMemberHistory.condition.onsetAge.{name}" for name in ("unit", "system", "code"))
-"""Each of these elements may be missing if another of them gives the unit."""
+"""Any of these elements may be missing if one of the others states the unit."""
 HARMLESS_ADDITIONS = {"FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}}
 
 _UCUM = "http://unitsofmeasure.org"
@@ -49,7 +49,7 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class _Illness:
-    """The genders that can have a condition, and the ages at which the condition can begin."""
+    """The genders of people who can have a condition, and the ages at which the condition can begin."""
 
     genders: tuple[str, ...] = ("female", "male")
     ages: range = range(30, 65)
@@ -74,9 +74,9 @@ class FamilyHistory(Params):
     """A condition of one relative.
 
     Attributes:
-        id: Id of the record; empty if the record is not on file.
+        id: Id of the FamilyMemberHistory; empty if it is not on file.
         patient: Id of the patient.
-        relation: The relative, one of `RELATIONS`.
+        relation: Relation of the relative to the patient, one of `RELATIONS`.
         illness: Name of the condition.
         age: Age at onset in years.
     """
@@ -90,12 +90,12 @@ class FamilyHistory(Params):
 
     @property
     def reference(self) -> str:
-        """Reference to the record."""
+        """Reference to the FamilyMemberHistory."""
         return f"FamilyMemberHistory/{self.id}"
 
 
 def some_illnesses(rng: random.Random) -> tuple[str, ...]:
-    """Draw the names of a few conditions; at least one of them fits several relatives of any adult."""
+    """Draw the names of a few conditions; any adult has several relatives who can have at least one of them."""
     return tuple(rng.sample([*_ILLNESSES], _ILLNESSES_OF_A_SCENE))
 
 
@@ -112,11 +112,11 @@ def draw_history(
 
     Args:
         rng: Random generator.
-        today: The present day.
-        id: Id of the record.
+        today: Current date.
+        id: Id of the FamilyMemberHistory.
         person: The patient.
-        illnesses: The conditions to choose from; see `some_illnesses`.
-        known: Up to two pairs of relative and condition that are not drawn.
+        illnesses: Conditions to choose from; see `some_illnesses`.
+        known: At most two pairs of relation and condition that must not be drawn.
         statuses: Statuses to choose from.
     """
     while True:
@@ -136,13 +136,13 @@ def draw_history(
 def draw_new_history(
     rng: random.Random, today: date, person: Person, on_file: Iterable[FamilyHistory]
 ) -> FamilyHistory:
-    """Draw a family history that a patient does not have on file."""
+    """Draw a family history other than those that a patient has on file."""
     known = {(one.relation, one.illness) for one in on_file}
     return draw_history(rng, today, "", person, some_illnesses(rng), known)
 
 
 def history_body(history: FamilyHistory, patient_id: str) -> Resource:
-    """Return the FamilyMemberHistory to create."""
+    """Build the FamilyMemberHistory that an agent should create."""
     age = {"value": history.age, "unit": "years", "system": _UCUM, "code": "a"}
     return {
         "resourceType": "FamilyMemberHistory",
@@ -154,7 +154,7 @@ def history_body(history: FamilyHistory, patient_id: str) -> Resource:
 
 
 def recorded_history(history: FamilyHistory) -> Resource:
-    """Return the FamilyMemberHistory that is on file."""
+    """Build the FamilyMemberHistory of a family history on file."""
     return {**history_body(history, history.patient), "id": history.id, "status": history.status}
 
 
@@ -164,10 +164,10 @@ def history_prompt_values(history: FamilyHistory) -> dict[str, str]:
 
 
 def history_checks(end: EndState, history: FamilyHistory, found: Resource) -> Iterator[Check]:
-    """Yield checks that a new FamilyMemberHistory records this condition of the relative, and nothing else.
+    """Yield checks that a new FamilyMemberHistory records the requested history and nothing else.
 
     Args:
-        end: How the episode ended.
+        end: End state of the episode.
         history: The requested history.
         found: The new resource; empty if the agent created none.
     """
@@ -191,7 +191,7 @@ def history_checks(end: EndState, history: FamilyHistory, found: Resource) -> It
 
 
 def history_spellings(history: FamilyHistory, body: Resource) -> Iterator[tuple[str, Resource]]:
-    """Yield accepted variants of a family history, by name."""
+    """Yield variants of a family history that the checks must accept, each with a name."""
     one = RELATIONS[history.relation]
     for code in one.narrower:
         yield f"relationship {code}", {**body, "relationship": {"coding": [{"system": ROLES, "code": code}]}}
@@ -220,7 +220,7 @@ def history_spellings(history: FamilyHistory, body: Resource) -> Iterator[tuple[
 
 
 def wrong_histories(history: FamilyHistory, body: Resource) -> Iterator[tuple[str, Resource]]:
-    """Yield wrong variants of a family history, by name."""
+    """Yield variants of a family history that the checks must reject, each with a name."""
     illness, age = body["condition"][0]["code"], body["condition"][0]["onsetAge"]
     onsets: dict[str, Resource] = {
         "months": {"onsetAge": {**age, "unit": "months", "code": "mo"}},
@@ -253,12 +253,12 @@ def _tokens(text: str) -> list[str]:
 
 
 def _named(label: str, illness: str) -> bool:
-    """Whether a label consists of the words of a condition's name, in any order."""
+    """Return whether a label consists of the words of a condition's name, in any order."""
     return set(_tokens(label)) - _FILLERS == set(_tokens(illness)) - _FILLERS
 
 
 def _onset_years(condition: Resource) -> Json:
-    """Return the age at onset in years, from an Age in years or a text that contains only this age; else None."""
+    """Return the age at onset in years; None unless it is given as an Age in years or as a text with only the age."""
     age = condition.get("onsetAge")
     if isinstance(age, dict):
         units = {str(age[name]).casefold() for name in ("code", "unit") if name in age}

@@ -1,4 +1,4 @@
-"""Base classes of the genetic testing tasks: tasks about a patient, and tasks on a patient's draft order."""
+"""Base classes of the genetic testing tasks: tasks about a patient, and tasks about a patient's draft order."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ORDER_INSTRUCTIONS = (
     f"{TEST_SYSTEM}. To attach a record, add a reference to it to the order's supportingInfo. Keep the existing "
     "entries, list no record twice, and leave everything else as it is."
 )
-"""Part of the prompts of tasks 21a, 21b and 21c."""
+"""The sentences that the prompts of tasks 21a, 21b and 21c share."""
 
 
 class OrderPatientParams(SceneParams):
     """Parameters of a task about a patient.
 
     Attributes:
-        scene: All records on the server.
+        scene: All records that the task adds to the server.
         person: The patient.
     """
 
@@ -48,14 +48,14 @@ class OrderParams(OrderPatientParams):
     """Parameters of tasks 21a, 21b and 21c.
 
     Attributes:
-        order: The order to attach records to.
+        order: The order to which the agent should attach records.
     """
 
     order: GeneticOrder
 
     @property
     def others(self) -> tuple[GeneticOrder, ...]:
-        """Orders that are easily confused with the right order."""
+        """The orders that are easily confused with the right order."""
         return self.scene.confusable_with(self.order)
 
 
@@ -63,14 +63,14 @@ class AttachParams(OrderParams):
     """Parameters of tasks 21a and 21b.
 
     Attributes:
-        wanted: Reports to attach; some may be attached already.
+        wanted: The reports that the agent should attach; some may be attached already.
     """
 
     wanted: tuple[GeneticReport, ...]
 
     @property
     def decoys(self) -> list[GeneticReport]:
-        """Reports that must not be attached."""
+        """The reports that the agent must not attach."""
         return [one for one in self.scene.reports if one not in self.wanted]
 
 

@@ -1,4 +1,4 @@
-"""Orders of genetic tests, and the records attached to them."""
+"""Orders for genetic tests, and the records attached to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABORATORY = Concept(system=SNOMED, code="108252007", display="Laboratory proce
 
 
 class GeneticOrder(Params):
-    """An order of a genetic test.
+    """An order for a genetic test.
 
     Attributes:
         patient: Id of the patient.
@@ -50,7 +50,7 @@ class GeneticOrder(Params):
 
 
 def order_request(order: GeneticOrder) -> Resource:
-    """Return the ServiceRequest of an order."""
+    """Build the ServiceRequest of an order."""
     attached = [{"reference": one} for one in order.attached]
     return {
         "resourceType": "ServiceRequest",
@@ -80,13 +80,13 @@ def patient_prompt_values(person: Person) -> dict[str, str]:
 
 
 def find_order(patient_id: str, test: Concept) -> Generator[Action, Json, Resource]:
-    """Find a patient's draft order of a test."""
+    """Find a patient's draft order for a test."""
     query = {"subject": f"Patient/{patient_id}", "status": "draft", "code": test.token}
     return next(entries((yield Get("/ServiceRequest", query))))
 
 
 def attach_references(order: Resource, references: Iterable[str]) -> Action:
-    """Return the update that adds references to an order's supporting information, unless they are already there."""
+    """Build the update that adds missing references to an order's supporting information."""
     there = list(order.get("supportingInfo", []))
     known = {one.get("reference") for one in there}
     added = [{"reference": one} for one in references if one not in known]
@@ -94,12 +94,12 @@ def attach_references(order: Resource, references: Iterable[str]) -> Action:
 
 
 def attachment_checks(end: EndState, order: GeneticOrder, references: Iterable[str | None]) -> Iterator[Check]:
-    """Yield checks that references were added to an order's supporting information and the rest of it is unchanged.
+    """Yield checks that an order refers to some records in its supporting information and is otherwise unchanged.
 
     Args:
-        end: How the episode ended.
+        end: End state of the episode.
         order: The order before the episode.
-        references: The references to attach; some may be attached already.
+        references: References to the records; the order may already contain some of them.
     """
     yield from update_checks(end, "ServiceRequest", order.id, changing=("supportingInfo",), called="order")
     after = end.after_update("ServiceRequest", order.id)

@@ -29,7 +29,7 @@ GENETIC = tuple(
         ("62389-2", "Chromosome analysis master panel"),
     )
 )
-"""Code and category of genetic reports."""
+"""Code and category of each kind of genetic report."""
 OTHER = (
     _kind("58410-2", "Complete blood count panel", "HM", "Hematology"),
     _kind("24331-1", "Lipid panel", "CH", "Chemistry"),
@@ -40,7 +40,7 @@ OTHER = (
     _kind("34552-0", "Echocardiogram", "CUS", "Cardiac Ultrasound"),
     _kind("11526-1", "Pathology study", "SP", "Surgical Pathology"),
 )
-"""Code and category of other reports."""
+"""Code and category of each other kind of report."""
 _CONCLUSIONS = ("", "No change.", "Within normal limits.", "Genetic counseling and testing are recommended.")
 
 
@@ -50,9 +50,9 @@ class GeneticReport(Params):
     Attributes:
         patient: Id of the patient.
         what: Code of the examination.
-        category: The department that did the examination.
+        category: Category of the report: the department that did the examination.
         day: Date of the examination.
-        conclusion: The conclusion; may be empty.
+        conclusion: Text of the conclusion; may be empty.
     """
 
     id: str
@@ -70,7 +70,7 @@ class GeneticReport(Params):
 
 
 def diagnostic_report(report: GeneticReport) -> Resource:
-    """Return the DiagnosticReport."""
+    """Build the DiagnosticReport of a report."""
     return {
         "resourceType": "DiagnosticReport",
         "id": report.id,
@@ -91,11 +91,11 @@ def draw_reports(
     kinds: Sequence[tuple[Concept, Concept]],
     statuses: Sequence[str],
 ) -> tuple[GeneticReport, ...]:
-    """Draw reports of a patient, one of each kind, on different days.
+    """Draw reports of a patient, one of each of some kinds, on different days.
 
     Args:
         rng: Random generator.
-        world: The world; it determines the present.
+        world: The world, which determines the current time.
         ids: Allocates the ids.
         person: The patient.
         kinds: Code and category of each report.

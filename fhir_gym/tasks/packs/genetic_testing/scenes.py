@@ -29,15 +29,14 @@ _NO_DRAFT = ("revoked", "completed", "active", "on-hold")
 _STATUSES = ("draft", *_NO_DRAFT)
 _PRIORITIES = ("routine", "urgent")
 _SPARED = (0, 1)
-"""Possible numbers of drafts, out of four, without a second order for the same test."""
+"""Numbers to choose from: how many of four drafts have no second order for the same test."""
 
 
 class GeneticScene(Params):
-    """All records on the server; nothing in them marks the one that the prompt asks about.
+    """The records that a task adds; they do not reveal which patient or order the prompt asks about.
 
     Attributes:
-        people: Patients; each differs from a second only in the given name, from a third only in the family name, and
-            from a fourth only in the date of birth.
+        people: Patients: all combinations of two given names, two family names and two dates of birth.
         doctors: The practitioners who order tests.
         orders: Orders of genetic tests.
         reports: Diagnostic reports.
@@ -51,7 +50,7 @@ class GeneticScene(Params):
     histories: tuple[FamilyHistory, ...] = ()
 
     def resources(self) -> list[Resource]:
-        """Return all records; people have no contact details, so that many of them load fast."""
+        """Return all resources; the contact details of people are omitted so that the server loads them faster."""
         people = (*map(patient_resource, self.people), *map(practitioner_resource, self.doctors))
         return [
             *({name: value for name, value in one.items() if name not in _CONTACT} for one in people),
@@ -73,7 +72,7 @@ class GeneticScene(Params):
         return [one for one in self.histories if one.patient == patient]
 
     def confusable_with(self, order: GeneticOrder) -> tuple[GeneticOrder, ...]:
-        """Return the patient's other orders, and other patients' drafts of the same test."""
+        """Return the patient's other orders, and other patients' draft orders for the same test."""
         return tuple(
             one
             for one in self.orders
@@ -82,14 +81,14 @@ class GeneticScene(Params):
 
 
 def draw_patients(rng: random.Random, world: World, ids: IdAllocator) -> tuple[Person, ...]:
-    """Draw eight patients who are all easily confused."""
+    """Draw eight patients: all combinations of two given names, two family names and two dates of birth."""
     return draw_all_combinations(rng, world, lambda: ids.new("Patient"), _SHAPE)
 
 
 def draw_scene_people(
     rng: random.Random, world: World, ids: IdAllocator
 ) -> tuple[tuple[Person, ...], Person, tuple[list[Person], list[Person]]]:
-    """Draw the patients, the ordering doctor, and the two pairs of patients with orders."""
+    """Draw the patients, the doctor who orders the tests, and the two pairs of patients who get orders."""
     people = draw_patients(rng, world, ids)
     doctor = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
     return people, doctor, draw_pairs(rng, people)
@@ -98,8 +97,8 @@ def draw_scene_people(
 def draw_pairs(rng: random.Random, people: Sequence[Person]) -> tuple[list[Person], list[Person]]:
     """Choose two pairs of patients who get orders.
 
-    All four share the given name, or all share the family name. So each of them shares the full name with one of the
-    others, and the date of birth with another.
+    All four have the same given name, or all four have the same family name. Therefore each of them has the full name
+    of one of the others, and the date of birth of another.
     """
     one = rng.choice(people)
     name = rng.choice(("given", "family"))
@@ -116,15 +115,16 @@ def draw_orders(
     doctor: Person,
     attachable: Mapping[str, Sequence[str]],
 ) -> tuple[GeneticOrder, ...]:
-    """Draw drafts of two tests for each patient of `draw_pairs`, and orders of the same tests in other statuses.
+    """Draw the orders of the patients of `draw_pairs`.
 
-    In both pairs, the same number of drafts have such a second order.
+    Each patient gets draft orders for two tests. Most drafts have a second order, for the same test but in another
+    status; the number of such drafts is the same in both pairs.
 
     Args:
         rng: Random generator.
-        world: The world; it determines the present.
+        world: The world, which determines the current time.
         ids: Allocates the ids.
-        pairs: The patients.
+        pairs: The two pairs of patients.
         doctor: The practitioner who orders the tests.
         attachable: For each patient id, the references that the patient's orders may have as supporting information.
     """
@@ -149,7 +149,7 @@ def draw_orders(
 def any_orders(
     rng: random.Random, world: World, ids: IdAllocator, people: Sequence[Person], doctors: Sequence[Person], count: int
 ) -> tuple[GeneticOrder, ...]:
-    """Draw orders of a few tests, in all statuses, for random patients by random doctors."""
+    """Draw orders for a few tests, each with a random patient, doctor and status."""
     tests = rng.sample(TESTS, 3)
     return tuple(
         _draw(rng, world, ids, rng.choice(people).id, rng.choice(doctors), rng.choice(tests), rng.choice(_STATUSES))
@@ -158,7 +158,7 @@ def any_orders(
 
 
 def order_candidates(files: GeneticScene) -> list[GeneticOrder]:
-    """Return the drafts for which the patient's name and date of birth, the test and the status all matter."""
+    """Return the drafts that only the patient's name and birth date, the test and the status together identify."""
     drafts = [one for one in files.orders if one.status == "draft"]
     other = {(one.patient, one.test.code) for one in files.orders if one.status != "draft"}
     by_test = {(one.patient, one.test.code) for one in drafts}

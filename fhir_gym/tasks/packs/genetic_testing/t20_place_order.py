@@ -37,9 +37,9 @@ from fhir_gym.tasks.packs.genetic_testing.scenes import GeneticScene, any_orders
 from fhir_gym.types import Json, Resource
 
 _DOCTORS = (2, 2)
-"""Numbers of given names and family names that the doctors share."""
+"""Numbers of given names and of family names that the doctors share."""
 _ORDERS = (7, 8, 9)
-"""Possible numbers of orders on file."""
+"""Numbers of orders on file to choose from."""
 
 
 class PlaceOrderParams(OrderPatientParams):
@@ -58,17 +58,17 @@ class PlaceOrderParams(OrderPatientParams):
 class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
     """Order whole genome sequencing for a patient.
 
-    Starting state: eight patients. Each of them differs from a second patient only in the given name, from a third only
-        in the family name, and from a fourth only in the date of birth. There are four practitioners with two given
-        names and two family names. The patient and the requester are chosen at random.
+    Starting state: eight patients (all combinations of two given names, two family names and two dates of birth) and
+        four practitioners (all combinations of two given names and two family names). The task chooses the patient and
+        the requester at random.
     Decoys: the other patients and practitioners. Some patients have orders for a few tests, in all statuses; a careless
-        agent overwrites or copies one of them.
+        agent overwrites or copies one of these orders.
     Checks: there is exactly one new ServiceRequest with the right patient, requester, status and test (code, system and
         display), with intent order and without doNotPerform. The answer is its id.
     Light: there is a new ServiceRequest with subject, requester, status, intent, and a code or category.
-    Differs from FHIR-AgentEval: the prompt names the element for the test. The test may also be in category, and an
-        ordinary category beside a coded test is accepted. The test may be in any coding, and the coding's system is
-        checked. The answer must be the id of the order.
+    Differs from FHIR-AgentEval: the prompt names the element for the test. The checks also accept the test in category,
+        and an ordinary category if the code names the test. The test may be in any coding, and the checks compare the
+        coding's system. The answer must be the id of the order.
     """
 
     key = "20"
@@ -214,7 +214,7 @@ _LABORATORY = {"coding": [{"system": "http://snomed.info/sct", "code": "10825200
 
 
 def _tested(order: Resource) -> list[Json]:
-    """Return the concepts that may name the test: code and categories, or only a code that names something else."""
+    """Return the concepts that may name the test: code and categories, or only the code if it names something else."""
     code = order.get("code")
     if codings(code) and not codes_of(code, TEST_SYSTEM):
         return [code]

@@ -22,18 +22,17 @@ _NUMBERS = (1, 2, 2, 3)
 class AddReports(AttachReports[AttachParams]):
     """Attach all diagnostic reports of a patient to a genetic test order.
 
-    Starting state: eight patients. Each of them differs from a second patient only in the given name, from a third only
-        in the family name, and from a fourth only in the date of birth. Four of them have one to three reports of any
-        kind, and draft orders for two tests. An order may already have an earlier order or a report of the patient
-        attached. The requested draft can be identified only by the patient's name and date of birth, the test and the
-        status together.
-    Decoys: a namesake, and somebody born on the same day, have reports and draft orders for the same test. The patient
+    Starting state: eight patients (all combinations of two given names, two family names and two dates of birth). Four
+        of them have one to three reports of any kind, and draft orders for two tests. An earlier order or a report of
+        the patient may already be attached to an order. The requested draft can be identified only by the patient's
+        name and date of birth, the test and the status together.
+    Decoys: a namesake, and a patient born on the same day, have reports and draft orders for the same test. The patient
         also has an order for the same test in another status, and a draft order for another test.
     Checks: the order's supporting information contains its old entries and all of the patient's reports, each exactly
         once. The rest of the order is unchanged. The answer is the order's id.
     Light: the order was updated and has supporting information.
-    Differs from FHIR-AgentEval: only the purpose of the original task is known, not its prompt, seeds or checks. Here
-        there are several reports, orders and patients, and existing entries must be kept.
+    Differs from FHIR-AgentEval: only the purpose of the original task is known, not its prompt, seeds or checks. In
+        this task there are several reports, orders and patients, and the agent must keep existing entries.
     """
 
     key = "21a"
@@ -61,7 +60,7 @@ class AddReports(AttachReports[AttachParams]):
             for pair in pairs
             for one in pair
         }
-        # One report of each patient is attached to no order, so that there is always something to attach.
+        # At least one report of each patient is not attached yet, so that the agent always has something to attach.
         attachable = {id: [one.reference for one in reports[1:]] for id, reports in by_patient.items()}
         return GeneticScene(
             people=people,

@@ -32,7 +32,8 @@ class RelevantReportsParams(AttachParams):
     """Parameters of task 21b.
 
     Attributes:
-        missed: A relevant report that is not on the server; it serves as the counterfactual if no report is relevant.
+        missed: A relevant report that is not on the server. If no report on the server is relevant, the agent must have
+            made a request that would return this report if it existed.
     """
 
     missed: GeneticReport
@@ -41,17 +42,18 @@ class RelevantReportsParams(AttachParams):
 class RelevantReports(AttachReports[RelevantReportsParams]):
     """Attach the relevant genetic reports of a patient to a genetic test order.
 
-    Starting state: patients and orders as in 21a. Of the four patients with orders, two have one to three final genetic
-        reports, and the other two have none. Both pairs have the same number of drafts that the prompt can ask about.
+    Starting state: patients and orders as in 21a. Two of the four patients with orders have one to three final genetic
+        reports, and the other two have no such report. The prompt can ask about the same number of drafts in both
+        pairs.
     Decoys: orders as in 21a. Each of the four patients has final reports of other kinds, some of which mention
         genetics, and a genetic report that is not final. An agent that attaches all reports fails.
     Checks: the order's supporting information contains its old entries and the relevant reports, each exactly once. The
         rest of the order is unchanged. The answer is the order's id. If no report is relevant, the order is unchanged,
         and the agent must have made a request that would return a relevant report if there were any.
     Light: the order was updated and has supporting information. If there is nothing to attach, there is no light check.
-    Differs from FHIR-AgentEval: the prompt defines relevant reports. Zero to three of several reports are relevant; the
-        original had one relevant report and one other report. The rest of the order is checked. Ids are random, whereas
-        the original's solution contained fixed ids.
+    Differs from FHIR-AgentEval: the prompt says which reports are relevant. Zero to three of several reports are
+        relevant; the original had one relevant report and one other report. The rest of the order is checked. Ids are
+        random, whereas the original's solution contained fixed ids.
     """
 
     key = "21b"
@@ -117,7 +119,7 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
 
 
 def _reports(rng: random.Random, world: World, ids: IdAllocator, person: Person, relevant: int) -> list[GeneticReport]:
-    """Draw some final genetic reports, one that is not final, and one or two of other kinds."""
+    """Draw `relevant` final genetic reports, a genetic report that is not final, and one or two other reports."""
     *genetic, last = rng.sample(GENETIC, len(GENETIC))
     other = rng.sample(OTHER, rng.choice(_OTHERS))
     return [

@@ -38,7 +38,7 @@ from fhir_gym.tasks.packs.genetic_testing.orders import (
 from fhir_gym.tasks.packs.genetic_testing.scenes import GeneticScene, draw_orders, draw_scene_people
 
 _NUMBERS = (1, 1, 2)
-"""Possible numbers of family histories of a patient."""
+"""Numbers of family histories of a patient to choose from."""
 
 
 class AddFamilyHistoryParams(OrderParams):
@@ -52,23 +52,23 @@ class AddFamilyHistoryParams(OrderParams):
 
     @property
     def decoys(self) -> list[FamilyHistory]:
-        """The patient's family histories on file."""
+        """The family histories that the patient has on file."""
         return self.scene.histories_of(self.person.id)
 
 
 class AddFamilyHistory(OrderTask[AddFamilyHistoryParams]):
     """Record a relative's condition, and attach the record to a patient's genetic test order.
 
-    Starting state: patients and orders as in 21a. The four patients with orders have one or two family histories, which
-        may already be attached.
-    Decoys: orders as in 21a. The patient also has family histories of other relatives or with other conditions; a
+    Starting state: patients and orders as in 21a. Each of the four patients with orders has one or two family
+        histories, which may already be attached.
+    Decoys: orders as in 21a. The patient also has family histories about other relatives or other conditions; a
         careless agent attaches one of these instead.
     Checks: the new FamilyMemberHistory meets the checks of task 22. The order's supporting information contains its old
         entries and the new record, each exactly once. The rest of the order is unchanged. The answer is the order's id.
     Light: there is a new FamilyMemberHistory with a relationship and a condition. The order was updated and has
         supporting information.
-    Differs from FHIR-AgentEval: as in task 22. Also, other fields and entries of the order must be kept, and there are
-        several orders and patients.
+    Differs from FHIR-AgentEval: see task 22. In addition, the agent must keep the other elements and entries of the
+        order, and there are several orders and patients.
     """
 
     key = "21c"

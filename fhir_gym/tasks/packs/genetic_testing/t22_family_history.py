@@ -33,7 +33,7 @@ from fhir_gym.tasks.packs.genetic_testing.orders import patient_prompt_values
 from fhir_gym.tasks.packs.genetic_testing.scenes import GeneticScene, draw_patients
 
 _NUMBERS = (0, 1, 1, 2)
-"""Possible numbers of family histories of a patient."""
+"""Numbers of family histories of a patient to choose from."""
 _STATUSES = ("completed", "completed", "partial", "entered-in-error")
 
 
@@ -50,17 +50,16 @@ class AddFamilyMemberParams(OrderPatientParams):
 class AddFamilyMember(GeneticTask[AddFamilyMemberParams, PersonCandidate]):
     """Add a family member's condition to a patient's family history.
 
-    Starting state: eight patients. Each of them differs from a second patient only in the given name, from a third only
-        in the family name, and from a fourth only in the date of birth. Each has up to two family histories. The
-        patient is chosen at random.
+    Starting state: eight patients (all combinations of two given names, two family names and two dates of birth). Each
+        has up to two family histories. The task chooses the patient at random.
     Decoys: the other patients. The patients have family histories with the same few conditions; a careless agent
-        overwrites one of them.
+        overwrites one of these histories.
     Checks: there is exactly one new, completed FamilyMemberHistory of the patient with the right relationship,
         condition and age at onset, and no other condition. The answer is its id.
     Light: there is a new FamilyMemberHistory with a relationship and a condition.
-    Differs from FHIR-AgentEval: the prompt names the code system of the relationship. More specific codes (NMTH for
-        MTH) and texts are accepted too. The age may be an Age in years or a text; the original accepted digits in a
-        note. All words of the condition must be present, in any order.
+    Differs from FHIR-AgentEval: the prompt names the code system of the relationship. The checks also accept narrower
+        codes (NMTH for MTH) and texts. The age may be an Age in years or a text; the original accepted digits in a
+        note. All words of the condition's name must be present, in any order.
     """
 
     key = "22"
