@@ -4,7 +4,7 @@
 
 SHELL := /bin/sh
 IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
-# The first interpreter that is new enough; otherwise python3, which the error message below then names.
+# The first interpreter that is new enough. If there is none, python3, so that the error message below names it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
     if $$p $(IS_NEW); then echo $$p; exit; fi; done; echo python3)
 VENV ?= .venv
@@ -14,7 +14,7 @@ PARALLEL ?= -n auto --dist worksteal
 TRAINING_TESTS := tests/training tests/agents/test_local.py tests/rollouts/test_train.py
 CODE := fhir_gym tests benchmarks examples scripts
 
-# Stamps of installed environments: a change of pyproject.toml installs again.
+# Stamp files of installed environments. If pyproject.toml changes, make installs again.
 CORE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 SITE := $(VENV)/.installed-docs
@@ -42,7 +42,7 @@ demo: $(CORE) ## run three agents; write rollouts and a dataset to demo-output/
 test: $(DEV) ## the quick tests, on all cores
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-coverage: $(DEV) ## the quick tests again, with the coverage floor (twice the time)
+coverage: $(DEV) ## the quick tests with the coverage floor (takes twice as long)
 	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered $(ARGS)
 
 test-slow: $(DEV) ## the tests that take longer
@@ -54,7 +54,7 @@ test-training: $(TRAINING) ## the tests of training and local models (once: inst
 test-exhaustive: $(DEV) ## the tests that take many minutes: hundreds of variations, the whole cohort
 	@$(BIN)/python -m pytest -m exhaustive $(PARALLEL) $(ARGS)
 
-lint: $(DEV) ## style, types and import order, as CI checks them
+lint: $(DEV) ## check style, types and import layers, as CI does
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
@@ -70,10 +70,10 @@ bench: $(DEV) ## print measurements as JSON lines; the first run builds large wo
 	@for name in medagentbench http reasoning_errors soak fuzz chat; do \
 	    $(BIN)/python -m benchmarks.$$name $(filter --quick,$(ARGS)) || exit 1; done
 
-docs: $(DEV) ## run the code in README and docs, check that every command and task is there
+docs: $(DEV) ## run the code in README and docs, and check that they mention every command and task
 	@$(BIN)/python -m pytest tests/test_docs.py -m "slow or not slow" $(ARGS)
 
-# The cache misses changed docstrings, hence --clean; --strict ignores the warnings of griffe, hence the grep.
+# --clean, because the cache misses changed docstrings. The grep, because --strict ignores warnings of griffe.
 docs-site: $(SITE) ## build the pages and the API reference into site/; a warning is an error
 	@log=$$($(BIN)/zensical build --clean --strict 2>&1); failed=$$?; echo "$$log"; \
 	    if echo "$$log" | grep -q '^griffe:'; then failed=1; fi; exit $$failed

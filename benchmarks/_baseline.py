@@ -1,4 +1,4 @@
-"""Baseline of the server's benchmarks: a read and two searches with hand-written SQL and orjson alone."""
+"""Baseline for the server benchmarks: one read and two searches that use only hand-written SQL and orjson."""
 
 from __future__ import annotations
 

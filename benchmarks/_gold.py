@@ -1,4 +1,4 @@
-"""CPU time of whole episodes: prepare a new variation, play the reference solution, grade it."""
+"""Measure the CPU time of whole episodes: prepare a new variation, play the reference solution, grade it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gold_episodes(env_id: str, world: World, variations: Sequence[int]) -> dict[
     Args:
         env_id: The pack.
         world: The world.
-        variations: Variations of each task; the first is a warm-up and not measured.
+        variations: Variations of each task. The first one is a warm-up and is not measured.
 
     Returns:
         CPU time of each episode from reset to verdict, by task.

@@ -1,4 +1,4 @@
-"""Generate hostile or almost valid agent output from the real grammar, types, search parameters and records."""
+"""Generate hostile or almost valid agent output, using real actions, types, search parameters and records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PATTERNS = (
     *("GET /Patient\n", "GET ", "FINISH", "FINISH(", "FINISH([", "Prefer: x\n", "Accept:", "HTTP/1.1 "),
     *("%", "%20", "&", "=", "a=b&", "#", "?", "/", "://", "Patient/1/_history/", "1 mg ", "1 / ", "not ", "'n't "),
 )
-"""Patterns that, when repeated, stall a parser that backtracks from every position."""
+"""Patterns for long repetitions, which stall a parser that backtracks from every position."""
 FRAMES = (
     *(("", ""), ("GET /Patient", ""), ("GET /Patient", "x"), ("GET /Patient", "HTTP/1.1x"), ("GET /Patient?a=b", "")),
     *(("GET /Patient\n", ""), ("POST /Patient ", ""), ("POST /Patient\n```json\n", "\n```"), ("```\n", "```")),
     *(("~~~\n", "\nx"), ("`", "`"), ("FINISH(", ")"), ("FINISH([", "])"), ('FINISH(["', '"])')),
 )
-"""Pairs of texts to put before and after the repeated pattern."""
+"""Pairs of texts: one goes before the repeated pattern, the other after it."""
 
 _ODD = (
     *("\x00", "\ud800", "\u202e", "\u2028", "é", "e\u0301", "\U0001f600", "\x1b]0;x\x07", "\ufeff", "\u00a0", "\t"),
@@ -113,7 +113,7 @@ _MADE = re.compile(r"\b([A-Z][A-Za-z]+)/([A-Za-z0-9.-]{1,64})/_history/\d")
 
 
 def repeated(pattern: str, length: int, frame: tuple[str, str] = ("", "")) -> str:
-    """Repeat a pattern within a frame up to a total length."""
+    """Return a repeated pattern between the two texts of a frame, with at most `length` characters."""
     before, behind = frame
     return before + pattern * ((length - len(before) - len(behind)) // len(pattern)) + behind
 
@@ -157,7 +157,7 @@ class SampleRecords:
 
 
 class HostileActions:
-    """Generates actions, most of them almost valid.
+    """Generates hostile actions; most of them are almost valid.
 
     Args:
         rng: Source of randomness.
@@ -337,7 +337,7 @@ class HostileActions:
         return value
 
     def _written(self, body: Json) -> str:
-        """Serialise as JSON, sometimes in a code fence."""
+        """Serialise a body as JSON, sometimes inside a code fence."""
         rng = self.rng
         try:
             text = json.dumps(body, ensure_ascii=rng.random() < 0.5, indent=rng.choice((None, None, 1)))
@@ -453,7 +453,7 @@ class HostileActions:
     # Damage
 
     def _damaged(self, text: str) -> str:
-        """Damage a text in one place."""
+        """Return a text with one random defect."""
         rng = self.rng
         at = rng.randrange(len(text) + 1)
         upto = min(len(text), at + rng.randrange(40))

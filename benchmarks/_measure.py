@@ -1,7 +1,7 @@
 """Time a call many times and print the result as one JSON line.
 
-Every measurement also times a fixed loop, the machine unit. A time divided by it (`units`) can be compared between
-machines.
+Every measurement also times a fixed loop, the machine unit. A time divided by the machine unit (`units`) can be
+compared between machines.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PASSES = 100_000
 """Iterations of the loop that defines the machine unit."""
 
 _UNITS = 10
-"""Number of times that a measurement times the machine unit."""
+"""Number of runs of that loop per measurement."""
 
 
 def percentile(sorted_values: list[float], share: float) -> float:
-    """Return the value at a rank between 0 and 1 (nearest rank)."""
+    """Return a percentile of sorted values (nearest rank); `share` is between 0 and 1."""
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 
 def machine_unit() -> int:
-    """Run the fixed loop that serves to compare machines: it adds up numbers."""
+    """Run the loop that defines the machine unit: it adds up numbers."""
     total = 0
     for number in range(PASSES):
         total += number
@@ -40,7 +40,7 @@ def machine_unit() -> int:
 
 
 def timed(work: Callable[[], object], clock: Callable[[], int]) -> float:
-    """Return the duration of one call in microseconds, measured by a clock in nanoseconds."""
+    """Return the duration of one call in microseconds; the clock returns nanoseconds."""
     start = clock()
     work()
     return (clock() - start) / 1_000
@@ -51,7 +51,7 @@ class Times(list[float]):
 
     Attributes:
         unit_us: Median CPU time of the machine unit during the measurement.
-        baseline: Times of the baseline, measured alternately; None without a baseline.
+        baseline: Times of the baseline; None without a baseline.
     """
 
     def __init__(self, times: Iterable[float], unit_us: float, baseline: Times | None = None) -> None:
@@ -71,10 +71,10 @@ def measure(
     """Time `n` calls after `n / 10` warm-up calls.
 
     Args:
-        action: The call to measure; it gets the call's number, so that calls can differ.
+        action: The call to measure. Its argument is the number of the call, so that calls can differ.
         n: Number of measured calls.
         prepare: Called before each call, outside the measured time.
-        baseline: The same work without the server, measured alternately.
+        baseline: The same work without the server; its calls alternate with those of `action`.
         clock: Clock in nanoseconds; `time.process_time_ns` excludes other processes.
     """
     warm, every = max(1, n // 10), max(1, n // _UNITS)
@@ -103,7 +103,7 @@ def memory_mib(pid: int | str, *, own: bool = False) -> float:
 
     Args:
         pid: Process id; ``self`` for this process.
-        own: Whether to exclude file-backed pages (worlds, libraries), which the system can reclaim.
+        own: Whether to exclude file-backed pages (worlds, libraries), because the system can reclaim them.
     """
     resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1:3])
     return round((resident - shared * own) * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
@@ -129,8 +129,8 @@ class Report:
     def times(self, name: str, times: list[float], **figures: object) -> None:
         """Print the median and the 95th percentile of times in microseconds.
 
-        For `Times`, the line also has the machine unit, the median in units, the baseline's median, and the ratio of
-        the two medians.
+        If `times` is a `Times`, the line also has the machine unit and the median in machine units; with a baseline,
+        also the median of the baseline and the ratio of the two medians.
         """
         p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
         found: dict[str, object] = {"n": len(times), "p50_us": round(p50, 1), "p95_us": round(p95, 1)}

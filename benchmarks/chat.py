@@ -1,13 +1,13 @@
-"""Overhead of a step of a chat rollout without the model: `python -m benchmarks.chat [--quick]`.
+"""Measure the overhead of a chat rollout per step, without a model: `python -m benchmarks.chat [--quick]`.
 
 Plays the reference solutions over chat, one conversation at a time, against a scripted chat server in a separate
 process. Prints one JSON line per protocol, in milliseconds per step:
 
 - ``total``: wall time of the run;
-- ``chat_server``: time the scripted server takes to choose its replies;
-- ``fhir``: embedded FHIR server, grading and preparation of episodes;
+- ``chat_server``: time that the scripted server takes to choose its replies;
+- ``fhir``: time of the embedded FHIR server, of grading, and of preparing episodes;
 - ``transport``: time in the client library's `post` minus ``chat_server``;
-- ``overhead``: the rest: runner, parsing of replies, writing of records.
+- ``overhead``: all other time: runner, parsing of replies, writing of records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Speed of environments: `python -m benchmarks.env [--observations N] [--quick]`.
+"""Measure the speed of environments: `python -m benchmarks.env [--observations N] [--quick]`.
 
 Prints one JSON line per measurement. Steps and resets are `gymnasium.Env` calls in one process, including prompt and
-response texts. A gold episode resets to a new variation and plays the reference solution to its verdict; it is measured
-in CPU time, as the mean over a pack's tasks. `benchmarks._measure` explains `unit_us` and `units`.
+response texts. A gold episode resets to a new variation and plays the reference solution to its verdict; its CPU time
+is reported as the mean over a pack's tasks. `benchmarks._measure` explains `unit_us` and `units`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(world: World, *, quick: bool) -> None:
 
 
 def _episodes(world: World, report: Report, variations: int) -> None:
-    """Time whole episodes of `run`, including preparation, grading and records."""
+    """Time whole episodes played by `run`, including preparation, grading and records."""
     start = time.perf_counter()
     count = steps = 0
     for rollout in fhir_gym.run(_ENV_ID, "gold", variations=range(variations), world=world):
@@ -70,7 +70,7 @@ def _episodes(world: World, report: Report, variations: int) -> None:
 
 
 def gold(variations: int) -> None:
-    """Measure gold episodes by pack and over all tasks, each pack on its default world."""
+    """Measure gold episodes of each pack on its default world, and their mean over all tasks."""
     means: list[float] = []
     for env_id in pack_ids():
         with worlds.load(get_pack(env_id).world) as world:

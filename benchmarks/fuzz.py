@@ -1,9 +1,10 @@
 """Find agent output that crashes or stalls a step: `python -m benchmarks.fuzz --steps N --seed S [--quick]`.
 
 Each round draws a task and a variation from the seed and the round's number, and plays episodes of almost valid actions
-(`benchmarks._hostile`) to the verdict. Every 50,000 steps and at the end it prints a JSON line: steps, exceptions,
-CPU time per step in milliseconds (the last step of an episode includes its verdict), memory, and a digest of all
-observations, which depends on the seed alone. After an exception the exit code is 1; `--only ROUND` repeats the round.
+(`benchmarks._hostile`) to the verdict. Every 50,000 steps and at the end, the script prints a JSON line: steps,
+exceptions, CPU time per step in milliseconds (the last step of an episode includes its verdict), memory, and a digest
+of all observations, which depends only on the seed. After an exception, the exit code is 1, and `--only ROUND` repeats
+the round of the exception.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from fhir_gym.tasks.core.grader import GRADINGS
 __all__ = ["Fuzz", "main"]
 
 _EPISODES = 12
-"""Episodes per round: drawing a variation takes longer than playing an episode."""
+"""Episodes per round. A round plays several, because drawing a variation takes longer than playing an episode."""
 _STEPS = 12
 _OFTEN = 50_000
-"""Steps between two progress lines."""
+"""Number of steps between two JSON lines."""
 _SLOWEST = 12
 
 
@@ -48,7 +49,7 @@ class Fuzz:
         seed: Seed of all rounds.
         step_us: CPU time of each step in microseconds.
         slowest: The slowest steps, with the values needed to reproduce them.
-        exceptions: Exceptions, with the values needed to reproduce them.
+        exceptions: Exceptions that were found, with the values needed to reproduce them.
         statuses: Number of responses by status; 0 stands for an invalid action or the end of the episode.
         digest: CRC-32 of all observations.
     """
@@ -90,7 +91,7 @@ class Fuzz:
             self.exceptions.append({"name": "exception", **about, "grading": grading, **found})
 
     def _actions(self, episode: Episode, hostile: HostileActions, most: int) -> Iterator[str]:
-        """Yield actions until the episodes or the steps are used up."""
+        """Yield actions until the round reaches its limit of episodes or of steps."""
         for _ in range(_EPISODES):
             episode.start()
             while most and not self._done:
@@ -173,7 +174,7 @@ def main() -> None:
 
 
 def _sum_up(fuzz: Fuzz, memory: list[float]) -> None:
-    """Print the results with the process's own memory at start, end and peak, and its peak resident memory."""
+    """Print the results, the private memory of the process at start, end and peak, and its peak resident memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     own = {"own_start_mib": memory[0], "own_end_mib": memory[-1], "own_peak_mib": max(memory)}
     print(json.dumps({**fuzz.results(), **own, "rss_peak_mib": round(peak, 1)}), flush=True)

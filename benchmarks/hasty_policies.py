@@ -1,10 +1,10 @@
-"""Success rates of agents that do only part of the work.
+"""Measure the success rates of agents that do only part of the work.
 
     python -m benchmarks.hasty_policies --variations 100 --out hasty.json     writes hasty.json and hasty.md
 
-Each policy follows the reference solution but omits something: one condition of a search, all conditions but one, all
-pages but the first, or the check of the status. One policy always answers that there is nothing. Policies are named by
-search and condition, so that the tables of two versions can be compared.
+Each policy follows the reference solution but omits a part: one condition of a search, all of its conditions except
+one, all pages after the first, or the check of the status. One policy always answers that nothing exists. A policy's
+name consists of search and condition, so that the tables of two versions can be compared.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ Shares = Mapping[str, Mapping[str, Mapping[str, float]]]
 def measure(task: Task[Any], world: World, variations: Iterable[int]) -> dict[str, dict[str, float]]:
     """Return the success rate of each policy on a task, by group and name.
 
-    The rate of a policy is over the variations with a solution that makes the search that the policy changes. The group
-    `all` adds `gold`, `any` (the share of variations that at least one policy solves) and `mean` (over all policies).
+    A policy's rate covers only the variations in which the reference solution makes the search that the policy changes.
+    The group `all` adds `gold`, `any` (the share of variations that at least one policy solves) and `mean` (the
+    mean over all policies).
 
     Args:
         task: The task.
@@ -66,7 +67,7 @@ def _name(policy: Policy) -> tuple[str, str]:
 
 
 def table(shares: Shares) -> str:
-    """Return a table with one row per task: the mean of each group and the most successful policy."""
+    """Return a table with the mean of each group and the most successful policy of each task."""
     groups = sorted({group for task in shares.values() for group in task} - {"all"})
     lines = [f"| task | gold | any | {' | '.join(groups)} | most often |", "|---" * (len(groups) + 4) + "|"]
     for name, task in shares.items():
@@ -80,7 +81,7 @@ def table(shares: Shares) -> str:
 
 
 def comparison(before: Shares, after: Shares) -> str:
-    """Return a table of the policies with a higher success rate than before, and of each task's means.
+    """Return a table of policies that succeed more often than before, and a table of the means of each task.
 
     Args:
         before: Rates of an earlier version.

@@ -1,7 +1,7 @@
-"""Speed of `fhir-gym serve` over HTTP: `python -m benchmarks.http [--world NAME_OR_PATH] [--requests N] [--quick]`.
+"""Measure the speed of `fhir-gym serve`: `python -m benchmarks.http [--world NAME_OR_PATH] [--requests N] [--quick]`.
 
-Measures one client, then eight concurrent clients, each on a persistent connection. Every line also compares the median
-with the median of the same requests in process.
+Measures one client, then eight concurrent clients. Each client uses a persistent connection. Every line also compares
+the median with the median of the same requests in process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", default="hospital-small")
-    parser.add_argument("--requests", type=int, default=1_000, help="requests per measurement, over all clients")
+    parser.add_argument("--requests", type=int, default=1_000, help="requests per measurement, summed over all clients")
     parser.add_argument("--quick", action="store_true", help="100 requests per measurement")
     options = parser.parse_args()
     options.requests = 100 if options.quick else options.requests

@@ -1,6 +1,6 @@
-"""The large world of the benchmarks: many Observations for few patients, as in MedAgentBench's cohort.
+"""Generate the large world of the benchmarks: many Observations for few patients, as in MedAgentBench's cohort.
 
-`python -m benchmarks.large_world [--observations N] [--patients N]` builds it and prints one JSON line.
+`python -m benchmarks.large_world [--observations N] [--patients N]` builds the world and prints one JSON line.
 `python -m benchmarks.large_world --world cohort` rebuilds a named world in a temporary file and prints the same line.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["OBSERVATIONS", "PATIENTS", "generate", "large_world"]
 
 OBSERVATIONS = 200_000
 PATIENTS = 100
-_VERSION = 1 + VERSION  # both numbers only increase, so each sum occurs for one version only
+_VERSION = 1 + VERSION  # both versions only increase, so a change of either one changes the sum
 _DISEASES = ("hypertension", "diabetes", "kidney", "heart", "anemia")
 
 
@@ -53,7 +53,7 @@ def generate(seed: int, *, observations: int = OBSERVATIONS, patients: int = PAT
 def _measured(
     chance: SeededRandom, new_id: Callable[[str], str], person: Demographics, count: int
 ) -> Iterator[Resource]:
-    """Generate Observations of one patient, not in chronological order."""
+    """Generate Observations of one patient, in no chronological order."""
     diseases = [disease for disease in _DISEASES if chance.percent(30)]
     span = int((NOW - START).total_seconds()) // 60
     bases = list(LABS)
@@ -72,7 +72,7 @@ def _measured(
 def large_world(
     observations: int = OBSERVATIONS, patients: int = PATIENTS, *, progress: Progress | None = None
 ) -> Path:
-    """Return the path of the world, which the first call builds in the cache folder."""
+    """Return the path of the world. The first call builds the world in the cache folder."""
     recipe = Recipe(
         f"large-{observations}-{patients}",
         f"{observations:,} Observations over {patients:,} patients",
@@ -86,7 +86,7 @@ def large_world(
 
 
 def main() -> None:
-    """Build the world and print how long that took."""
+    """Build the world and print its size and build time."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--observations", type=int, default=OBSERVATIONS)
     parser.add_argument("--patients", type=int, default=PATIENTS)

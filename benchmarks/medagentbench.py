@@ -1,6 +1,9 @@
-"""Speed of MedAgentBench: `python -m benchmarks.medagentbench [--world cohort] [--task-file FILE --data WORLD]`.
+"""Measure the speed of MedAgentBench.
 
-Prints one JSON line per measurement. Times are of `gymnasium.Env` calls, including prompt and response texts.
+    python -m benchmarks.medagentbench [--world cohort] [--task-file FILE --data WORLD]
+
+Prints one JSON line per measurement. The measured calls are those of `gymnasium.Env`, including prompt and response
+texts.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _CREATE = 'POST /Basic\n{"resourceType": "Basic", "code": {"text": "to be undone
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of the measurements: resets per task, searches, variations of the gold run, worker processes."""
+    """Numbers of resets per task, of searches, of variations of the gold run, and of worker processes."""
 
     resets: int = 200
     searches: int = 1_000
@@ -41,7 +44,7 @@ class _Sizes:
 
 
 def resets(world: World, report: Report, sizes: _Sizes) -> None:
-    """Time resets to new variations of each task, and to a prepared variation."""
+    """Time resets of each task: to new variations, and to a variation that is already prepared."""
     env = gym.make(_ENV_ID, world=world, disable_env_checker=True)
     unseen = count()
 
@@ -102,7 +105,7 @@ def gold(world: World, report: Report, name: str, **choice: Any) -> None:
 
 
 def workers(world: World, report: Report, number: int, variations: int) -> None:
-    """Measure the memory of worker processes that share a world file while all are alive."""
+    """Measure the memory of worker processes that share a world file, while all of them are alive."""
     context = get_context("spawn")
     barrier, found = context.Barrier(number), context.SimpleQueue()
     processes = [

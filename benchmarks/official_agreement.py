@@ -2,8 +2,8 @@
 
     python -m benchmarks.official_agreement --tasks test_data_v2.json --world FOLDER --episodes graded.jsonl.gz
 
-Replays recorded episodes and prints one JSON object with the number of episodes and the number of equal verdicts,
-in total and by task class.
+Replays recorded episodes and prints one JSON object: the number of episodes and the number of equal verdicts, in total
+and by task class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fhir_gym.tasks.packs.medagentbench.official import OfficialCase, ReplayedEp
 
 _VERDICTS = ("refsol_verdict", "official_verdict")
 _OUTSIDE = ("task error", "agent context limit", "agent validation failed", "unknown")
-"""Statuses that cannot be derived from the agent's messages."""
+"""Statuses of MedAgentBench's runs that cannot be derived from the agent's messages."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 def compare(
     cases: dict[str, OfficialCase], session: Session, episodes: Iterator[dict[str, Any]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Replay episodes; return the report and the records with a different verdict."""
+    """Replay episodes. Return the report, and the episodes on which the two verdicts differ."""
     report: dict[str, Any] = {"episodes": 0, "agree": 0, "accepted": 0, "status_agree": 0, "by_class": {}}
     differing = []
     for record in episodes:

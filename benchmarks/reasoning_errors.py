@@ -1,9 +1,9 @@
-"""Confusion table of deliberate errors in ActionReasoning tasks and the diagnoses that they get.
+"""Compare deliberate errors in ActionReasoning tasks with the labels that their diagnoses give (a confusion table).
 
     python -m benchmarks.reasoning_errors --world cohort-mini --tasks 40
 
 Each lazy agent (`fhir_gym.soundness.lazy_agents`) makes one error and does everything else right. Prints one JSON line
-per agent and a last line with the totals; `Tally` describes the fields.
+per agent, then one line with the totals; `Tally` describes the fields.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Tally:
     Attributes:
         agent: The agent's error.
         trivial: Whether the agent reads only the prompt or takes no care at all.
-        tried: Episodes in which the error can occur.
-        solved: Successful episodes among them.
-        lucky: Episodes in which the affected part came out right by luck; they say nothing about the error.
-        ambiguous: Failures that a simpler error would also explain.
-        accepted: Successes although the affected part was wrong; there must be none.
-        labels: Pairs of expected and given label of the other failures.
+        tried: Number of episodes in which the error can occur.
+        solved: Number of successes among these episodes.
+        lucky: Number of episodes in which the affected part was correct by luck, so that they do not show the error.
+        ambiguous: Number of failures that a simpler error would also explain.
+        accepted: Number of successes although the affected part was wrong; should be 0.
+        labels: Number of the other failures by pair of expected and given label.
     """
 
     agent: str
@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def right(self) -> int:
-        """Failures with the expected label."""
+        """Number of failures with the expected label."""
         return sum(count for (expected, given), count in self.labels.items() if expected == given)
 
     def add(self, other: Tally) -> None:
@@ -151,7 +151,7 @@ def _count(tally: Tally, agent: LazyAgent, verdict: Verdict) -> None:
 
 
 def _is_lucky(agent: LazyAgent, verdict: Verdict) -> bool:
-    """Whether the part that the agent's error affects came out right."""
+    """Whether the part that the agent's error affects is correct by luck."""
     passed = {check.name: check.passed for check in verdict.checks}
     if agent.affects == "action":
         return verdict.success

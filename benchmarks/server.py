@@ -1,9 +1,11 @@
-"""Speed of the FHIR server in process: `python -m benchmarks.server [--observations N | --world W] [--quick]`.
+"""Measure the speed of the FHIR server in process.
+
+    python -m benchmarks.server [--observations N | --world W] [--quick]
 
 Prints one JSON line per measurement: name, world, records, n, p50_us, p95_us, the machine unit (`unit_us`) and the
-median in units. The baseline of reads and searches is SQL and orjson alone (`baseline_us`; `times_baseline` is the
-ratio). The requests vary over patients, codes and ids, so they do not measure a cached response. "First read" includes
-the check that a process makes on its first read of a resource.
+median in units. The baseline of reads and searches uses only SQL and orjson: `baseline_us` is its median,
+`times_baseline` the ratio. The patients, codes and ids of the requests vary, so that no response comes from a cache.
+A "first read" includes the check that a process makes when it reads a resource for the first time.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Workload:
 
     Args:
         session: An open session on the world.
-        patients: Number of patients that the requests vary over.
+        patients: Number of different patients in the requests.
     """
 
     def __init__(self, session: Session, patients: int = 50) -> None:
@@ -67,7 +69,7 @@ class Workload:
         return self._searched(call, "_count=20")
 
     def search_baseline(self, call: int) -> str:
-        """Do the same search as `search`, with the baseline."""
+        """Do the search of `search` with the baseline."""
         return self._baseline.search(*self.pairs[call % len(self.pairs)], 20)
 
     def search_sorted(self, call: int) -> str:
@@ -114,7 +116,7 @@ def _ok(session: Session, method: str, path: str, query: str = "", body: bytes =
 
 
 def _mean_size(search: Callable[[int], str], calls: int = 50) -> dict[str, float]:
-    """Return the mean number of entries and bytes of a search's pages."""
+    """Return the mean number of entries and the mean number of bytes of a search's pages."""
     answers = [search(call) for call in range(calls)]
     entries = sum(len(json.loads(answer).get("entry", [])) for answer in answers)
     return {
@@ -156,7 +158,7 @@ def run(world: World, *, quick: bool) -> None:
 
 
 def session_kib(world: World, sessions: int) -> float:
-    """Return the private memory of one more session after a write; the world's pages are shared."""
+    """Return the memory in KiB that one more session with a write takes, without the shared pages of the world."""
     patient = world.ids("Patient")[0]
     body = json.dumps({"resourceType": "Flag", "subject": {"reference": f"Patient/{patient}"}}).encode()
     before = anonymous_kib()

@@ -1,8 +1,11 @@
-"""Memory of `fhir-gym serve` under many random requests: `python -m benchmarks.soak [--requests N] [--quick]`.
+"""Measure the memory of `fhir-gym serve` under many random requests.
 
-One client sends reads, searches and their pages, bundles, creates, updates, patches and deletes, valid and invalid.
+    python -m benchmarks.soak [--requests N] [--quick]
+
+One client sends valid and invalid reads, searches, page requests, bundles, creates, updates, patches and deletes.
 Prints one JSON line: memory of the server process at the start, half-way and at the end, requests per second, and the
-number of responses by status. Written versions stay in memory, so memory should be constant only with `--writes 0`.
+number of responses by status. The server keeps all written versions in memory, so memory should be constant only with
+`--writes 0`.
 """
 
 from __future__ import annotations
@@ -101,7 +104,7 @@ class Client:
         )
 
     def get(self, url: str, *, whole: bool = False) -> None:
-        """Send a GET and keep the link to its next page."""
+        """Send a GET request and keep the link to the next page."""
         answer = self.send("GET", url if whole else f"{self.base}/{url}")
         if answer.status_code == 200 and "json" in answer.headers["content-type"]:
             links = answer.json().get("link", [])
@@ -145,12 +148,12 @@ class Client:
         self.rng.choice(choices)()
 
     def created(self, answer: httpx.Response) -> httpx.Response:
-        """Keep the id of a created resource, to delete it later."""
+        """Keep the id of a created resource, so that a later request can delete the resource."""
         self.made[answer.json()["id"]] = None
         return answer
 
     def oldest(self) -> str | None:
-        """Take the id of the oldest created resource."""
+        """Remove and return the id of the oldest created resource."""
         return self.made.popitem(last=False)[0] if self.made else None
 
     def put(self, body: dict[str, Any]) -> httpx.Response:
@@ -159,7 +162,7 @@ class Client:
         return self.send("PUT", url, content=json.dumps(body).encode(), headers=_FHIR)
 
     def transaction(self, number: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Build a transaction that creates a resource and a reference to it; every third one fails."""
+        """Build a transaction that creates a resource and a reference to it. Every third transaction fails."""
         name = "urn:uuid:0a0b0c0d-1111-4222-8333-000000000001"
         note = {"resourceType": "Basic", "code": {"text": "soak"}, "subject": {"reference": name}}
         entries = [

@@ -1,10 +1,10 @@
-"""Scores of agents that never read a record, on MedAgentBench tasks.
+"""Measure the scores of agents that never read a record on MedAgentBench tasks.
 
     python -m benchmarks.trivial_policies --world FOLDER --task-file test_data_v2.json     the official tasks
     python -m benchmarks.trivial_policies --world cohort-mini --variations 20              our own tasks
 
 Prints one JSON line per policy: successes among queries and among actions, under each grading. `as_reference` counts
-the successes that write exactly what the reference solution writes: there, the agent did the whole task.
+the successes in which the agent writes exactly what the reference solution writes and so does the whole task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["PACK", "POLICIES", "Policy", "constant", "measure", "tally"]
 
 PACK = "FHIRAgent/MedAgentBench-v0"
 Policy = Callable[[str], Sequence[str]]
-"""The actions of an agent that reads only the prompt."""
+"""Maps a prompt to the actions of an agent that sees nothing else."""
 
 _MRN = re.compile(r"\bS\d{7}\b")
 _NDC = re.compile(r"\b\d{4,5}-\d{3,4}-\d{2}\b")
@@ -120,7 +120,7 @@ POLICIES: Mapping[str, Policy] = {
 
 
 def measure(world: World, policies: Mapping[str, Policy], **choice: Any) -> Iterator[dict[str, Any]]:
-    """Play policies and yield the successes of each by grading, kind and task.
+    """Play policies, and yield the number of successes of each policy by grading, kind and task.
 
     Args:
         world: The world.
@@ -152,9 +152,9 @@ class _Played:
     Attributes:
         policy: Name of the policy.
         kind: ``query`` or ``action``.
-        key: The task, or its class in a task file.
+        key: Key of the task; for a task file, the task's class.
         gradings: Success under each grading.
-        as_reference: Whether the policy wrote something, and exactly what the reference solution writes.
+        as_reference: Whether the policy writes something, and writes exactly what the reference solution writes.
     """
 
     policy: str
@@ -189,7 +189,7 @@ def _writes(texts: Iterable[str]) -> list[Json]:
 
 
 def _best_constant(world: World, most: int, **choice: Any) -> dict[str, Policy]:
-    """Return policies that answer the most frequent answers of the reference solutions."""
+    """Return constant policies, one for each of the `most` most frequent right answers."""
     counts: dict[str, int] = {}
     number = range(choice.get("variations", 1))
     rollouts = run(PACK, make_agent("gold"), world=world, variations=number, task_file=choice.get("task_file"))

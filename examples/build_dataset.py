@@ -11,7 +11,7 @@ from fhir_gym.rollouts import write_dataset
 
 
 def main() -> None:
-    """Write rollouts of the training split, and turn them into chats."""
+    """Write rollouts of the training split, and convert them to chat messages."""
     with tempfile.TemporaryDirectory() as folder:
         records, examples = Path(folder, "rollouts.jsonl"), Path(folder, "train.jsonl")
         rollouts = fhir_gym.run("FHIRAgent/Appointment-v0", "gold", split="train", variations="0-4", workers=2)

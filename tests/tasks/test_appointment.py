@@ -1,4 +1,4 @@
-"""Careful and careless agents on the appointment tasks."""
+"""Verdicts on careful and careless agents in the appointment tasks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_exact_look_up_is_evidence_of_absence(absent: Desk, more: dict[str, s
 
 @pytest.mark.parametrize("more", [{"_summary": "count"}, {"_elements": "id"}])
 def test_a_hit_that_was_not_looked_at_may_be_the_person(hospital: World, more: dict[str, str]) -> None:
-    """The search also matches the longer family name, so a response without names is no evidence."""
+    """The search also matches a longer family name, so a response without names is no evidence of absence."""
     for k in range(20):
         desk = Desk("02b", hospital, k)
         person = desk.p.patient
@@ -142,7 +142,7 @@ def test_hedging_is_refused(absent: Desk) -> None:
 
 
 def test_a_bare_name_search_finds_several(hospital: World) -> None:
-    """Every lazy search of task 02a finds a decoy."""
+    """A search that omits a condition of task 02a finds several people."""
     for k in range(10):
         desk = Desk("02a", hospital, k)
         person = desk.p.patient

@@ -1,4 +1,4 @@
-"""CodeableConcepts in any spelling."""
+"""Different spellings of a CodeableConcept are recognised."""
 
 from __future__ import annotations
 

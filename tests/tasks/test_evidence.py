@@ -33,7 +33,7 @@ def logged(action: Action, body: Any, status: int = 200) -> LoggedRequest:
 
 
 def answer(request: Request, body: Any, status: int = 200) -> Response:
-    """A response with the interaction log of a remote server."""
+    """A response with an interaction log in the form for remote servers."""
     response = Response(status, body=json.dumps(body).encode())
     parts = request_parts(request, BASE)
     return replace(response, done=interactions(request, response, parts, [[]] * len(parts)))
@@ -148,7 +148,7 @@ def test_a_total_by_post_shows_one_more() -> None:
 
 
 def test_ids_of_known_records_alone_show_one_more() -> None:
-    """For a numeric answer, the agent need not rule out any matches."""
+    """If the answer is a number, the agent need not rule out other matches."""
     bare = {"resourceType": "Patient", "id": "99"}
     answers = {"_elements=id": bundle(OTHER, bare)}
     log = [logged(Get("/Patient?_elements=id"), bundle(OTHER))]
@@ -157,7 +157,7 @@ def test_ids_of_known_records_alone_show_one_more() -> None:
 
 
 def test_repeated_ids_distinguish_nothing() -> None:
-    """Elements that are equal in the counterfactual are no evidence."""
+    """An element does not rule a record out if the counterfactual (the missing record) has the same value."""
     bare, active = {"resourceType": "Patient", "id": "99"}, {**OTHER, "active": True}
     answers = {"_elements=id": bundle(OTHER, bare), "_elements=active": bundle(active, {**bare, "active": True})}
     log = [
@@ -187,7 +187,7 @@ def page(*resources: Resource, at: str, next: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("far", ["_count=5&_offset=1", "_offset=1", "_offset=900"])
 def test_an_empty_page_behind_pages_that_were_not_seen_shows_nothing(far: str) -> None:
-    """The counterfactual comes last, on a page that the agent could not know of."""
+    """The agent did not read the pages before, so it could not know whether this page existed."""
     log = [logged(Get(f"/Patient?{far}"), page(at=f"/Patient?{far}"))]
     assert not seen(log, {far: page(PHANTOM, at=f"/Patient?{far}")})
 
@@ -216,7 +216,7 @@ def test_a_page_without_the_counterfactual_counts_as_read() -> None:
 
 
 def test_records_of_earlier_pages_must_be_distinguished() -> None:
-    """The agent saw only ids of the first page, so its records are not ruled out."""
+    """The agent saw only the ids of the records on the first page, so these records are not ruled out."""
     log = [
         logged(Get("/Patient?_count=1"), page(OTHER, at="/Patient?_count=1")),
         logged(Get("/Patient?_count=1&_offset=1"), page(at="/Patient?_count=1&_offset=1")),
@@ -276,7 +276,10 @@ def test_other_elements_distinguish_nothing() -> None:
 
 
 def test_a_differing_element_shows_a_record() -> None:
-    """The counterfactual replaces a stored record; a different version number alone is no evidence."""
+    """If the counterfactual replaces a stored record, only a response with a different element is evidence.
+
+    A different version number is no evidence.
+    """
     counterfactual = {**KIM, "active": False}
     names, states = ({**OTHER, "name": KIM["name"]}, {**OTHER, "active": True})
     now = {"_elements=name": bundle({**names, "meta": {"versionId": "2"}}), "_elements=active": bundle(counterfactual)}

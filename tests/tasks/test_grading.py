@@ -161,7 +161,7 @@ def test_every_version_of_another_record_counts(versions: tuple[Resource | None,
 
 
 class Renaming(Greeting):
-    """A task that also allows a change of the person."""
+    """A task that also allows a change of the Patient."""
 
     def expected_changes(self, p: GreetingParams) -> tuple[ExpectedChange, ...]:
         return (*super().expected_changes(p), ExpectedChange("updated", "Patient", p.id))
@@ -187,7 +187,7 @@ def test_a_created_record_may_be_corrected_and_recreated() -> None:
 
 
 def test_the_unexpected_change_is_named_and_not_the_right_one() -> None:
-    """Without an id in the answer, the right resource is the one that satisfies the checks."""
+    """Without an id in the answer, the resource that satisfies the checks counts as the requested one."""
     wrong = created({**GREETING, "id": "76", "code": {"text": "No"}})
     for answer in (["77"], ["78"], None):
         verdict = judge(end_state(answer, changes=(wrong, *RIGHT)))

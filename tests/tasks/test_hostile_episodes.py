@@ -1,4 +1,4 @@
-"""Episodes that try to stall their verdict: the cost is bounded, and honest agents are not affected."""
+"""The cost of a verdict is bounded, even for episodes made to stall it; honest agents are not affected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fhir_gym.tasks.grading.end_state import BeforeView, read_by_verdicts
 from fhir_gym.tasks.grading.evidence import BudgetedSession, returned_resources
 
 TASK = get_task("FHIRAgent/Appointment-v0", "12a")
-"""A task with a numeric answer, so grading replays every request."""
+"""A task with a numeric answer, for which grading replays every request."""
 
 
 def sent(session: Session, action: Action) -> LoggedRequest:

@@ -56,7 +56,7 @@ def test_other_decoys_differ_where_they_say() -> None:
 
 
 class Peopled(FakeWorld):
-    """A world with these people."""
+    """A fake world that contains given people."""
 
     def __init__(self, *names: Mapping[str, Json]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_a_world_where_every_name_is_taken_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_new_names_are_those_a_search_does_not_find(hospital: World) -> None:
-    """Names are compared in the same way as in the server's search."""
+    """The function compares names in the same way as the server's search."""
     rng = random.Random(11)
     for kind in ("Patient", "Practitioner"):
         for _ in range(20):

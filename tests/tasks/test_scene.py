@@ -1,4 +1,4 @@
-"""Scenes are drawn independently of the prompt."""
+"""The records of a start state (the scene) are drawn independently of the prompt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DotParams(SceneParams):
 
 
 class OddOrEven(SceneTask[DotParams, tuple[int, ...], Dot]):
-    """A task about one of several numbers, which is odd in two of three variations."""
+    """A task about one of several numbers; in two of three variations, the number is odd."""
 
     key, title, category, difficulty, kind = "dots", "Dots", "Dots", 1, "query"
     required_tools, required_resources, prohibited_tools = (), (), ()
@@ -144,9 +144,10 @@ def test_doctors_may_be_mistaken_by_name_alone() -> None:
 
 
 def test_first_hits_of_a_line_up_mislead() -> None:
-    """Most people who share a given or family name with the missing person share both.
+    """Most people who share one name with the missing person share both names.
 
-    Most candidates have several namesakes."""
+    Most candidates have several namesakes.
+    """
     for seed in range(50):
         people = draw_lineup(random.Random(seed), fake_world(), map("p{}".format, count()).__next__)
         assert len({(one.given, one.family, one.birth_date) for one in people}) == len(people) == 13
@@ -174,7 +175,7 @@ def test_crossed_people_are_new_and_share_two_of_three_values_with_someone() -> 
 
 
 def test_both_searches_for_a_person_accept_the_same_scenes() -> None:
-    """The scene does not reveal whether the person exists (02a, 02b)."""
+    """The scene does not reveal whether the person in the prompt exists (tasks 02a and 02b)."""
     present: Any = get_task(PACK, "02a")
     absent: Any = get_task(PACK, "02b")
     for k in range(40):

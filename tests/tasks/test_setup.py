@@ -1,4 +1,4 @@
-"""Start states are in stored form, because they are loaded without normalisation."""
+"""A task's start state is already in stored form, because it is loaded without normalisation."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_setup_ids_are_new_and_unique(task: Task[Any], now: str) -> None:
 
 @pytest.mark.parametrize("key", ["02a", "03", "14a"])
 def test_the_order_of_creation_reveals_nothing(key: str) -> None:
-    """The order of creation is independent of the order in `setup`."""
+    """Resources of a start state are created in an order that is independent of the order in `setup`."""
     task, places = get_task(PACK, key), set()
     for k in range(30):
         variation = task.variation(k, fake_world())

@@ -1,4 +1,4 @@
-"""A start state's records do not stand out from the world's by id, update time or history."""
+"""Ids, update times and history do not distinguish a start state's records from the world's own records."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ JSON = {"content-type": "application/fhir+json"}
 
 
 def on_hapi(number: int) -> Resource:
-    """A resource as in a HAPI export: ids come from one counter, and all update times are within an hour."""
+    """A resource like those of a HAPI export: one counter gives all ids, and all update times are within an hour."""
     updated = LOADED + timedelta(seconds=number * 1.5)
     return observation(str(1_000 + number), number) | {"meta": {"lastUpdated": updated.isoformat()}}
 
 
 def of_synthea(number: int) -> Resource:
-    """A resource as Synthea makes it, with a random UUID and without an update time."""
+    """A resource like those of Synthea, with a random UUID and without an update time."""
     digits = f"{random.Random(number).getrandbits(128):032x}"
     return observation("-".join(digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))), number)
 
 
 def of_a_sample(number: int) -> Resource:
-    """A resource of a sample with two forms of ids, one without a trailing number."""
+    """A resource from a sample with two forms of ids; one form has no trailing number."""
     return observation(f"lab-{number}" if number % 3 else f"glucose-{'abcdefghij'[number % 10]}{number:03d}x", number)
 
 
@@ -72,7 +72,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def scene(world: World, seed: int = 0) -> list[Resource]:
-    """Results of the past two years that a task might add."""
+    """Laboratory results of the past two years, as a task might add them."""
     rng = random.Random(seed)
     ids = IdAllocator(rng, world)
     found: list[Resource] = []
@@ -92,14 +92,14 @@ def loaded(world: World) -> Iterator[tuple[Session, set[str]]]:
 
 
 def ranks(ids: list[str], mine: set[str]) -> list[float]:
-    """Positions of the scene's records, from 0 (first) to 1 (last)."""
+    """The positions of the added records among all ids, from 0 (first) to 1 (last)."""
     found = [place / (len(ids) - 1) for place, id in enumerate(ids) if id in mine]
     assert len(found) == len(mine)
     return found
 
 
 def scattered(ids: list[str], mine: set[str]) -> bool:
-    """Whether the positions are neither clustered nor at an end."""
+    """Whether the added records are spread over the list, neither clustered nor at an end."""
     found = ranks(ids, mine)
     return 0.15 < mean(found) < 0.85 and max(found) - min(found) > 0.4 and not set(ids[:20]) <= mine
 
@@ -124,7 +124,7 @@ def test_scene_records_are_scattered_in_the_history(loaded: tuple[Session, set[s
 
 
 def history(session: Session, path: str, **params: str) -> list[tuple[str, str]]:
-    """Update times and ids, page by page."""
+    """The update times and ids of all pages of a history."""
     found: list[tuple[str, str]] = []
     while True:
         query = urlencode({"_count": 5_000, "_offset": len(found), **params})
@@ -181,7 +181,7 @@ def test_ids_are_like_the_worlds_and_free(world: World) -> None:
 
 
 def form(id: str) -> str:
-    """The shape of an id: digits and UUID parts replaced by their lengths."""
+    """The form of an id: the id with nines instead of its digits (in a UUID, also instead of a to f)."""
     digits = r"[0-9a-f]" if re.fullmatch(r"[0-9a-f-]{36}", id) else r"[0-9]"
     return re.sub(rf"{digits}+", lambda run: "9" * len(run[0]), id)
 

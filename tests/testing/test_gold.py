@@ -1,4 +1,4 @@
-"""Every reference solution passes through prompts, parsing, tools, records and datasets."""
+"""Reference solutions played over chat succeed, and their records become correct datasets."""
 
 from __future__ import annotations
 
