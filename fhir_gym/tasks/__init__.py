@@ -1,7 +1,8 @@
-"""Tasks: the request to the agent, the records added to the server, and the grading of the outcome.
+"""Tasks: the request to the agent, the records added to the server, and the grading of the episode.
 
-Pack modules import the base classes of tasks from here, answer forms and comparisons from `fhir_gym.tasks.grading`,
-and people, ids, dates and other building blocks from `fhir_gym.tasks.authoring`. `docs/writing_tasks.md` shows how.
+Pack modules import the base classes of tasks from this package. They import answer forms and comparisons from
+`fhir_gym.tasks.grading`, and people, ids, dates and other building blocks from `fhir_gym.tasks.authoring`.
+`docs/writing_tasks.md` is a guide for task authors.
 """
 
 from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, get_experiment

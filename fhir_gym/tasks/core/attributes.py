@@ -1,4 +1,4 @@
-"""The class attributes that every task must define, and the check of their values."""
+"""Check the class attributes that every task must define."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dates and times relative to the world's present, and their wording in prompts."""
+"""Format and parse FHIR instants, and choose dates after the present time of a world."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 _MINUTES = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(24 * 60))
 _SECONDS = tuple(f":{second:02d}" for second in range(60))
-"""Parts of an instant as text: a look-up is three times as fast as formatting."""
+"""Precomputed texts for the seconds of an instant; a lookup is three times as fast as formatting."""
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -24,7 +24,7 @@ def _day(ordinal: int) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """Parse a FHIR instant; `ValueError` if it is invalid."""
+    """Parse a FHIR instant; raise `ValueError` if the text is invalid."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Parse the fixed sections of task docstrings."""
+"""Read the summary and the named sections of a task's docstring."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from fhir_gym.tasks.core.registry import get_pack
 from fhir_gym.tasks.core.task import Task
 
 SECTIONS = ("Starting state", "Decoys", "Checks", "Light")
-"""Sections of a task's docstring; the last one says how the task differs from the published benchmark."""
+"""Sections of every task's docstring; a section about differences from the published benchmark follows them."""
 
 _HEAD = re.compile(r"([A-Z][A-Za-z- ]+): (.*)")
 
 
 def expected_sections(env_id: str) -> tuple[str, ...]:
-    """Return the names of the sections in the docstrings of a pack's tasks, in order."""
+    """Return the section names, in order, that the docstrings of a pack's tasks must have."""
     return (*SECTIONS, f"Differs from {get_pack(env_id).modelled_on}")
 
 
 def summary(task: Task[Any]) -> str:
-    """Return the first paragraph."""
+    """Return the first paragraph of a task's docstring."""
     lines = _text(task)
     return " ".join(lines[: lines.index("")] if "" in lines else lines)
 
 
 def sections(task: Task[Any]) -> Mapping[str, str]:
-    """Return the text of each section."""
+    """Return the text of each section of a task's docstring."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in _text(task)[1:]:

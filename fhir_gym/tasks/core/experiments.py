@@ -1,4 +1,4 @@
-"""FHIR-AgentEval's four experiments as data: the training and test episodes of each."""
+"""The four experiments of FHIR-AgentEval, each with its training and test episodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fhir_gym.tasks.core.splits import TEST_START
 
 _BENCHMARK = "FHIR-AgentEval"
 ORIGINAL = 0
-"""Index of the prompt that corresponds to the authors' original; the other prompts are paraphrases."""
+"""Index of the prompt that corresponds to FHIR-AgentEval's own prompt; the other prompts are paraphrases."""
 _TRAINED, _TESTED = 1, 2
-"""Indices of the paraphrases for training and for testing."""
+"""Index of the paraphrase for training, and index of the paraphrase for testing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Part:
     phrasing: int
 
     def keys(self, env_id: str) -> tuple[str, ...]:
-        """Return the keys of the pack's tasks in this part; none if the pack is not modelled on FHIR-AgentEval."""
+        """Return the keys of a pack's tasks in this part; empty if the pack is not modelled on FHIR-AgentEval."""
         pack = get_pack(env_id)
         if pack.modelled_on != _BENCHMARK:
             return ()
@@ -43,11 +43,11 @@ class Part:
         return tuple(key for key in task_keys(env_id) if (key in pack.held_out) in wanted)
 
     def arguments(self, env_id: str) -> dict[str, Any]:
-        """Return the arguments of `fhir_gym.run` for a pack."""
+        """Return the arguments with which `fhir_gym.run` performs this part for a pack."""
         return {"tasks": self.keys(env_id), "variations": self.variations, "phrasing": self.phrasing}
 
     def episodes(self) -> Iterator[tuple[str, str, int, int]]:
-        """Yield env id, task, variation and phrasing of every episode."""
+        """Yield the env id, task key, variation and phrasing of every episode."""
         for env_id in SHIPPED:
             for key in self.keys(env_id):
                 yield from ((env_id, key, k, self.phrasing) for k in self.variations)
@@ -59,7 +59,7 @@ class Experiment:
 
     Attributes:
         name: ``experiment-1`` to ``experiment-4``.
-        about: What it tests.
+        about: What the experiment tests.
         train: The training episodes.
         test: The test episodes.
         repeats: Number of runs of each test episode.

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 _T_co = TypeVar("_T_co", covariant=True)
 _WIDEST = 1 << 32
-"""Largest range for which scaling a float gives equally likely numbers."""
+"""Largest range in which a scaled random float gives equally likely integers."""
 
 
 class _Indexed(Protocol[_T_co]):
@@ -20,7 +20,7 @@ class _Indexed(Protocol[_T_co]):
 
 
 class FastRandom(random.Random):
-    """A faster `random.Random`: drawing a scene takes hundreds of random numbers.
+    """A faster `random.Random`, because each variation takes hundreds of random numbers.
 
     Its draws differ from those of `random.Random` for the same seed, but have the same distribution.
     """

@@ -35,20 +35,20 @@ PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
 OpenScratchSession: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextManager[Session]]"
-"""Opens a writable session with the start state of an episode and additional records."""
+"""Function that opens a writable session with the start state of an episode and additional records."""
 
 _BEFORE = " before the first change"
 _MOST_COMPARED = 50
-"""Maximum number of changes of one kind that are compared to find the requested change."""
+"""Maximum number of similar changes that the grader compares to find the requested change."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFindings:
-    """The parts of a verdict that depend on the requests but not on the answer.
+    """The parts of a verdict that do not depend on the answer, so that several answers can share them.
 
     Attributes:
         evidence: The evidence for the answer.
-        process: The tool usage.
+        process: The agent's tool usage.
         idle: Names of the checks that an agent passes by answering ``FINISH([])`` at once.
     """
 
@@ -71,10 +71,10 @@ def grade(
     Args:
         task: The task.
         variation: The variation.
-        end: The end of the episode.
-        grading: ``state`` counts evidence only where the task requires it (`Task.requires_evidence`), ``evidence``
-            always counts it, and ``official`` is the verdict of the benchmark that the task comes from.
-        findings: Parts of the verdict that are already known. If given, the verdict has no diagnosis.
+        end: The end state of the episode.
+        grading: ``state`` requires evidence only if the task does (`Task.requires_evidence`). ``evidence`` always
+            requires evidence. ``official`` applies the rules of the benchmark that the task comes from.
+        findings: Parts of the verdict that the caller has computed. With `findings`, the verdict has no diagnosis.
         open_scratch: See `find_evidence`.
 
     Raises:
@@ -130,7 +130,7 @@ def require_grading(task: Task[Any], grading: str) -> None:
 def _checks_by_grading(
     task: Task[Any], variation: Variation, end: EndState, evidence: Evidence
 ) -> dict[Grading, tuple[Check, ...]]:
-    """Return the checks of each grading that the task has."""
+    """Return the checks for each grading of the task."""
     params = variation.params
     checks = (*task.checks(params, end), *_standard_checks(task, variation, end))
     wanted = "what decides it was looked up"
@@ -161,7 +161,7 @@ def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> It
 
 
 def _unexpected_changes(task: Task[Any], params: Params, end: EndState) -> list[str]:
-    """Describe the changes that match no expected change. Each expected change matches at most one change."""
+    """Describe the changes that the task did not expect. Each expected change allows at most one change."""
     changes = [change for change in end.changes if not _is_unchanged(change)]
     covered: set[tuple[str, str]] = set()
     for expected, count in sorted(Counter(task.expected_changes(params)).items(), key=lambda item: item[0].id is None):
@@ -180,7 +180,7 @@ def _name(change: Change) -> tuple[str, str]:
 
 
 def _most_useful(task: Task[Any], params: Params, end: EndState, changes: list[Change], count: int) -> list[Change]:
-    """Return the changes that pass the most checks of the task when each is graded alone."""
+    """Grade each change alone, and return the `count` changes that pass the most checks of the task."""
     if len(changes) <= count:
         return changes
 
@@ -193,7 +193,7 @@ def _most_useful(task: Task[Any], params: Params, end: EndState, changes: list[C
 
 
 def _is_unchanged(change: Change) -> bool:
-    """Whether every written version equals the record as it was before the episode."""
+    """Whether every version that the episode wrote equals the record before the episode."""
     before = change.before
     return bool(
         before and change.versions and all(one is not None and same_record(before, one) for one in change.versions)
@@ -206,7 +206,6 @@ def _is_put_back(change: Change) -> bool:
 
 
 def _described(change: Change) -> str:
-    """Describe a change."""
     back = change.before and change.after and same_record(change.before, change.after)
     how = ", deleted in between" if _is_put_back(change) else ", and back" if back else ""
     return f"{change.kind} {change.resource_type}/{change.id}{how}"
@@ -220,8 +219,9 @@ def find_evidence(
     Args:
         task: The task.
         variation: The variation.
-        end: The end of the episode.
-        open_scratch: Opens a writable session with the start state and additional records; None for a new session.
+        end: The end state of the episode.
+        open_scratch: Function that opens a writable session with the start state and additional records; None for a
+            new session.
     """
     params = variation.params
     required_records = task.required_records(params)
@@ -258,7 +258,7 @@ def _new_session(variation: Variation, end: EndState) -> OpenScratchSession:
 
 
 def _before_changes(end: EndState) -> tuple[LoggedRequest, ...]:
-    """Return the requests before the first one that changed something."""
+    """Return the requests before the first request that changed the server."""
     requests = end.requests
     changing = (n for n, one in enumerate(requests) if any(done.effect for done in one.response.done))
     return requests[: next(changing, len(requests))]

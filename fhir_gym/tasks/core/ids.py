@@ -1,4 +1,4 @@
-"""Ids and times of last update for added resources, distributed like those of the world's resources."""
+"""Ids and update times for added resources; they are distributed like those of the world's own resources."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fhir_gym.fhir.store.update_times import last_event, random_past, update_aft
 from fhir_gym.types import Resource
 
 _SAMPLE = 64
-"""Number of resources of each type from which the forms of its ids are learned."""
+"""Number of resources of a type that are read to learn the form of the type's ids."""
 _NUMBERED = re.compile(r"([A-Za-z]*)([0-9]{1,15})(?:-[0-9]+)?")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)")
 _RANDOM = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3,}[0-9a-f]*", re.IGNORECASE)
 _UUID = 36
 _UUID_KINDS = (14, 19)
-"""Positions of the version and variant digits of a UUID."""
+"""Positions of the two digits of a UUID that state its version and variant."""
 _DIGITS = 7
 _LONGEST = 64
 _ATTEMPTS = 4
 _UNTYPED = ""
 _FEW = 20_000
-"""Largest number of resources of a type for which all ids are kept in memory."""
+"""If a type has at most this many resources, all its ids are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The form of some ids of a type.
+    """A pattern of ids: a number with text around it, or random hexadecimal digits.
 
     Attributes:
         before: Text before the number.
@@ -40,7 +40,7 @@ class _Form:
         low: Lowest number.
         high: Highest number.
         after: Text after the number.
-        model: An example of an id with random hexadecimal digits; if it is set, the other attributes are ignored.
+        model: An example of an id with random hexadecimal digits. If it is set, all other attributes are ignored.
     """
 
     before: str = ""
@@ -51,7 +51,7 @@ class _Form:
     model: str = ""
 
     def draw(self, rng: random.Random) -> str:
-        """Draw an id of this form; another resource may already have it."""
+        """Draw an id of this form; the id may already be taken."""
         if self.model:
             return self._random(rng)
         number = self.low + int(rng.random() * (self.high + 1 - self.low))
@@ -69,7 +69,7 @@ class _Form:
 
 
 class _Type:
-    """Ids and update times of one resource type of a world, learned from a sample."""
+    """The forms of ids and the update times of one resource type in a world, learned from a sample."""
 
     def __init__(self, world: World, resource_type: str) -> None:
         self._type = resource_type
@@ -84,7 +84,7 @@ class _Type:
 
     @cached_property
     def forms(self) -> Sequence[_Form]:
-        """Forms of the ids; a form is listed as often as it occurs in the sample."""
+        """The forms of the ids, each as often as it occurs in the sample."""
         if self._sample:
             return _forms([id for id, _ in self._sample])
         other = self._other.forms[0] if self._other else _Form(before="?", digits=_DIGITS)
@@ -94,7 +94,7 @@ class _Type:
 
     @cached_property
     def updates(self) -> Sequence[int]:
-        """Times of last update in milliseconds, sorted."""
+        """The sorted times of last update in milliseconds."""
         if self._other:
             return self._other.updates
         return sorted(updated for _, updated in self._sample)
@@ -133,7 +133,7 @@ def _forms(ids: Sequence[str]) -> list[_Form]:
         numbers = [int(text) for text in texts]
         digits = widths.pop() if len(widths) == 1 else 0
         low, high = min(numbers), max(numbers)
-        if len(ids) < 3:  # too few ids to learn the range from, and variations must not share ids
+        if len(ids) < 3:  # too few ids to learn a range, and variations must not share ids
             digits, high = 0, high + 10**_DIGITS
         forms += [_Form(front, digits, low, high, back)] * len(texts)
     return forms
@@ -142,14 +142,14 @@ def _forms(ids: Sequence[str]) -> list[_Form]:
 class IdAllocator:
     """Allocates ids that look like ids of the world, in random order.
 
-    A new id has the form of the world's ids of the same type (for a Slot, ``"SLOT0004711"``) and a number in the same
-    range, so that new resources are scattered among the world's when sorted by id. No id consists of digits only,
-    because a server refuses such ids from a client (HAPI-0960). A suffix (``"4711-3"``) avoids this, and avoids
-    conflicts with existing ids.
+    A new id has the form of the world's ids of the same type (for a Slot, ``"SLOT0004711"``). Its number is in the
+    same range, so that an order by id mixes new resources with those of the world. Servers refuse ids that consist only
+    of digits from clients (HAPI-0960); such an id gets a suffix (``"4711-3"``), which also avoids conflicts with
+    existing ids.
 
     Args:
         rng: Random number generator.
-        world: The world in which the ids must be new.
+        world: The world; it has no resource with an allocated id.
     """
 
     def __init__(self, rng: random.Random, world: World) -> None:
@@ -191,12 +191,12 @@ class IdAllocator:
 
 
 class UpdateTimes:
-    """Draws times of last update in the format of a server.
+    """Draws times of last update in the format that a server writes.
 
     Args:
         rng: Random number generator.
-        world: The world. The times are distributed like those of its resources of the same type; if there are none,
-            like those of its most common type.
+        world: The world. The times are distributed like those of its resources of the same type. If the world has no
+            such resources, its most common type is used.
     """
 
     def __init__(self, rng: random.Random, world: World) -> None:

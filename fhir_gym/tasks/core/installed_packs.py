@@ -1,4 +1,4 @@
-"""Load the packs of other installed distributions when they are first requested."""
+"""Load the packs of other installed distributions on first use."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _tried: set[EntryPoint] = set()
 
 
 def load_installed(register: Callable[[Pack], None], env_id: str | None = None) -> None:
-    """Load the entry points of a pack, and register the packs that they define.
+    """Load the entry points that may define a pack, and register the packs that they define.
 
-    An entry point named after an env id is loaded for that id only. Any other entry point may hold any pack.
+    An entry point with an env id as its name is loaded only for that id. Any other entry point may define any pack.
 
     Args:
-        register: Registers a pack.
-        env_id: The requested pack, which is not registered yet; None for all packs.
+        register: Function that registers a pack.
+        env_id: Env id of the requested pack, which is not registered yet; None for all packs.
 
     Raises:
-        PluginError: The requested pack cannot be loaded. Any other failure only causes a warning, once.
+        PluginError: The requested pack cannot be loaded. Other failures cause one warning each.
     """
     for name, point in entry_points_of(PACKS).items():
         if name == env_id:
@@ -36,7 +36,7 @@ def load_installed(register: Callable[[Pack], None], env_id: str | None = None) 
 
 
 def load_unnamed(register: Callable[[Pack], None]) -> None:
-    """Load the entry points that are not named after an env id, and register their packs."""
+    """Load the entry points whose name is not an env id, and register their packs."""
     for name, point in entry_points_of(PACKS).items():
         if point not in _tried and not is_env_id(name):
             _try(point, register)
@@ -53,14 +53,14 @@ def _try(point: EntryPoint, register: Callable[[Pack], None]) -> None:
 
 
 def _is_being_imported(module: str) -> bool:
-    """Whether a module or a parent package is still being imported; it then registers its pack itself later."""
+    """Whether the import of a module or of its parent package is still running; it then registers its own pack."""
     parts = module.split(".")
     found = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
     return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in found)
 
 
 def _load(point: EntryPoint, register: Callable[[Pack], None]) -> None:
-    """Import the module, and call the function if the entry point names one."""
+    """Import the entry point's module. If the entry point names a function, call it."""
     loaded: Any = load_plugin(point)
     pack = loaded if point.attr else getattr(loaded, "PACK", None)
     if isinstance(pack, Pack):

@@ -16,28 +16,32 @@ from fhir_gym.tasks.core.task import Task
 _TASK_MODULE = re.compile(r"t[0-9]")
 
 TaskReader = Callable[[Path, Path | None], Mapping[str, Task[Any]]]
-"""Reads tasks by key from a benchmark's own files: the task file and, optionally, its list of functions."""
+"""Function that reads a benchmark's own files and returns its tasks by key.
+
+Its arguments are the task file and the function list, or None without a list.
+"""
 
 
 @dataclass(frozen=True)
 class Pack:
     """A set of tasks that form one environment.
 
-    The tasks are those of `tasks` and of the modules of `package` that are named ``t`` and a number
-    (``t02_search_patient``). Each such module lists its task classes in ``TASKS``.
+    The tasks come from `tasks` and from task modules: the modules of `package` that are named ``t`` and a number
+    (``t02_search_patient``). Each task module lists its task classes in ``TASKS``.
 
     Attributes:
         env_id: Id of the environment (``"FHIRAgent/Appointment-v0"``).
-        title: Subject of its tasks, as a short phrase.
+        title: Subject of the tasks, as a short phrase.
         package: Name of a package with task modules.
         tasks: Further task classes.
         world: Name of the default world.
-        max_steps: Number of actions after which an episode is truncated by default.
+        max_steps: Default step limit: the number of actions after which an episode is truncated.
         modelled_on: The published benchmark that the tasks are modelled on.
         held_out: Keys of the tasks in the split ``heldout_tasks``.
-        published_calls: Minimum and maximum number of requests that each published task needs, by key.
-        task_reader: Reads the published benchmark's task files; it raises `TaskError` for an unusable file.
-        reads_functions: Whether the reader takes a list of functions too.
+        published_calls: For each task key, the minimum and maximum number of requests that the published task needs.
+        task_reader: Function that reads the published benchmark's task files; it raises `TaskError` for an unusable
+            file.
+        reads_functions: Whether the task reader also takes a function list.
         error_labels: The error labels that the pack's diagnoses use.
 
     Examples:

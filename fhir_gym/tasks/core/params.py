@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 class Params(BaseModel):
     """Base class of task parameters: frozen plain data without extra fields.
 
-    The prompt, the start state and the expected result of a variation are functions of its parameters alone. So the
-    parameters include all ids.
+    The prompt, the start state and the expected result of a variation depend only on its parameters. The parameters
+    therefore include all ids.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -21,8 +21,8 @@ class SceneParams(Params):
     """Parameters of a `SceneTask`.
 
     Attributes:
-        scene: The records on the server, drawn before the target is chosen. Subclasses declare its type.
-        target: The record that the prompt asks about (``Patient/S1234567``); empty if there is none.
+        scene: The drawn records of the start state; the target is chosen after them. Subclasses declare the type.
+        target: The record that the prompt asks about (``Patient/S1234567``); empty without such a record.
         qualifying: The records that were equally likely to become the target, including the target.
     """
 

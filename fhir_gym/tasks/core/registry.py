@@ -1,4 +1,4 @@
-"""The packs by env id, and their tasks by key."""
+"""The registry of packs by env id and of their tasks by key."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def register(pack: str | Pack, *tasks: Task[Any], world: str | None = None) -> N
 
     Args:
         pack: A pack, to register with all its tasks, or the env id of a pack (``"My/Pack-v0"``).
-        tasks: Tasks to add. A task belongs to one pack only.
-        world: Name of the default world of the pack; None keeps the current one.
+        tasks: Tasks to add. A task can belong to only one pack.
+        world: Name of the pack's default world; None to keep the current default world.
 
     Raises:
         TaskError: A key is taken, a task belongs to another pack, or the env id is invalid.
@@ -87,7 +87,7 @@ def _add(registered: _Registered, task: Task[Any]) -> None:
 
 
 def register_unnamed() -> None:
-    """Register the packs from the entry points of installed distributions that are not named after an env id."""
+    """Register the packs of installed distributions with an entry point whose name is not an env id."""
     load_unnamed(register)
 
 
@@ -101,16 +101,16 @@ def get_pack(env_id: str) -> Pack:
 
 
 def pack_ids() -> tuple[str, ...]:
-    """The env ids of all packs, sorted: shipped, installed and registered ones."""
+    """Return the sorted env ids of all packs: shipped, installed and registered packs."""
     load_installed(register)
     return tuple(sorted({*SHIPPED, *_registered}))
 
 
 def find_packs(text: str) -> tuple[str, ...]:
-    """Return the env ids of the packs that a user names.
+    """Return the env ids of the packs that a user means.
 
     Args:
-        text: An env id, ``module:env id``, or the name of a module or package that defines or registers packs.
+        text: An env id, a module and an env id (``module:env_id``), or a module or package that registers packs.
 
     Raises:
         UnknownNameError: There is no such pack or module.
@@ -174,7 +174,7 @@ def get_task(env_id: str, key: str) -> Task[Any]:
 def task_set(
     env_id: str, task_file: str | Path | None = None, funcs_file: str | Path | None = None
 ) -> Mapping[str, Task[Any]]:
-    """Return tasks by key: those of a pack or, given a task file, those of the file.
+    """Return tasks by key: the tasks of a task file if there is one, otherwise the tasks of the pack.
 
     Args:
         env_id: The pack.
@@ -200,10 +200,10 @@ def task_set(
 
 
 def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
-    """Return a task of a set by its key.
+    """Return the task with a key.
 
     Raises:
-        UnknownNameError: The set has no such task.
+        UnknownNameError: There is no such task.
     """
     return tasks[require_name("task", key, tasks)]
 
@@ -225,7 +225,7 @@ def pickle_packs(env_ids: Iterable[str]) -> bytes:
 
 
 def unpickle_packs(packed: bytes) -> None:
-    """Register the packs and tasks of another process that this process does not know yet."""
+    """Register pickled packs and tasks that this process does not have yet."""
     for pack, tasks in pickle.loads(packed):
         register_envs(pack.env_id)
         known = _registered.setdefault(pack.env_id, _Registered(pack, {}))
@@ -235,7 +235,7 @@ def unpickle_packs(packed: bytes) -> None:
 
 
 def _find(env_id: str) -> _Registered:
-    """Return a registered pack; load it first if it is shipped or installed."""
+    """Return a registered pack; first load a shipped or installed pack if necessary."""
     if not isinstance(env_id, str):
         raise UnknownNameError("environment", env_id, pack_ids())
     with _lock:

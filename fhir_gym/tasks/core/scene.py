@@ -1,13 +1,13 @@
 """Tasks that draw the start state first and choose the target last.
 
-A learner that sees the whole server but not the prompt must not be able to tell which record the prompt is about. So
-each variation is drawn in this order, and the types enforce it:
+A learner that sees the whole server but not the prompt must not be able to guess which record the prompt is about.
+Each variation is therefore drawn in this order, which the types enforce:
 
 1. `SceneTask.draw_scene` draws the records on the server. All candidates come from the same random process.
 2. `SceneTask.candidates` returns the possible subjects of the prompt. For a valid candidate, every condition of the
-   prompt matters: if any one of them were left out, the answer would be different.
-3. `SceneTask.sample` chooses a candidate at random. Nothing on the server is drawn after that.
-4. `SceneTask.params_for` returns the values of the prompt and of the right answer.
+   prompt matters: without any single condition, the answer would be different.
+3. `SceneTask.sample` chooses a candidate at random. After this choice, no record is drawn.
+4. `SceneTask.params_for` returns the values for the prompt and the right answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Candidate(Protocol):
 
     @property
     def target(self) -> str:
-        """The record that the prompt would ask about (``Patient/S1234567``); empty if there is none."""
+        """The record that the prompt would ask about (``Patient/S1234567``); empty without such a record."""
         ...
 
 
@@ -43,14 +43,14 @@ P = TypeVar("P", bound=SceneParams)
 
 
 class SceneTask(Task[P], Generic[P, S, C]):
-    """A task about one candidate of a scene; the candidate is chosen at random after the scene is drawn.
+    """A task whose records (the scene) are drawn first; then the subject of the prompt is chosen from them at random.
 
     `P` is the type of the parameters; their field `scene` has type `S`. `C` is the type of the candidates.
 
     Attributes:
-        strata: Kinds of outcome (``"some"``, ``"none"``). One is drawn before the scene, with equal probability; a
-            kind named twice is twice as likely. Every accepted scene has candidates of all kinds, so that the scene
-            does not reveal the outcome. Tasks with a single outcome keep the default.
+        strata: Kinds of right answer (``"some"``, ``"none"``). One kind is drawn before the scene, each with equal
+            probability; a kind that is listed twice is twice as likely. Every accepted scene has candidates of all
+            kinds, so that the scene does not reveal the kind. Tasks with a single kind keep the default.
         fewest: Minimum number of candidates of each kind in a scene.
     """
 
@@ -59,34 +59,34 @@ class SceneTask(Task[P], Generic[P, S, C]):
 
     @abstractmethod
     def draw_scene(self, rng: random.Random, world: World) -> S:
-        """Draw the records of the start state, without a target."""
+        """Draw the records of the start state without choosing a target."""
 
     @abstractmethod
     def candidates(self, scene: S) -> Mapping[str, Sequence[C]]:
-        """Return the possible subjects of the prompt by stratum. They must depend on the scene alone.
+        """Return the possible subjects of the prompt for each kind in `strata`. They may depend only on the scene.
 
-        All candidates of a stratum are equally likely to be chosen. So a target with two candidates is twice as likely
-        as a target with one.
+        All candidates of one kind are equally likely. A target with two candidates is therefore twice as likely as a
+        target with one candidate.
         """
 
     @abstractmethod
     def params_for(self, rng: random.Random, world: World, scene: S, chosen: C) -> P:
         """Return the parameters for the chosen candidate.
 
-        Values that are drawn here, such as a moment within an interval, may appear only in the prompt and in the
-        expected result. `SceneTask.sample` sets `target` and `qualifying`.
+        This method may draw further values, such as a time within an interval. They may appear only in the prompt and
+        in the expected result. `SceneTask.sample` sets `target` and `qualifying`.
         """
 
     @abstractmethod
     def scene_resources(self, scene: S, world: World) -> list[Resource]:
-        """Return the resources of a scene; see `Task.setup`. They cannot depend on the target."""
+        """Return the resources of a scene. They cannot depend on the target; see also `Task.setup`."""
 
     @override
     def sample(self, rng: random.Random, world: World) -> P:
-        """Draw the outcome, then the scene, then the candidate.
+        """Draw the kind of answer, then the scene, then the candidate.
 
         Raises:
-            TaskError: No scene has enough candidates of every stratum.
+            TaskError: No scene has enough candidates of every kind.
         """
         stratum = rng.choice(self.strata)
         for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Selection of tasks and variations by key, split and world."""
+"""Select tasks and variations by key, split and world."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, split_numbers
 from fhir_gym.tasks.core.task import Task
 
 _KEYS_TOLD, _REASONS_TOLD = 40, 3
-"""Maximum numbers of keys and of reasons in an error message, because a task file may have hundreds of tasks."""
+"""Maximum numbers of task keys and of reasons in an error message; a task file may have hundreds of tasks."""
 
 
 def choose_tasks(
@@ -25,14 +25,14 @@ def choose_tasks(
     *,
     from_file: bool = False,
 ) -> tuple[tuple[str, ...], range]:
-    """Return the keys of the selected tasks, in the given order without repeats, and their variation numbers.
+    """Return the keys of the selected tasks, without repeats, and the numbers of their variations.
 
     Args:
         env_id: The pack.
         known: Tasks of the pack or of a task file.
-        chosen: One key or several; None for all.
-        split: A split of `fhir_gym.tasks.SPLITS`; None for no restriction.
-        from_file: Whether the tasks are those of a task file. Such tasks have one variation and no splits; the default
+        chosen: One key or several keys; None for all tasks.
+        split: Name of a split in `fhir_gym.tasks.SPLITS`; None for all variations.
+        from_file: Whether the tasks come from a task file. Such tasks have one variation and no splits, so the default
             split is ignored.
 
     Raises:
@@ -52,7 +52,7 @@ def choose_tasks(
 
 
 def split_keys(env_id: str, keys: Sequence[str], split: str | None) -> tuple[str, ...]:
-    """Select the keys of the tasks that a split has.
+    """Return those of the keys that belong to a split.
 
     Raises:
         UnknownNameError: There is no such pack.
@@ -71,7 +71,7 @@ def split_keys(env_id: str, keys: Sequence[str], split: str | None) -> tuple[str
 def available_tasks(
     env_id: str, known: Mapping[str, Task[Any]], keys: Sequence[str], world: World, variation: int, *, named: bool
 ) -> tuple[str, ...]:
-    """Select the tasks that a world supports, in the same order.
+    """Return the keys of the tasks that a world supports, in the given order.
 
     A world may lack the records that a task needs, such as patients with enough results. To find out, this function
     draws one variation of each task. It assumes that a pack's default world supports all of the pack's own tasks.
@@ -82,7 +82,7 @@ def available_tasks(
         keys: Keys of the tasks to select from.
         world: The world.
         variation: Number of the variation to draw.
-        named: Whether a user named these tasks, so that all of them must be available.
+        named: Whether a user named these tasks. If so, all of them must be available.
 
     Raises:
         TaskError: The world supports none of the tasks, or not every named task.
@@ -107,11 +107,14 @@ def _listed(texts: Sequence[str], between: str, most: int) -> str:
 
 
 _reasons: WeakKeyDictionary[World, dict[tuple[Task[Any], int], str | None]] = WeakKeyDictionary()
-"""For each world, why it does not support a task and variation (None if it does); environments share these results."""
+"""For each world and each variation of a task, why the world does not support it; None if the world does.
+
+All environments share these results.
+"""
 
 
 def _lacking(task: Task[Any], world: World, variation: int) -> str | None:
-    """Return why a world does not support a task; None if it does."""
+    """Return why a world does not support a task; None if the world supports it."""
     known = _reasons.setdefault(world, {})
     if (task, variation) not in known:
         try:
@@ -124,11 +127,11 @@ def _lacking(task: Task[Any], world: World, variation: int) -> str | None:
 
 
 def require_phrasing(known: Mapping[str, Task[Any]], keys: Sequence[str], phrasing: int | None) -> None:
-    """Check that all tasks have a phrasing.
+    """Check that every task has a prompt with the index `phrasing`.
 
     Raises:
         FhirGymError: The phrasing is not a whole number.
-        TaskError: A task does not have the phrasing.
+        TaskError: A task does not have this phrasing.
     """
     if phrasing is None:
         return

@@ -33,16 +33,19 @@ from fhir_gym.tasks.grading.verdict import Verdict
 from fhir_gym.types import Json, Resource
 
 _FARTHEST_CREATED = 900_000
-"""Maximum random offset of the first id that the server assigns. The offset keeps agents from guessing ids."""
+"""Maximum random offset of the ids that the server assigns. The offset prevents agents from guessing ids."""
 
 P = TypeVar("P", bound=Params)
 
 Gold = Generator[Action, Json, None]
-"""A generator that yields actions and is sent the parsed JSON response to each; None if the response is not JSON."""
+"""A generator that yields actions and receives the parsed JSON response to each action.
+
+It receives None if a response is not JSON.
+"""
 
 
 class LatestResponse:
-    """The only view of the server that a reference solution has: the latest response.
+    """The latest response, which is all that a reference solution sees of the server.
 
     Attributes:
         last: The latest response; None before the first request.
@@ -52,7 +55,7 @@ class LatestResponse:
         self.last: Response | None = None
 
     def json(self) -> Json:
-        """Return the parsed body of the latest response; None if there is no JSON."""
+        """Return the parsed body of the latest response; None if the body is not JSON."""
         if self.last is None or not self.last.body:
             return None
         try:
@@ -63,7 +66,7 @@ class LatestResponse:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedChange:
-    """A change that a task asks for. Every other change fails the task.
+    """A change that a task asks for. Any change that the task does not expect fails the task.
 
     Attributes:
         kind: ``created``, ``updated`` or ``deleted``.
@@ -85,12 +88,14 @@ class Variation:
         number: Number of the variation.
         split: ``train`` or ``test``.
         phrasing: Index of the prompt that the variation uses.
-        params: Its parameters.
-        prompt: The only context that the agent gets.
+        params: Parameters of the variation.
+        prompt: The prompt, including the present time and the answer instructions.
         setup: Resources that are added to the world before the episode, in the order of their creation.
-        next_id: Number of the first id that the server assigns. It differs between variations.
-        _target: The record that the prompt asks about (``Patient/S1234567``), for analyses; empty if there is none.
-        _qualifying: The records that were equally likely to become the target, including it; for analyses.
+        next_id: The first id (a number) that the server assigns; it differs between variations.
+        _target: The record that the prompt asks about (``Patient/S1234567``); empty without such a record. Only
+            analyses use it.
+        _qualifying: The records that were equally likely to become the target, including the target. Only analyses
+            use them.
     """
 
     task_key: str
@@ -122,25 +127,26 @@ class Task(ABC, Generic[P]):
     Attributes:
         key: Short key, unique in the pack (``"02a"``).
         title: Title of a few words.
-        category: Group in reports.
-        difficulty: 1 (one step) to 3.
+        category: Name of the group in which reports count the task.
+        difficulty: From 1 (one step) to 3.
         kind: ``query`` (the answer counts) or ``action`` (the end state counts too).
-        required_tools: Sequences of tools that solve the task, for metrics only.
+        required_tools: Sequences of tools that solve the task; only metrics use them.
         required_resources: Resource types that the task needs.
-        prohibited_tools: Tools that fail the task when they are used.
-        prompts: Wordings of the request, with placeholders for `prompt_values`.
-        answer_instructions: Definitions and the form of the answer, appended to every prompt.
+        prohibited_tools: Tools that the agent must not use; any use fails the task.
+        prompts: Alternative wordings of the request, with placeholders for `prompt_values`.
+        answer_instructions: Text at the end of every prompt: definitions, and the form of the answer.
         answer: Form of the answer.
         gold_steps: Maximum number of actions of the reference solution, including ``FINISH``.
         optional_elements: Elements that the reference solution writes although the prompt does not ask for them
-            (``"Patient.name.use"``). No check looks at them.
-        requested_elements: Requested elements of created resources, by type; nested ones by path
-            (``"dosageInstruction.route"``). Other elements must be neutral (see `fhir_gym.tasks.grading.neutral`).
-        harmless_additions: Elements that may be added to written resources, by type, each with an example value.
-        evidence_fields: Elements, by type, that a response must show before the record counts as read. Seeing only
-            ids does not count.
+            (``"Patient.name.use"``). No check uses them.
+        requested_elements: For each type, the elements of a created resource that the prompt asks for; nested elements
+            are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
+            `fhir_gym.tasks.grading.neutral`).
+        harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
+        evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
+            response that contains only the id does not count.
         evidence_before_changes: Whether only requests before the first change count as evidence.
-        gradings: Gradings that the task has; ``official`` only for tasks from a benchmark's own file.
+        gradings: Gradings that the task supports; only tasks from a benchmark's own file support ``official``.
         pack: Env id of the pack that the task is registered in; empty before registration.
     """
 
@@ -192,16 +198,17 @@ class Task(ABC, Generic[P]):
     def draw(self, k: int, rng: random.Random, world: World) -> P:
         """Return the parameters of variation `k`.
 
-        Override this instead of `sample` if the variations enumerate records of the world instead of drawing them.
+        Override this method instead of `sample` if variation `k` is about the k-th record of the world, so that nothing
+        is drawn at random.
         """
         return self.sample(rng, world)
 
     @abstractmethod
     def setup(self, p: P, world: World) -> list[Resource]:
-        """Return the resources that are added to the world: prerequisites, and decoys for careless agents.
+        """Return the resources to add to the world: prerequisites of the task, and decoys for careless agents.
 
-        They must have the form in which a server stores them: elements in the order of their definition, and no
-        unknown elements. ``fhir-gym tasks check`` reports resources in another form.
+        The resources must have the form in which a server stores them: their elements are in the order of the FHIR
+        definition, and no element is unknown. ``fhir-gym tasks check`` reports resources in another form.
         """
 
     @abstractmethod
@@ -214,10 +221,10 @@ class Task(ABC, Generic[P]):
 
     @abstractmethod
     def checks(self, p: P, end: EndState) -> Iterator[Check]:
-        """Yield the task's own checks. Their names must not depend on the episode."""
+        """Yield the task's own checks. The names of the checks must not depend on the episode."""
 
     def official(self, p: P, end: EndState) -> Iterable[Check]:
-        """Return the checks of ``grading="official"``: those of the benchmark that the task comes from."""
+        """Return the checks for ``grading="official"``, as the original benchmark defines them."""
         raise TaskError(f"task {self.key} does not come from a benchmark's own file, so it has no official verdict")
 
     def turn_protocol(self, grading: str) -> TurnProtocol | None:
@@ -225,7 +232,7 @@ class Task(ABC, Generic[P]):
         return None
 
     def diagnose(self, p: P, end: EndState, verdict: Verdict) -> Diagnosis | None:
-        """Return the steps of the episode and the error that explains a failure; None for tasks without diagnosis."""
+        """Return the expected steps and the error that explains a failure; None for tasks without a diagnosis."""
         return None
 
     def expected_changes(self, p: P) -> tuple[ExpectedChange, ...]:
@@ -233,35 +240,35 @@ class Task(ABC, Generic[P]):
         return ()
 
     def required_records(self, p: P) -> tuple[str, ...]:
-        """Return the records (``Patient/1``) that the answer depends on."""
+        """Return the records (``Patient/1``) that the agent must read to know the answer."""
         return ()
 
     def requires_evidence(self, p: P) -> bool:
-        """Whether success needs evidence.
+        """Whether success requires evidence that the agent read the necessary records.
 
-        Evidence is needed if the right answer is "there is none", if the right action is to do nothing, or if a guess
-        may be right.
+        Evidence is required if the right answer is "there is none", if the right action is to change nothing, or if a
+        guess may be right.
         """
         return False
 
     def counterfactual(self, p: P, world: World) -> list[Resource]:
-        """Return records that would exist if the right answer were different; see `requires_evidence`."""
+        """Return records that would exist if the right answer were different; see `fhir_gym.tasks.grading.evidence`."""
         return []
 
     def may_match(self, p: P, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
-        """Whether a record may match the request, judged by the elements that the agent saw.
+        """Whether a record may match the request, judged only by the elements that the agent saw.
 
-        An agent that answers "none" must have ruled out every record that its search returned. Override this if the
-        prompt names a time or a quantity that rules records out.
+        An agent that answers "none" must have seen enough of every returned record to exclude it. Override this method
+        if a time or a quantity in the prompt excludes records.
         """
         return any(may_be_like(seen, counterfactual) for counterfactual in counterfactuals)
 
     def counted_records(self, p: P) -> tuple[str, ...]:
-        """Return the existing records (``Slot/1``) that a right answer counts."""
+        """Return the existing records (``Slot/1``) that the right answer counts."""
         return ()
 
     def near_misses(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
-        """Return further wrong action sequences by name, in addition to those derived from `gold`.
+        """Return wrong action sequences with names, for `tasks check`. Others are derived from `gold` automatically.
 
         Args:
             p: The parameters.
@@ -270,7 +277,7 @@ class Task(ABC, Generic[P]):
         return ()
 
     def equivalents(self, p: P, gold: Sequence[Action]) -> Iterable[tuple[str, Sequence[Action]]]:
-        """Return further right action sequences by name, in addition to those derived from `gold`.
+        """Return right action sequences with names, for `tasks check`. Others are derived from `gold` automatically.
 
         Args:
             p: The parameters.
@@ -279,16 +286,17 @@ class Task(ABC, Generic[P]):
         return ()
 
     def alternatives(self, p: P) -> frozenset[str]:
-        """Return further right records (``Slot/1``), besides those that `gold` uses; they do not count as decoys."""
+        """Return records (``Slot/1``) that are as right as those that `gold` uses; they do not count as decoys."""
         return frozenset()
 
     def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
-        """Return variation `k`: a pure function of pack, key, `k`, phrasing and the world's content.
+        """Return variation `k`. It depends only on the pack, the key, `k`, the phrasing and the world's content.
 
         Args:
             k: Number of the variation, from 0; see `fhir_gym.tasks.SPLITS`.
             world: The world.
-            phrasing: Index of the prompt to use; None for the variation's own. It affects nothing else.
+            phrasing: Index of the prompt to use; None for the prompt that the variation draws. The phrasing affects
+                only the prompt.
 
         Raises:
             TaskError: `k` is negative, or there is no such phrasing.
@@ -343,7 +351,7 @@ class Task(ABC, Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The drawn parts of a variation, and the prompts built so far, by phrasing."""
+    """The drawn parts of a variation, and its prompts by phrasing as far as they are built."""
 
     params: Any
     phrasing: int
@@ -353,20 +361,20 @@ class _Drawn:
 
 
 _cache: OrderedDict[tuple[Any, ...], _Drawn] = OrderedDict()
-"""Recently used variations, because an episode, its repeats and its verdict all need the same variation."""
+"""Recently used variations; an episode, its repeats and its verdict all need the same variation."""
 _CACHE_SIZE = 32
 _cache_lock = Lock()
 
 
 def clear_variation_cache() -> None:
-    """Empty the cache of variations, for tests that change how a task draws."""
+    """Empty the cache of variations, for tests that change how a task draws its variations."""
     with _cache_lock:
         _cache.clear()
 
 
 def _updated_once(resource: Resource, moment: str) -> Resource:
     """Return a copy of a resource with a time of last update."""
-    placed: Resource = {"resourceType": "", "id": "", "meta": {}} | resource  # a server stores `meta` in this place
+    placed: Resource = {"resourceType": "", "id": "", "meta": {}} | resource  # a server stores `meta` after `id`
     placed["meta"] = {**placed["meta"], "lastUpdated": moment}
     return placed
 

@@ -1,4 +1,4 @@
-"""Read task files of benchmarks: a JSON list of cases, each with an id."""
+"""Read the task files of benchmarks. A task file is a JSON list of cases, each with an id."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ C = TypeVar("C", bound=_Named)
 
 
 def read_list(path: str | Path, cases: TypeAdapter[tuple[C, ...]], what: str) -> tuple[C, ...]:
-    """Read the cases of a file, in order.
+    """Read the cases of a task file in order.
 
     Args:
         path: The file.
-        cases: Validates the cases.
+        cases: Type adapter that validates the cases.
         what: Name of the file type, for error messages.
 
     Raises:
-        TaskError: The file cannot be read, has another form, holds no case, or has two cases with the same id.
+        TaskError: The file cannot be read, has another form, contains no case, or repeats an id.
     """
     found = read_json(path)
     if not isinstance(found, list):
@@ -53,7 +53,7 @@ def read_json(path: str | Path) -> Json:
     """Parse a JSON file.
 
     Raises:
-        TaskError: The file cannot be read, or is not JSON.
+        TaskError: The file cannot be read or is not valid JSON.
     """
     try:
         return orjson.loads(Path(path).expanduser().read_bytes())

@@ -12,12 +12,12 @@ from fhir_gym.types import Json
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """One text of the agent, parsed.
+    """The parsed content of one text of the agent.
 
     Attributes:
         action: The request to send; None if the text contains no request.
-        over: Whether the episode ends.
-        answer: The final answer; None if there is none or if it is not a list.
+        over: Whether the text ends the episode.
+        answer: The final answer; None if the text contains no answer or the answer is not a list.
         invalid: Whether the text is an invalid action.
     """
 
@@ -28,10 +28,10 @@ class ParsedTurn:
 
 
 class TurnProtocol(Protocol):
-    """The dialogue of one episode. `parse` and `reply` are called in turn until the episode is over."""
+    """The dialogue of one episode. The episode calls `parse` and `reply` alternately until the agent finishes."""
 
     def action_format(self, base_url: str, max_steps: int) -> str:
-        """Describe the server, the number of actions and their syntax."""
+        """Return the part of the first observation about the server, the step limit and the syntax of actions."""
         ...
 
     def parse(self, text: str) -> ParsedTurn:

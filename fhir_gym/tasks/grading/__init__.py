@@ -1,4 +1,4 @@
-"""Grading an episode: answer forms, comparison of clinical content, evidence and verdicts."""
+"""Grade episodes: answer forms, comparison of clinical content, evidence and verdicts."""
 
 from fhir_gym.tasks.grading.answers import (
     AnswerForm,

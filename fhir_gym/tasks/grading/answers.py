@@ -1,7 +1,7 @@
 """Forms of the answer in ``FINISH(…)``.
 
-A form validates an answer (`AnswerForm.problem`). `EndState` reads its content (`answer_ids`, `answer_id_set`,
-`answer_count`) and accepts all spellings of ids and numbers.
+A form validates an answer (`AnswerForm.problem`). `EndState` extracts the content of the answer (`answer_ids`,
+`answer_id_set`, `answer_count`) and accepts all spellings of ids and numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _UNFINISHED = "the episode ended without FINISH"
 
 
 def answer_id(value: Json, resource_type: str, base_url: str = "") -> str | None:
-    """Read an id: ``"12"``, ``12``, ``"Patient/12"`` or an absolute URL; None for other values.
+    """Extract an id from ``"12"``, ``12``, ``"Patient/12"`` or an absolute URL; None for other values.
 
     Args:
         value: One item of the answer.
-        resource_type: The requested type; a reference to another type is not accepted.
+        resource_type: The requested resource type. References to other types are not accepted.
         base_url: Base URL of the server.
     """
     if isinstance(value, int) and not isinstance(value, bool):
@@ -62,15 +62,15 @@ def answer_flag(value: Json) -> bool | None:
 
 
 class AnswerForm(Protocol):
-    """Validates the form of an answer, not its content."""
+    """The form that a task requests for the answer. It validates the form, not the content."""
 
     @property
     def description(self) -> str:
-        """The form as text, for checks and documentation."""
+        """A description of the form for checks and documentation."""
         ...
 
     def problem(self, answer: list[Json] | None, base_url: str) -> str | None:
-        """Return why an answer does not have this form; None if it does."""
+        """Return why an answer does not have this form; None if the answer has it."""
         ...
 
 
@@ -85,11 +85,11 @@ class _Form(AnswerForm, ABC):
 
 @dataclass(frozen=True, slots=True)
 class IdAnswer(_Form):
-    """A list with one id per type, in this order.
+    """One id for each of the types, in the order of the types.
 
     Attributes:
         types: The resource types.
-        or_empty: Whether the empty list ("there is none") is valid too.
+        or_empty: Whether the empty list, which means "there is none", is also valid.
     """
 
     types: tuple[str, ...]

@@ -9,18 +9,22 @@ from pydantic import BaseModel, ConfigDict
 from fhir_gym.types import Json
 
 Level = Literal["exists", "value"]
-"""``exists``: a resource of the right kind exists (FHIR-AgentEval's light validation); ``value``: a value is right."""
+"""Level of a check.
+
+An ``exists`` check requires a resource of the right kind (FHIR-AgentEval's light validation). A ``value`` check
+requires a right value.
+"""
 
 
 class Check(BaseModel):
     """One condition on the end of an episode.
 
     Attributes:
-        name: Description of the condition; unique within a verdict.
-        passed: Whether it holds.
+        name: Short description of the condition, unique within a verdict.
+        passed: Whether the condition holds.
         expected: Expected value.
         actual: Actual value.
-        level: ``exists`` checks count in light validation.
+        level: ``exists`` or ``value``. Light validation uses only ``exists`` checks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,5 +37,5 @@ class Check(BaseModel):
 
 
 def equal(name: str, actual: Json, expected: Json, *, level: Level = "value") -> Check:
-    """A check that two JSON values are equal."""
+    """Return a check that two JSON values are equal."""
     return Check(name=name, passed=actual == expected, expected=expected, actual=actual, level=level)

@@ -1,7 +1,7 @@
-"""Comparison of clinical content.
+"""Compare clinical content.
 
-Comparisons ignore server-set fields, the order of repeating objects, and equivalent spellings of instants and
-references. Only `same_record`, for records that must not change, is stricter.
+Comparisons ignore fields that the server sets, the order of repeating objects, and differences between equivalent
+spellings of instants and references. `same_record` is stricter; it is for records that must not change.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _SPELLINGS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'", "\u2010
 
 
 def plain(text: str) -> str:
-    """Normalise text: composed accents, ASCII apostrophes and hyphens, single spaces."""
+    """Normalise a text: compose accents, and use ASCII apostrophes, ASCII hyphens and single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).translate(_SPELLINGS).split())
 
 
 def same_text(actual: Json, expected: str) -> bool:
-    """Whether two texts are equal after normalisation; case matters."""
+    """Whether two texts are equal after normalisation. The comparison is case-sensitive."""
     return isinstance(actual, str) and plain(actual) == plain(expected)
 
 
 def named(name: Json, given: str, family: str) -> bool:
-    """Whether a HumanName is `given` `family`; several given names may be in one string or in several."""
+    """Whether a HumanName has these given and family names; given names may be in one string or in several."""
     if not isinstance(name, dict):
         return False
     parts = [part for part in _list(name.get("given")) if isinstance(part, str)]
@@ -50,9 +50,9 @@ def _digits(number: str) -> str:
 
 
 def same_telephone(actual: Json, expected: str) -> bool:
-    """Whether two telephone numbers have the same digits, with or without the country code ``+1``.
+    """Whether two telephone numbers have the same digits.
 
-    Punctuation is ignored.
+    Punctuation and the country code ``+1`` are ignored.
     """
     return isinstance(actual, str) and _digits(actual) == _digits(expected) != ""
 
@@ -64,7 +64,7 @@ def phone_numbers(resource: Resource | None) -> list[Json]:
 
 
 def address_parts(address: Json) -> dict[str, str]:
-    """Line, city and state of an Address as texts."""
+    """The line, city and state of an Address as texts."""
     if not isinstance(address, dict):
         return {}
     lines = " ".join(line for line in _list(address.get("line")) if isinstance(line, str))
@@ -73,16 +73,16 @@ def address_parts(address: Json) -> dict[str, str]:
 
 
 def has_coding(concept: Json, system: str, code: str) -> bool:
-    """Whether a CodeableConcept, or one in a list of them, has a coding with this system and code."""
+    """Whether a CodeableConcept, or any CodeableConcept in a list, has a coding with this system and code."""
     codings = [coding for one in _list(concept) if isinstance(one, dict) for coding in _list(one.get("coding"))]
     return any(isinstance(c, dict) and c.get("system") == system and c.get("code") == code for c in codings)
 
 
 def same_moment(actual: Json, expected: str) -> bool:
-    """Whether a date or dateTime equals the expected one, at the precision of the expected one.
+    """Whether a date or dateTime equals the expected value, at the precision of the expected value.
 
     Instants are compared independently of their time zones. A more precise value is reduced to its day, month or year
-    (in UTC if it has a time zone); a less precise one is different.
+    (in UTC if the value has a time zone). A less precise value is not equal.
     """
     if not isinstance(actual, str):
         return False
@@ -95,7 +95,7 @@ def same_moment(actual: Json, expected: str) -> bool:
 
 
 def is_within(moment: str, period: Json) -> bool:
-    """Whether an instant lies in a Period. A date bound covers its whole day; a missing bound is open."""
+    """Whether an instant lies in a Period. A bound that is a date includes the whole day; a missing bound is open."""
     at = _instant(moment)
     return isinstance(period, dict) and at is not None and _is_in_order(period.get("start"), at, period.get("end"))
 
@@ -118,10 +118,10 @@ def _instant(text: str) -> datetime | None:
 
 
 def parse_reference(value: Json, base_url: str = "") -> tuple[str, str] | None:
-    """Parse a literal reference to this server into type and id; None for other values.
+    """Parse a literal reference to a resource on this server into its type and id; None for other values.
 
     Args:
-        value: A Reference, or its text: ``Patient/1``, ``Patient/1/_history/2``, or an absolute URL under `base_url`.
+        value: A Reference, or a text: ``Patient/1``, ``Patient/1/_history/2``, or an absolute URL below `base_url`.
         base_url: Base URL of the server.
     """
     text = value.get("reference") if isinstance(value, dict) else value
@@ -154,18 +154,18 @@ def differences(
     may_add: Collection[str] = (),
     base_url: str = "",
 ) -> dict[str, list[Json]]:
-    """The top-level elements that changed in meaning, each with its old and its new value.
+    """The top-level elements with a change of meaning, each with its old and new value.
 
     The comparison ignores the narrative, the order of repeating objects, the `display` of references, and a
-    `minutesDuration` equal to the time from `start` to `end`. In `meta`, tags, security labels and added profiles
-    count. Removed profiles do not count, because an update without `meta` drops them.
+    `minutesDuration` equal to the time from `start` to `end`. In `meta`, it compares tags, security labels and added
+    profiles. Removed profiles are ignored, because an update without `meta` removes them.
 
     Args:
         before: The resource before the change.
         after: The resource after the change.
         changing: Elements that may change.
         may_add: Elements that may be added.
-        base_url: Base URL of the server. An absolute reference under it equals the relative one.
+        base_url: Base URL of the server. An absolute reference below it equals the relative reference.
     """
     ignored = {"meta", "text", *changing, *(name for name in may_add if name not in before)}
     if _tells_its_length(after):
@@ -182,7 +182,8 @@ def differences(
 def same_record(one: Resource, other: Resource) -> bool:
     """Whether two versions of a record are identical, including labels and the order of lists.
 
-    The comparison ignores the version's number, time and source, and the order of labels, because the server sets them.
+    The comparison ignores the version number, the update time, the source and the order of labels, because the server
+    sets them.
     """
     return _to_the_letter(one) == _to_the_letter(other)
 
@@ -200,7 +201,7 @@ def _same_labels(old: Resource, new: Resource) -> bool:
 
 
 def _codes(labels: Json) -> set[tuple[Json, Json]]:
-    """System and code of labels, without the server's label for incomplete resources."""
+    """The systems and codes of labels. The label with which a server marks incomplete resources is left out."""
     return {(one.get("system"), one.get("code")) for one in _list(labels) if one.get("code") != "SUBSETTED"}
 
 
@@ -212,7 +213,7 @@ def _tells_its_length(resource: Resource) -> bool:
 
 
 def _content(value: Json, base_url: str) -> Json:
-    """The canonical form of a value, shared by all equivalent spellings."""
+    """The canonical form of a value; equivalent spellings have the same canonical form."""
     if isinstance(value, dict):
         unsaid = ("display",) if "reference" in value else ()
         return {name: _content(item, base_url) for name, item in value.items() if name not in unsaid}

@@ -1,4 +1,4 @@
-"""Diagnosis of an episode: its steps, and the one error that caused a failure."""
+"""The diagnosis of an episode: the expected steps, and the error that caused a failure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fhir_gym.tasks.grading.checks import Check
 
 
 class Diagnosis(BaseModel):
-    """Diagnosis of an episode; it explains a verdict and never changes it.
+    """The diagnosis of an episode. It explains the verdict and never changes it.
 
     Attributes:
-        steps: The steps that an expert would take, each as a check whether the agent took it. Steps after a failed one
-            may be missing.
+        steps: The steps that an expert would take. Each is a check whether the agent took the step. Steps after a
+            failed step may be missing.
         error: The error that caused the failure; None for a success.
-        step: Name of the step with the error; None for a success.
+        step: Name of the step in which the error occurred; None for a success.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,5 +35,5 @@ class Diagnosis(BaseModel):
 
     @property
     def culprit(self) -> Check | None:
-        """The step with the error, with expected and actual values."""
+        """The step in which the error occurred, with its expected and actual values."""
         return next((step for step in self.steps if step.name == self.step and not step.passed), None)

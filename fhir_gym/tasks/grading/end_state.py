@@ -1,4 +1,4 @@
-"""The end state of an episode, on which checks are based."""
+"""The end state of an episode, which the checks examine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import Change
 
 _MOST_READ = 6 * 1024 * 1024
-"""Maximum number of bytes of responses that a verdict reads per episode; a language model's context holds less."""
+"""Maximum total size of the responses that a verdict reads, in bytes; a model's context window holds less."""
 _LEAST = 24 * 1024
-"""Minimum number of bytes counted per interaction, because short responses cost time too."""
+"""Minimum size in bytes at which a response counts, because short responses also cost time."""
 
 
 class View(Protocol):
@@ -35,15 +35,15 @@ class View(Protocol):
 
 
 class BeforeView:
-    """The server's state at the start of the episode.
+    """The server's content at the start of the episode.
 
-    Reads revert the episode's changes; searches use a scratch session.
+    A read reverts the episode's changes to the resource. A search runs on a separate session with the start state.
 
     Args:
         world: The world.
         setup: The seeded resources.
-        after: The server at the end.
-        changes: The episode's changes.
+        after: The server at the end of the episode.
+        changes: The changes that the episode made.
     """
 
     def __init__(self, world: World, setup: tuple[Resource, ...], after: View, changes: tuple[Change, ...]) -> None:
@@ -81,10 +81,10 @@ class LoggedRequest:
 
 
 def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
-    """The requests with the responses that a verdict reads; in a normal episode, all requests.
+    """The requests whose responses the verdict reads; in a normal episode, these are all requests.
 
-    A response is skipped if it would bring the total above 6 MiB. Each response, also inside a Bundle, counts as at
-    least 24 KiB.
+    A response is skipped if the total size would exceed 6 MiB. Each response counts as at least 24 KiB, and so does
+    each response inside a Bundle.
     """
     left, found = _MOST_READ, []
     for one in logged:
@@ -100,14 +100,14 @@ class EndState:
     """The end state of an episode.
 
     Attributes:
-        answer: The list given to ``FINISH``; None if the episode ended without it.
+        answer: The list in ``FINISH``; None if the episode ended without ``FINISH``.
         requests: The agent's requests in order.
-        before: The server at the start, including seeded resources.
-        after: The server at the end.
+        before: The server's content at the start, including the seeded resources.
+        after: The server's content at the end.
         changes: The changes from `before` to `after`.
         world: The world.
         base_url: Base URL of the server.
-        said: The agent's texts and the observations, in order.
+        said: The agent's texts and the observations in order.
     """
 
     answer: list[Json] | None
@@ -124,14 +124,14 @@ class EndState:
         return [dict(c.after) for c in self._of("created", resource_type) if c.after is not None]
 
     def updated(self, resource_type: str, id: str) -> tuple[Resource, Resource] | None:
-        """An updated resource before and after; None if it was not updated."""
+        """A resource before and after its update; None for a resource that was not updated."""
         for change in self._of("updated", resource_type):
             if change.id == id and change.before is not None and change.after is not None:
                 return change.before, change.after
         return None
 
     def after_update(self, resource_type: str, id: str) -> Resource:
-        """An updated resource after the episode; empty if it was not updated."""
+        """A resource after its update; an empty object for a resource that was not updated."""
         changed = self.updated(resource_type, id)
         return changed[1] if changed else {}
 
@@ -143,24 +143,25 @@ class EndState:
         ]
 
     def answer_id_set(self, resource_type: str, start: int = 0) -> list[str]:
-        """The distinct ids of a type in the answer from item `start` on, sorted.
+        """The distinct, sorted ids of a type in the answer, from the item at `start` on.
 
-        Invalid items are skipped; the answer form (`IdSetAnswer`, `CountedIdsAnswer`) refuses them and repeated ids.
+        This method skips invalid items. The answer form (`IdSetAnswer`, `CountedIdsAnswer`) refuses an answer with
+        invalid items or repeated ids.
         """
         ids = (answer_id(item, resource_type, self.base_url) for item in (self.answer or [])[start:])
         return sorted({id for id in ids if id is not None})
 
     def answer_count(self) -> int | None:
-        """The count in the answer's first item; None if the item is not a count."""
+        """The first item of the answer as a count; None if the item is not a count."""
         return answer_count(self.answer[0]) if self.answer else None
 
     def refers(self, value: Json) -> str | None:
-        """A Reference as ``Type/id``; None if its target is not on this server."""
+        """A Reference as ``Type/id``; None if the Reference does not point to this server."""
         found = parse_reference(value, self.base_url)
         return "/".join(found) if found else None
 
     def idle(self) -> EndState:
-        """The end state if the agent had answered ``FINISH([])`` at once."""
+        """The end state that an agent reaches with ``FINISH([])`` as its only action."""
         return replace(self, answer=[], requests=(), after=self.before, changes=(), said=(("FINISH([])", ""),))
 
     def _of(self, kind: str, resource_type: str) -> Iterator[Change]:

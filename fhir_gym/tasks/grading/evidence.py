@@ -1,9 +1,9 @@
 """Evidence: whether the agent read the records that its answer requires.
 
-A record counts as retrieved if one of the agent's reads or searches returned it. An absent record cannot be retrieved.
-So if the right answer is that something is absent, the task names counterfactuals: records that would exist if the
-answer were different. The grader adds them to a scratch server and replays the agent's requests there; a request must
-then return one of them.
+A record counts as retrieved if one of the agent's reads or searches returned it. If the right answer is that a record
+is absent, the agent cannot retrieve it. The task then provides counterfactuals: records that would exist if the answer
+were different. The grader adds them to a scratch server and replays the agent's requests there. At least one of the
+requests must return a counterfactual.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Evidence(BaseModel):
 
     Attributes:
         sufficient: Whether the evidence suffices.
-        missing: Records that were never retrieved.
-        looked: For an answer that something is absent, whether the requests would have found it; else None.
+        missing: References to the required records that were never retrieved.
+        looked: For an answer that a record is absent, whether the requests would have found such a record; None for
+            other answers.
         note: The result in words.
     """
 
@@ -56,7 +57,7 @@ class Evidence(BaseModel):
 
     @classmethod
     def of(cls, missing: Iterable[str], looked: bool | None, when: str = "") -> Evidence:
-        """Build the evidence with its note; `when` is a time limit, such as " before the first change"."""
+        """Build the evidence and its note. The note ends with `when`, for example " before the first change"."""
         missing = tuple(missing)
         lines = []
         if missing:
@@ -69,14 +70,14 @@ class Evidence(BaseModel):
 
 
 def returned_resources(logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None) -> dict[str, Resource]:
-    """The resources that the agent's reads and searches returned, by reference, up to the verdict's size limit.
+    """Map references to the resources that the agent's reads and searches returned, up to the verdict's size limit.
 
-    If responses returned a resource several times (for example once with `_elements`), their elements are merged; the
-    latest value wins.
+    If several responses returned a resource (for example one with `_elements`), its elements are merged. The latest
+    value of an element wins.
 
     Args:
         logged: The agent's requests with their responses.
-        wanted: References of interest; None for all. Other resources may be missing from the result.
+        wanted: References of interest; None for all resources. The result may lack other resources.
     """
     ids = None if wanted is None else [_in_json(one) for one in wanted]
     found: dict[str, Resource] = {}
@@ -88,21 +89,21 @@ def returned_resources(logged: Iterable[LoggedRequest], wanted: Collection[str] 
 
 
 def _in_json(reference: str) -> bytes:
-    """The id of a reference as JSON text; it occurs in this form in every response that contains the record."""
+    """The id of a reference as JSON text. Every response that contains the record contains this text."""
     return f'"{reference.rpartition("/")[2]}"'.encode()
 
 
 def missing_records(
     logged: Iterable[LoggedRequest], records: Iterable[str], evidence_fields: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """The records that no read or search returned with the required elements.
+    """The records that no read or search returned together with the required elements.
 
-    A conditional create that finds a record counts as a read.
+    A conditional create that finds an existing record counts as a read of this record.
 
     Args:
         logged: The agent's requests with their responses.
-        records: References.
-        evidence_fields: Required elements by type; see `Task.evidence_fields`.
+        records: References to the records.
+        evidence_fields: Required elements for each type; see `Task.evidence_fields`.
     """
     logged = list(logged)
     matched = _matched_by_creates(logged)
@@ -125,8 +126,8 @@ def _matched_by_creates(logged: Iterable[LoggedRequest]) -> set[str]:
 def may_be_like(seen: Resource, counterfactual: Resource) -> bool:
     """Whether the visible elements of a record are compatible with a counterfactual.
 
-    A different code, reference, name or date of birth rules the record out. Dates, quantities, contacts and remarks do
-    not, because they also differ between equally right records.
+    A different code, reference, name or date of birth makes the record incompatible. Other dates, quantities, contacts
+    and remarks are ignored, because they also differ between equally right records.
     """
     return all(
         name not in counterfactual or counterfactual[name] == value
@@ -143,16 +144,16 @@ class ScratchServer(Protocol):
         ...
 
     def read(self, resource_type: str, id: str) -> Resource | None:
-        """The current resource; None if unknown."""
+        """Read the current version of a resource; None for an unknown resource."""
         ...
 
 
 _REQUESTS = 5
-"""Work budget of a verdict, as a multiple of the budget of one agent request."""
+"""Work budget of a verdict, as a multiple of the work budget of one request."""
 
 
 class BudgetedSession:
-    """A session with one work budget for all requests; when the budget is used up, it refuses further requests."""
+    """A session with one work budget for all its requests. It refuses further requests when the budget is used up."""
 
     def __init__(self, session: Session) -> None:
         self.read = session.read
@@ -174,23 +175,24 @@ def shows_counterfactual(
     known: Collection[str] = (),
     may_match: Callable[[Resource], bool] | None = None,
 ) -> bool:
-    """Whether the agent's requests, replayed on a server with the counterfactuals, return one of them.
+    """Whether the agent's requests return a counterfactual when they are replayed on a server with the counterfactuals.
 
-    - A page counts if the agent saw all pages before it. An empty page past the last one shows nothing.
-    - If the response to a search had no link to a next page, all pages of the replayed search count: the counterfactual
-      may be on a page that did not exist for the agent.
-    - A counterfactual that replaces a stored record must be returned with an element that differs from the record.
-    - The agent must have seen enough of every other match to rule it out. A search without other matches therefore
-      counts in any result form, even as a total.
-    - If similar records exist and are listed in `known`, a total counts if the search matches only these records and
-      the counterfactuals.
+    - A search page counts if the agent saw all pages before it. An empty page after the last page does not count.
+    - If the agent's response had no link to a next page, all pages of the replayed search count. The counterfactual may
+      be on a page that did not exist for the agent.
+    - If a counterfactual replaces a stored record, the response must contain an element in which the two differ.
+    - The agent must have seen enough of every other match to exclude it. If there are no other matches, any form of the
+      result counts, even a total without records.
+    - If `known` lists similar existing records, a total also counts if the search matches only these records and the
+      counterfactuals.
 
     Args:
         logged: The agent's requests with their responses.
-        counterfactuals: The records.
+        counterfactuals: The counterfactual records.
         scratch: A server with the start state and the counterfactuals; replayed requests may change it.
-        known: References of existing records that are like the counterfactuals.
-        may_match: Whether a record may match the request, judged by its visible elements; default: `may_be_like`.
+        known: References to existing records that are similar to the counterfactuals.
+        may_match: Function that decides whether a record may match the request, judged only by the elements that the
+            agent saw; default: `may_be_like`.
     """
     looks = read_by_verdicts(logged)
     may_match = may_match or (lambda one: any(may_be_like(one, counterfactual) for counterfactual in counterfactuals))
@@ -199,7 +201,7 @@ def shows_counterfactual(
 
 
 class _Counterfactual:
-    """Replays the agent's requests in order on the server with the counterfactuals."""
+    """Replays the agent's requests in order on a server with the counterfactuals."""
 
     def __init__(
         self,
@@ -242,18 +244,18 @@ class _Counterfactual:
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
-        """All returned resources of the counterfactuals' types."""
+        """All returned resources that have the type of a counterfactual."""
         return {name: one for name, one in returned_resources(self._logged).items() if _type_of(name) in self._types}
 
     def _only_known(self, request: Request, total: int | None) -> bool:
-        """Whether a search with this total matches only counterfactuals and known records."""
+        """Whether a search with this total matches only counterfactuals and records in `known`."""
         expected = self._wanted | self._known
         if not self._known or total is None or total > len(expected):
             return False
         return _matches(_with_token(request, self._tokens), self._scratch) <= expected
 
     def _told_apart(self, reference: str, seen: Resource) -> bool:
-        """Whether the agent saw enough of a record to rule it out."""
+        """Whether the agent saw enough of a record to exclude it."""
         if not self._may_match(seen):
             return True
         kind, _, id = reference.partition("/")
@@ -262,7 +264,7 @@ class _Counterfactual:
 
 
 def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource]) -> set[str]:
-    """The records that are new or differ in more than `meta`."""
+    """References to the records that are new, or differ in other elements than `meta`."""
     return {
         found
         for found, resource in now.items()
@@ -271,7 +273,7 @@ def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource]) -> set[s
 
 
 class _Pages:
-    """The search pages that an agent has seen, according to the responses."""
+    """The search pages that the agent has received."""
 
     def __init__(self) -> None:
         self._reached: dict[str, int] = {}
@@ -280,7 +282,7 @@ class _Pages:
         self._passed: list[Response] = []
 
     def pass_over(self, response: Response) -> None:
-        """Remember a response; it is parsed only if a later page depends on the pages before it."""
+        """Remember a response. It is parsed only if a later page requires the earlier pages."""
         self._passed.append(response)
 
     def before(self, answer: _Answer) -> set[str] | None:
@@ -302,7 +304,7 @@ class _Pages:
         return found
 
     def _place(self, body: Resource) -> tuple[str, int]:
-        """The search that a page belongs to, and the number of matches on earlier pages."""
+        """Return the search that a page belongs to, and the number of matches on earlier pages."""
         address, _, query = _self_link(body).partition("?")
         pairs = parse_qsl(query, keep_blank_values=True)
         values = dict(pairs)
@@ -321,7 +323,7 @@ def _type_of(reference: str) -> str:
 
 
 class _Answer:
-    """A response, parsed once."""
+    """A response that is parsed at most once."""
 
     def __init__(self, response: Response) -> None:
         self._response = response
@@ -344,7 +346,7 @@ class _Answer:
         return total if isinstance(total, int) else None
 
     def returned_resources(self) -> dict[str, Resource]:
-        """The returned resources by reference; of a batch, those of its reads and searches."""
+        """The returned resources by reference; for a batch, the results of its reads and searches."""
         done = self._response.done
         if self._response.status >= 300 or not any(one.looks for one in done):
             return {}
@@ -358,7 +360,7 @@ class _Answer:
         }
 
     def searchsets(self) -> Iterator[Resource]:
-        """Yield the searchsets: the response itself, or those of a batch's entries."""
+        """Yield the searchset Bundles: the response itself, or those in the entries of a batch."""
         body = self._body
         if not isinstance(body, dict) or body.get("resourceType") != "Bundle":
             return
@@ -400,7 +402,7 @@ def _count_rises(seen: _Answer, now: _Answer) -> bool:
 
 
 def _matches(request: Request, scratch: ScratchServer) -> set[str]:
-    """The matches of a search, without its page and count limits."""
+    """Return all matches of a search, from all its pages and with all elements."""
     query = _in_full(request.query)
     body = _in_full(request.body.decode()).encode() if request.method == "POST" else request.body
     whole = Request(request.method, request.path, query, request.headers, body)
@@ -418,7 +420,7 @@ def _self_link(body: Json) -> str:
 
 
 def _matches_on(body: Resource) -> int:
-    """The number of matches on a page, without included resources."""
+    """The number of matches on a page; included resources do not count."""
     modes = (entry.get("search") for entry in _entries(body) if isinstance(entry, dict))
     return sum(not (isinstance(mode, dict) and mode.get("mode") == "include") for mode in modes)
 

@@ -1,4 +1,4 @@
-"""Detection of unrequested content that changes the meaning of a record.
+"""Find unrequested content that changes the meaning of a record.
 
 The meaning is who the record is about, what it says, its dates or amounts, and whether it is valid.
 """
@@ -34,7 +34,7 @@ ADD_NOTHING = (
     "Do not add details of your own that change who the record is about, what it says, its dates or amounts, or "
     "whether it is valid."
 )
-"""Sentence about unrequested elements, in the prompts of all tasks that create records."""
+"""Sentence about unrequested elements; it is part of the prompts of all tasks that create records."""
 
 _NEGATES = re.compile(
     r"\b(?:not|no longer|no more|never|cannot|\w+n't|cancel\w*|void\w*|ignor\w*|disregard\w*|stop\w*|discontinu\w*|"
@@ -48,7 +48,10 @@ _ANNULS = re.compile(
     r"\b(?:ignor\w*|disregard\w*|void\w*|invalid\w*|entered in error|not (?:been )?(?:cancel|mov|chang|book)\w*|"
     r"(?:do not|don't) (?:cancel|change|move|book|reschedul|use)\w*|still (?:stands?|valid|booked|takes place))\b"
 )
-"""Phrases that contradict an update. The other words are allowed, because a reason for a change may need them."""
+"""Phrases that contradict an update.
+
+Other negating words are allowed in an update, because they may occur in the reason for the change.
+"""
 _KNOWN = 4_096
 """Size limit of the cache of paths, because agents may invent any number of paths."""
 _LONGEST = 128
@@ -61,12 +64,12 @@ _IN_WORDS = frozenset(
     {"CodeableConcept", "Coding", "Annotation", "Narrative", "Extension", "Dosage"}
     | {"Appointment", "Account", "ServiceRequest"}
 )
-"""Types with free text about the record. Texts in other types, such as names and addresses, are not checked."""
+"""Data types with free text about the record. Texts in other types, such as names and addresses, are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Finds changes of meaning in a record.
+    """Finds the elements that change the meaning of a record.
 
     Attributes:
         end: The end state.
@@ -83,10 +86,10 @@ class _Reader:
 
         Args:
             content: R4 type or element path.
-            holder: The record or part.
+            holder: The record, or the part of it.
             prefix: Path of the part.
-            closed: Whether only requested and neutral elements are allowed; otherwise only modifier elements inside
-                data types are checked.
+            closed: Whether all elements are checked, so that only requested and neutral elements are allowed. If not,
+                only modifier elements inside data types are checked.
         """
         if content == "Extension" and holder.get("url") in REVERSING_EXTENSIONS:
             yield f"{prefix}url"
@@ -136,7 +139,7 @@ def _rule(content: str, name: str, closed: bool) -> Rule | None:
 
 
 def negates(text: str) -> bool:
-    """Whether a free text says that its record is not true, not true yet, or not about this patient."""
+    """Whether a free text says that the record is wrong, does not apply yet, or is about another patient."""
     return _NEGATES.search(_in_lower_case(text)) is not None
 
 
@@ -144,7 +147,8 @@ def added_meaning(asked: Mapping[str, Collection[str]], end: EndState) -> list[s
     """Unrequested elements that the agent wrote and that change the meaning of a record.
 
     Args:
-        asked: Requested elements by type. For other types, only modifier elements inside data types are checked.
+        asked: Requested elements for each type. In records of other types, only modifier elements inside data types
+            are checked.
         end: The end state.
     """
     return [
@@ -169,7 +173,10 @@ def _created(asked: Mapping[str, Collection[str]], end: EndState, change: Change
 
 
 def _updated(end: EndState, change: Change) -> Iterator[str]:
-    """Yield the elements that an update adds inside changed elements; the task decides which elements may change."""
+    """Yield elements that change the meaning and that an update adds inside changed elements.
+
+    The task itself checks which elements change.
+    """
     before, kind = dict(change.before or {}), change.resource_type
     changed = {name: value for name, value in (change.after or {}).items() if before.get(name) != value}
     reader = _Reader(end)
@@ -182,19 +189,19 @@ def _updated(end: EndState, change: Change) -> Iterator[str]:
 
 
 def _other_lengths(body: Resource) -> Iterator[str]:
-    """Yield ``minutesDuration`` if it differs from the time between start and end."""
+    """Yield ``minutesDuration`` if it differs from the minutes between start and end."""
     start, end, minutes = (body.get(name) for name in ("start", "end", "minutesDuration"))
     if isinstance(start, str) and isinstance(end, str) and minutes is not None:
         try:
             same = datetime.fromisoformat(end) - datetime.fromisoformat(start) == timedelta(minutes=minutes)
         except (ValueError, TypeError):
-            return  # a date without time, or only one of the two has a time zone
+            return  # a value is a date without a time, or only one value has a time zone
         if not same:
             yield "minutesDuration"
 
 
 def _texts(content: str, holder: Resource, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the free texts about the content of a record or part, with their paths."""
+    """Yield the free texts about the content of a record or of its part, with their paths."""
     elements, in_words = elements_of(content[:_LONGEST]), content in _IN_WORDS
     for name, value in holder.items():
         element = elements.get(name)
@@ -214,7 +221,7 @@ def _in_lower_case(text: str) -> str:
 
 @lru_cache(_KNOWN)
 def elements_of(content: str) -> Mapping[str, Element]:
-    """Return the elements of an R4 type or path; empty if it is unknown."""
+    """Return the elements of an R4 type or path; empty for an unknown type or path."""
     try:
         return children(content)
     except UnknownNameError:
@@ -222,7 +229,7 @@ def elements_of(content: str) -> Mapping[str, Element]:
 
 
 def _day(value: Json) -> date | None:
-    """The UTC day of a date or dateTime; None for less precise dates and other values."""
+    """The UTC day of a date or dateTime; None for a less precise date or another value."""
     text = str(value)
     try:
         if len(text) == len("2000-01-01"):

@@ -1,7 +1,7 @@
 """Neutral elements: elements that an agent may add without changing the meaning of a record.
 
 The tables list the R4 elements that do not change who a record is about, what it says, its dates or amounts, or whether
-it is valid. Any other element changes the meaning and must be absent unless the task asks for it.
+it is valid. Any other element changes the meaning, so the agent may add it only if the task asks for it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Rule = _Named | tuple[str | bool | int, ...]
 """The values that an element may have.
 
 - ``anything``: any value.
-- ``part``: objects that contain only requested and neutral elements.
-- ``today``: dates close to the present.
-- ``in force``: periods that include the present.
-- ``by name``: names without a reference.
-- ``length``: the minutes from start to end.
-- A tuple: only the values in it; in a concept, only its codes and words.
+- ``part``: an object that contains only requested and neutral elements.
+- ``today``: a date close to the present time.
+- ``in force``: a period that includes the present time.
+- ``by name``: a name without a reference.
+- ``length``: the number of minutes from start to end.
+- A tuple: one of its values. In a concept, every code, display and text must be one of its values.
 """
 
 EVERYWHERE: Mapping[str, Rule] = dict.fromkeys(
@@ -100,7 +100,7 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
     },
     "Appointment.participant": {"type": "anything", "required": ("required",), "period": "in force"},
 }
-"""Neutral elements of records and their parts, by R4 path."""
+"""Neutral elements of records and of their parts, by R4 path."""
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
     "Meta": {"security": ("n", "normal", "r", "restricted", "u", "unrestricted", "l", "low", "m", "moderate")},
@@ -109,7 +109,10 @@ BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
     "Address": {"use": ("home", "work", "billing"), "period": "in force"},
     "Identifier": {"use": ("usual", "official", "secondary"), "period": "in force"},
 }
-"""Rules for elements of data types. Elements without a rule may have any value unless R4 marks them as modifiers."""
+"""Rules for the elements of data types.
+
+An element without a rule may have any value if it is not a modifier element in R4.
+"""
 
 
 REVERSING_EXTENSIONS = frozenset(
@@ -119,7 +122,7 @@ REVERSING_EXTENSIONS = frozenset(
         *("request-replaces", "observation-replaces", "diagnosticReport-replaces", "task-replaces"),
     )
 )
-"""R4 extensions that are modifiers or mean that a record replaces another one."""
+"""R4 extensions that modify a record, or say that a record replaces another record."""
 
 
 def fits_vocabulary(value: object, words: tuple[str | bool | int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Similarity of two sequences of tools."""
+"""Measure the similarity of two sequences of tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Overlap(BaseModel):
-    """Similarity of the used tools to the templates. Each measure is its maximum over all templates, from 0 to 1.
+    """Similarity of the used tools to the templates, from 0 to 1. Each measure is the maximum over all templates.
 
     Attributes:
         lcs: Length of the longest common subsequence divided by the length of the longer sequence.
@@ -25,7 +25,7 @@ class Overlap(BaseModel):
 
 
 def has_all(used: Iterable[str], template: Iterable[str]) -> bool:
-    """Whether the used tools include the template's tools, as multisets."""
+    """Whether the used tools include every tool of the template, at least as often as the template does."""
     return Counter(template) <= Counter(used)
 
 
@@ -36,7 +36,7 @@ def in_order(used: Iterable[str], template: Sequence[str]) -> bool:
 
 
 def overlap(used: Sequence[str], templates: Iterable[Sequence[str]]) -> Overlap | None:
-    """The similarity to the templates; None without templates."""
+    """Return the similarity of the used tools to the templates; None without templates."""
     each = [_with(used, template) for template in templates]
     if not each:
         return None

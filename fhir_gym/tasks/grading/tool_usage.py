@@ -1,7 +1,7 @@
-"""Tool usage of an episode: interactions by tool and resource type, errors, similarity to the task's tool templates.
+"""Measure how an episode used its tools: requests and errors by tool, and similarity to the task's tool templates.
 
-The measures count the interactions that the server reports (`Response.done`), whatever the URLs look like. Except for
-prohibited tools, they do not affect success.
+The measures count the interactions that the server reports (`Response.done`), whatever the URLs look like. Only the use
+of prohibited tools affects success.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Calls(BaseModel):
 
     Attributes:
         tool: The tool.
-        resource_type: The resource type; empty for requests without a type (a search page, the whole server).
+        resource_type: The resource type; empty for requests without a type, such as a search page.
         requests: Number of requests.
         errors: Number of error responses.
     """
@@ -42,20 +42,21 @@ class Calls(BaseModel):
 
 
 class ToolUsage(BaseModel):
-    """Measures over an episode's requests. Each entry of a batch or transaction counts as a request.
+    """The tool usage of an episode. Each entry of a batch or transaction counts as a request.
 
-    Operations that write (``$meta-add``) count as updates, and reads of an older version as history. In comparisons
+    Operations that write (``$meta-add``) count as updates. Reads of an older version count as history. In comparisons
     with templates, a PATCH counts as an update, because the templates have no patch tool.
 
     Attributes:
         requests: Number of requests by tool.
         errors: Number of requests with an error status (400 or more), by tool.
         calls: Numbers of requests and errors, by tool and resource type.
-        tools_selected: Whether the used tools include all tools of one template, as multisets; None without templates.
+        tools_selected: Whether the used tools include every tool of a template, as often as the template does; None
+            without templates.
         tools_in_order: Whether a template is a subsequence of the used tools; None without templates.
-        untouched: Required resource types that no request and no response mentions.
+        untouched: Required resource types that occur in no request and no response.
         prohibited: Prohibited tools that were used.
-        overlap: Similarity to the nearest template; None without templates.
+        overlap: Similarity to the templates; None without templates.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,9 +107,10 @@ def measure(
 
 
 def prohibited_uses(logged: Iterable[LoggedRequest], prohibited: Iterable[str]) -> tuple[str, ...]:
-    """The prohibited tools that the agent used, sorted. Refused requests count too.
+    """The sorted prohibited tools that the agent used, including uses that the server refused.
 
-    A PUT that creates counts as create and update. Deleting a resource that the episode created does not count.
+    A PUT that creates a resource counts as create and as update. Deleting a resource that the agent itself created does
+    not count.
     """
     created: set[tuple[str, str]] = set()
     used: set[str] = set()
@@ -123,7 +125,7 @@ def prohibited_uses(logged: Iterable[LoggedRequest], prohibited: Iterable[str]) 
 
 
 def _untouched(logged: Sequence[LoggedRequest], required: Iterable[str]) -> tuple[str, ...]:
-    """The required types that no URL, body or response mentions."""
+    """The required types that occur in no URL, body or response."""
     touched = {one.resource_type for one in _interactions(logged)}
     left = [kind for kind in required if kind not in touched]
     texts = (text for one in read_by_verdicts(logged) for text in (one.request.body, one.response.body))
@@ -138,5 +140,5 @@ def _tool(one: Interaction) -> Tool:
 
 
 def _interactions(logged: Iterable[LoggedRequest]) -> Iterator[Interaction]:
-    """Yield the server's interactions, with each entry of a Bundle."""
+    """Yield the interactions that the server performed, including each entry of a Bundle."""
     return (interaction for one in logged for interaction in one.response.done)

@@ -15,7 +15,7 @@ from fhir_gym.tasks.grading.tool_usage import ToolUsage
 from fhir_gym.types import Json
 
 RewardRule = Literal["sparse", "dense"]
-"""How a verdict becomes a reward; see `Verdict.reward`."""
+"""Name of the rule that turns a verdict into a reward; see `Verdict.reward`."""
 REWARD_RULES: tuple[RewardRule, ...] = ("sparse", "dense")
 """All reward rules."""
 _SHORT = 160
@@ -27,13 +27,13 @@ class Verdict(BaseModel):
     Attributes:
         success: Whether every check passed.
         light: Whether every ``exists`` check passed (FHIR-AgentEval's light validation); None without such checks.
-        checks: All checks, the task's own first.
+        checks: All checks; the task's own checks come first.
         evidence: Whether the agent read the records that its answer requires.
         process: Tool usage.
         answer: The answer; None if the agent did not finish.
-        idle: Names of the checks that an agent answering ``FINISH([])`` at once would have passed.
+        idle: Names of the checks that an agent passes by answering ``FINISH([])`` at once.
         explanation: Explanation of the verdict.
-        gradings: Success under each grading of the task.
+        gradings: For each grading of the task, whether the episode is a success.
         diagnosis: Diagnosis of the failure; None for tasks without diagnosis.
     """
 
@@ -54,9 +54,9 @@ class Verdict(BaseModel):
         """The reward of the episode's last step.
 
         Args:
-            rule: ``sparse`` gives 1 for success, else 0. ``dense`` gives the share of passed checks among those that an
-                idle agent fails, minus the share of failed checks among those that an idle agent passes. The result is
-                at least 0, and 1 only for success.
+            rule: ``sparse`` gives 1 for success, else 0. ``dense`` starts with the share of passed checks among the
+                checks that an idle agent fails. It subtracts the share of failed checks among the checks that an idle
+                agent passes. The reward is at least 0, and 1 only for success.
 
         Raises:
             UnknownNameError: There is no such rule.
@@ -71,7 +71,7 @@ class Verdict(BaseModel):
         return max(0.0, (gained - broken) / max(1, len(self.checks) - len(idle)))
 
     def diagnosed(self, diagnosis: Diagnosis | None) -> Self:
-        """Add a diagnosis to the verdict and its explanation."""
+        """Return a copy with a diagnosis, which is added to the explanation too."""
         if diagnosis is None:
             return self
         culprit = diagnosis.culprit
@@ -88,7 +88,7 @@ class Verdict(BaseModel):
 
 
 def explain(checks: tuple[Check, ...], evidence: Evidence) -> str:
-    """Explain a verdict: one line for the result, one per failed check, one for the evidence."""
+    """Explain a verdict: one line for the result, one line per failed check, and one line for the evidence."""
     failed = [check for check in checks if not check.passed]
     if failed:
         lines = [f"Failed: {len(failed)} of {len(checks)} checks did not pass."]
