@@ -11,7 +11,7 @@ from fhir_gym.types import Json
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 _DAY = timedelta(days=1) // MILLISECOND
-# Joining prepared texts is three times as fast as formatting numbers.
+# Joining these prepared texts is three times as fast as formatting numbers.
 _MINUTES = tuple(f"{minute // 60:02d}:{minute % 60:02d}" for minute in range(24 * 60))
 _SECONDS = tuple(f":{second:02d}" for second in range(60))
 _FRACTIONS = tuple(f".{fraction:03d}" for fraction in range(1000))
@@ -51,7 +51,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def moment_of(value: Json) -> datetime | None:
-    """Parse the start of a date or instant, in UTC; None for a value without a day and for an invalid value."""
+    """Return the start of a FHIR date, or an instant, in UTC; None if the value is invalid or has no day."""
     if not isinstance(value, str):
         return None
     try:

@@ -36,7 +36,7 @@ class ServerCounters:
     """The source of ids, tokens and times. Equal requests get equal answers, byte for byte.
 
     Attributes:
-        next_id: The id of the next resource created without an id (one sequence for all types, as in HAPI).
+        next_id: The next id that the server assigns (from one sequence for all types, as in HAPI).
         now: The virtual clock.
         tokens: The number of tokens issued.
         seed: The seed of the tokens (the world's content hash).
@@ -58,7 +58,7 @@ class ServerCounters:
         return str(value)
 
     def new_token(self) -> str:
-        """Return the next token, in the form of a random UUID."""
+        """Return the next token, which has the form of a random UUID."""
         self.tokens += 1
         digits = blake2b(f"{self.seed}/{self.tokens}".encode(), digest_size=16).hexdigest()
         variant = "89ab"[int(digits[16], 16) & 3]
@@ -78,9 +78,9 @@ class RequestContext:
         store: The world with the session's writes.
         base_url: The server's base URL without a trailing slash; URLs in the answer begin with it.
         counters: The session's ids, tokens and clock.
-        handle: Function that answers another request of the same session, such as a GET entry of a bundle.
+        handle: Function that answers a further request in the same session, such as a GET entry of a bundle.
         request: The request.
-        pairs: The decoded query of the request.
+        pairs: The names and values in the request's query, decoded.
         limits: The session's limits.
         searches: Search results kept for paging, oldest first.
         validation: The validation mode of writes.

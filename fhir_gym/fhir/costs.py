@@ -16,7 +16,7 @@ STEPS_OF_A_VALUE = 10
 """The cost of reading one value of a body."""
 
 STEPS_OF_A_WRITE = 1_000
-"""The base cost of a write; its content costs extra."""
+"""The base cost of a write; the content costs extra."""
 
 BYTES_A_STEP = 16
 """Number of bytes of an answer that are assembled for one step."""
@@ -63,7 +63,7 @@ def refusing() -> Iterator[None]:
 
 
 def json_values(body: bytes) -> int:
-    """Return an upper bound of the number of values: commas and brackets in JSON, attributes and tags in XML."""
+    """Return an upper bound of the number of values: count JSON's commas and brackets, or XML's attributes and tags."""
     if body[:200].lstrip()[:1] == b"<":
         return max(body.count(b"<"), body.count(b"="))
     return body.count(b",") + body.count(b"{") + body.count(b"[")
@@ -83,7 +83,7 @@ def check_size(limits: Limits, body: bytes) -> None:
     """Check the size of a resource to be stored.
 
     Raises:
-        FhirError: 413, with the exceeded limit.
+        FhirError: 413; the message states the exceeded limit.
     """
     if len(body) > limits.resource_bytes:
         raise FhirError(

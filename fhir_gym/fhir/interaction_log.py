@@ -15,7 +15,7 @@ Kind = Literal[
 Effect = Literal["", "created", "updated", "deleted"]
 
 WRITES: Mapping[str, Kind] = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-"""The write interaction of each HTTP method, for a URL that names no other interaction."""
+"""The interaction of each HTTP method that writes, if the URL names no other interaction."""
 
 _LOOKS = frozenset({"read", "vread", "search", "history", "operation", "capabilities"})
 
@@ -27,13 +27,13 @@ class Interaction(NamedTuple):
 
     Attributes:
         kind: FHIR's name of the interaction.
-        resource_type: The type that was read, searched or written; empty for the whole server.
-        id: The id of the resource; empty if the interaction names none.
+        resource_type: The resource type; empty if the interaction is on the whole server.
+        id: The id of the resource; empty if the interaction is not on one resource.
         status: The interaction's own HTTP status; in a Bundle, the status of the whole response may differ.
         effect: The effect on stored resources; empty for reads, refusals, updates without a change, and conditional
             creates that found a match.
         operation: The operation's name, if any.
-        entry: The position in its Bundle; None outside of a Bundle.
+        entry: The position of the entry in its Bundle; None outside of a Bundle.
     """
 
     kind: Kind

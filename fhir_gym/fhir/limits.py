@@ -10,16 +10,17 @@ class Limits:
     """Limits of one session.
 
     Attributes:
-        url_chars: Maximum length of path plus query, and of the criteria of a conditional write or reference.
-        form_bytes: Maximum size of the form of a search by POST.
+        url_chars: Maximum length of a URL (path and query), and of the criteria in a conditional write or reference.
+        form_bytes: Maximum size of the form in a search by POST.
         body_bytes: Maximum size of a request body.
         resource_bytes: Maximum size of a stored resource, and of all values that a patch adds.
         json_values: Maximum number of values in a body or a stored resource, estimated by its commas and brackets.
-        page_entries: Maximum number of matches on one page; a larger `_count` gets pages of this size.
-        answer_bytes: Maximum size of an answer; a page of matches ends earlier, and its next link continues.
+        page_entries: Maximum number of matches on one page; for a larger `_count`, pages have this size.
+        answer_bytes: Maximum size of an answer; a page with larger matches ends earlier, and its next link leads to the
+            remaining matches.
         indented_bytes: Maximum size of an indented answer; larger answers are not indented.
         bundle_entries: Maximum number of entries in a batch or transaction.
-        searches: Maximum number of searches kept for paging; the oldest is dropped first.
+        searches: Maximum number of searches that the session keeps for paging; the oldest search is dropped first.
         remembered: Maximum number of matches in all kept searches (8 bytes each).
         overlay_bytes: Maximum memory of a session's writes, including indexes and all versions.
         includes: Maximum number of different `_include` and `_revinclude` parameters.

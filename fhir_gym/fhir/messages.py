@@ -13,15 +13,15 @@ from fhir_gym.types import Json
 JSON = "application/fhir+json;charset=UTF-8"
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-# Used through a factory: dataclasses refuse unhashable defaults, and a mappingproxy is unhashable before Python 3.12.
+# A default factory returns this: dataclasses refuse unhashable defaults, such as a mappingproxy before Python 3.12.
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One FHIR HTTP request, relative to the server's base.
+    """One FHIR HTTP request; the URL is relative to the server's base URL.
 
     Attributes:
-        method: HTTP method as sent.
+        method: HTTP method as the client sent it.
         path: Path below the base URL, percent-encoded, with or without a leading slash (``"/Patient/1"``).
         query: Query string without ``?``, percent-encoded.
         headers: Header names in lower case.

@@ -19,9 +19,10 @@ class Change:
         kind: The kind of change.
         resource_type: The resource type.
         id: The id.
-        before: The earlier resource; None if it was created.
-        after: The current resource; None if it was deleted.
-        versions: All versions written since, oldest first, None for a deletion; empty if the server has no history.
+        before: The earlier resource; None if the resource was created.
+        after: The current resource; None if the resource was deleted.
+        versions: All versions written since, oldest first, with None for a deletion; empty if the server has no
+            history.
     """
 
     kind: Literal["created", "updated", "deleted"]
@@ -49,7 +50,7 @@ class FhirSession(Protocol):
 
         Args:
             resources: The resources, each with `resourceType` and `id`.
-            next_id: The lowest id of resources created later without an id; a remote server ignores this.
+            next_id: The lowest id that the server may assign to later resources; a remote server ignores this.
             normal: Whether the resources are in normal form (`serialization.is_normal`), which saves a third of the
                 time; a remote server ignores this.
 
@@ -66,14 +67,14 @@ class FhirSession(Protocol):
     def changes(self, since: Any = None) -> list[Change]:
         """Return the resources written since a checkpoint, in order of first write.
 
-        Resources that were created and deleted since are left out.
+        A resource that was both created and deleted since the checkpoint is left out.
         """
 
     def get(self, url: str) -> Json:
         """Return the parsed body of a GET; `url` is absolute or relative to the base URL."""
 
     def read(self, resource_type: str, id: str) -> Resource | None:
-        """Return the current resource; None if unknown or deleted."""
+        """Return the current resource; None if the resource is unknown or deleted."""
 
     def search(self, resource_type: str, **params: object) -> list[Resource]:
         """Return all matches of a search, without included resources.
@@ -88,4 +89,4 @@ class FhirSession(Protocol):
         """
 
     def close(self) -> None:
-        """Close the session and undo its writes; may be called twice."""
+        """Close the session and undo its writes; a second call does nothing."""

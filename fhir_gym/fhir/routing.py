@@ -66,7 +66,7 @@ def _check_size(ctx: RequestContext) -> None:
 
 
 def _metadata(ctx: RequestContext) -> Response:
-    from fhir_gym.fhir.interactions.capability import capability_statement  # a large table that few requests need
+    from fhir_gym.fhir.interactions.capability import capability_statement  # a large table, which is rarely used
 
     ctx.doing("capabilities")
     ctx.store.spend(_STEPS_OF_METADATA)

@@ -58,8 +58,8 @@ class Checkpoint:
 class Session(FhirSession):
     """A world with one client's writes, which no other session sees.
 
-    Not thread-safe. Equal requests get equal answers, byte for byte, on any machine: ids, page tokens and the clock
-    start from the world's manifest.
+    A session is not thread-safe. Equal requests get equal answers, byte for byte, on any machine: ids, page tokens and
+    the clock start from values in the world's manifest.
 
     Args:
         world: The world.
@@ -168,7 +168,7 @@ class Session(FhirSession):
             given = resource.get("meta", {})
             updated, text = update_stamp(given.get("lastUpdated"), now)
             stamps = {"versionId": str(version), "lastUpdated": text}
-            kept = {"resourceType": kind, "id": id, "meta": {}} | resource  # servers put `meta` here
+            kept = {"resourceType": kind, "id": id, "meta": {}} | resource  # servers put `meta` at this position
             kept["meta"] = stamps | given | stamps
             versions.append((ResourceRow(rid, kind, id, version, updated, 0, "PUT", serialization.dumps(kept)), kept))
         self._counters.next_id = next_id
@@ -189,7 +189,7 @@ class Session(FhirSession):
         The cost depends on the number of these writes.
 
         Raises:
-            ValueError: The session was already rolled back to a state before that checkpoint.
+            ValueError: The session was already rolled back to a state before the checkpoint.
         """
         to = to or self._bare
         self.store.rollback_to(to.savepoint)
@@ -272,7 +272,7 @@ class Session(FhirSession):
         )
 
     def _finish(self, ctx: RequestContext, response: Response, *, indent: bool) -> Response:
-        """Complete an answer: indentation, valid headers, HEAD and the log."""
+        """Complete an answer: indent it, make headers valid, drop the body for HEAD, and add the log."""
         headers, body = dict(response.headers), response.body
         for name in _URIS:
             if name in headers:
@@ -286,7 +286,7 @@ class Session(FhirSession):
         log = ctx.log or (attempted(method, [part for part in ctx.request.path.split("/") if part]),)
         if status >= 400:  # a refusal also undoes what the request had done before
             log = tuple(one._replace(status=status, effect="") for one in log)
-        elif not log[0].status and len(log) == 1:  # the usual case; `_replace` would take twice as long
+        elif not log[0].status and len(log) == 1:  # the usual case, for which `_replace` would take twice as long
             kind, resource_type, id, _, effect, operation, entry = log[0]
             log = (Interaction(kind, resource_type, id, status, effect, operation, entry),)
         else:

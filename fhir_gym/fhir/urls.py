@@ -47,7 +47,7 @@ def decode_query(query: str) -> Pairs:
 
 
 def element_names(limits: Limits, values: Iterable[str]) -> tuple[str, ...]:
-    """Return the different names in all `_elements` parameters.
+    """Return the distinct names in all `_elements` parameters.
 
     Raises:
         FhirError: There are too many names.

@@ -51,7 +51,7 @@ def validate_strict(resource: Resource) -> None:
 
 
 def problems(resource: Any) -> list[str]:
-    """Return the problems of a resource, each with its path; empty if it is valid."""
+    """Return the problems of a resource, each with its path; empty if the resource is valid."""
     kind = resource.get("resourceType") if isinstance(resource, dict) else None
     if kind not in RESOURCE_TYPE_SET:
         return [f"resourceType: {kind!r} is not an R4 resource type"]

@@ -153,7 +153,7 @@ def import_server(
         now: Current time of the world; by default the first quarter of an hour after the newest clinical date.
         headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
         page_size: Requested page size; a server may send smaller pages.
-        progress: Called with the number of fetched resources, later of written resources, and the total.
+        progress: Called with the number of processed resources (first fetched, then written) and the total.
         on_report: Called with the report before the world is returned.
 
     Raises:

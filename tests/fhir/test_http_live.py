@@ -1,4 +1,4 @@
-"""Over a real connection, the HTTP server gives the same responses as a session, and no bytes stop the server."""
+"""Over a real connection, the HTTP server gives the same responses as a session, and no input stops the server."""
 
 from __future__ import annotations
 

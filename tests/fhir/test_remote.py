@@ -245,7 +245,7 @@ def test_a_setup_in_any_order_is_loaded_and_undone(remote: RemoteSession, server
     assert state(server) == before
 
 
-# errors of the agent are responses
+# errors in the agent's requests lead to responses
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_agent_mistakes_get_responses(remote: RemoteSession, server: str, method
 
 
 def failing(world: World, answer: Callable[[httpx.Request], httpx.Response]) -> RemoteSession:
-    """Open a session on a server that gives scripted responses from then on."""
+    """Open a session, and let the server give scripted responses afterwards."""
     live = [False]
 
     def respond(request: httpx.Request) -> httpx.Response:

@@ -75,7 +75,7 @@ class Model:
         versions: All versions of each resource, oldest first; resources are in creation order.
         log: The resource of each write, in order.
         low: Lowest possible id of the next created resource.
-        high: Highest possible id of that resource. It differs from `low` only after a failed transaction.
+        high: Highest possible id of the next created resource. It differs from `low` only after a failed transaction.
     """
 
     versions: dict[Key, list[Version]]
@@ -269,7 +269,7 @@ class Model:
     # comparing
 
     def changes(self, since: Model) -> list[tuple[str, Key, Resource | None, Resource | None]]:
-        """Return kind, key, and content before and after, for each resource written since a checkpoint."""
+        """Return the kind of change, key, old and new content of each resource written since a checkpoint."""
         found = []
         for key in dict.fromkeys(self.log[len(since.log) :]):
             before, after = since.content(key), self.content(key)
@@ -399,7 +399,7 @@ def _plain(text: str) -> str:
 
 
 def _compare(date: str | None, query: str) -> bool:
-    """Return whether a full date fulfils a date with a prefix; for months and years, HAPI's bounds apply."""
+    """Return whether a full date matches a search value with a prefix; for months and years, HAPI's bounds apply."""
     if date is None:
         return False
     prefix, bound = (query[:2], query[2:]) if query[:2].isalpha() else ("eq", query)

@@ -1,4 +1,4 @@
-"""The NDJSON import is atomic, and every error names the line."""
+"""The NDJSON import is atomic, and every error names the line of the file."""
 
 from __future__ import annotations
 

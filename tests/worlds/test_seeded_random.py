@@ -1,4 +1,4 @@
-"""Pinned values of seeded choices."""
+"""Seeded choices keep the values in this file."""
 
 from __future__ import annotations
 

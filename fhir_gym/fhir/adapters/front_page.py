@@ -1,4 +1,4 @@
-"""The HTML page at the server's base URL for browsers."""
+"""The HTML page that browsers get at the server's base URL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ It is made for programs and agents, and answers in JSON. Changes by clients are 
 
 
 def front_page(world: World, base: str) -> str:
-    """Return the page as self-contained HTML."""
+    """Return the page as HTML that loads no other files."""
     counts = world.manifest.counts
     kinds = sorted(counts, key=lambda kind: (kind != "Patient", -counts[kind], kind))[:5]
     examples = [f"{kind}?_count=5" for kind in kinds] or ["Patient?_count=5"]

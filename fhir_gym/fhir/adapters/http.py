@@ -32,7 +32,7 @@ from fhir_gym.fhir.world import World
 BASE_PATH = "/fhir"
 _PIECE = 65_536  # size in bytes of the pieces in which a large answer is sent
 _MAX_CONNECTIONS = 1_024  # so that the bodies of all clients fit into memory
-_SHUTDOWN_SECONDS = 2  # time that running requests get when the server stops
+_SHUTDOWN_SECONDS = 2  # time that running requests have to finish when the server stops
 
 
 def create_app(world: World, *, validation: Validation = "hapi", limits: Limits | None = None) -> Starlette:
@@ -145,7 +145,7 @@ def _outcome(status: int, text: str) -> HttpResponse:
 
 
 def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation: Validation = "hapi") -> None:
-    """Serve a world until interrupted.
+    """Serve a world until the process is interrupted.
 
     Args:
         world: The world.

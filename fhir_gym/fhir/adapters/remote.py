@@ -109,9 +109,10 @@ class RemoteSession(FhirSession):
         return replace(response, done=interactions(request, response, parts or [], states))
 
     def _before(self, request: Request) -> tuple[list[RequestPart] | None, list[list[ResourceStates]]]:
-        """Return the parts of a write and the resources that each may change.
+        """Return the parts of a write, and the resources that each part may change.
 
-        The parts are None for an unreadable bundle; if the server accepts such a bundle, its writes cannot be undone.
+        The parts are None for an unreadable bundle. If the server accepts such a bundle, the bundle's writes cannot be
+        undone.
         """
         try:
             parts = request_parts(request, self.base_url)
@@ -178,7 +179,7 @@ class RemoteSession(FhirSession):
 
     @override
     def rollback(self, to: RemoteCheckpoint | None = None) -> None:
-        """Undo this session's writes since a checkpoint, or since it began.
+        """Undo this session's writes since a checkpoint, or since the session began.
 
         Changed resources get their earlier content as a new version; created resources are deleted.
 
@@ -215,7 +216,7 @@ class RemoteSession(FhirSession):
     def _versions(
         self, resource_type: str, id: str, before: Resource | None, seen: list[Resource | None]
     ) -> tuple[Resource | None, ...]:
-        """Return the versions of a resource since `before`; empty if the server has no history.
+        """Return the versions of a resource after `before`; empty if the server has no history.
 
         `before` is the version before this session's writes. `seen` are the states that the session read after its
         writes that made no new version.
@@ -282,12 +283,12 @@ class RemoteSession(FhirSession):
         return list(first.values())
 
     def _undo(self, changed: list[tuple[ResourceStates, Resource | None]]) -> None:
-        """Restore changed resources, delete new ones, and remove labels that a PUT would keep."""
+        """Restore changed resources, delete new resources, and remove labels that a PUT would keep."""
         entries: list[dict[str, Any]] = []
         for old, now in changed:
             url = f"{old.type}/{old.id}"
             if old.before is None:
-                entries.insert(0, {"request": {"method": "DELETE", "url": url}})  # newest first
+                entries.insert(0, {"request": {"method": "DELETE", "url": url}})  # undo the newest creation first
             else:
                 body = {name: value for name, value in old.before.items() if name != "meta"} | _labels(old.before)
                 entries.append({"resource": body, "request": {"method": "PUT", "url": url}})

@@ -1,4 +1,4 @@
-"""Derive the interactions of a remote server from its responses and the resources before and after a request."""
+"""Derive the interactions of a remote server from its responses, and from the resources before and after a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWERS = ("transaction-response", "batch-response")
 
 
 class ResourceStates(NamedTuple):
-    """A resource that a write may change, before and after the write; None where it does not exist."""
+    """A resource before and after a write that may change it. None means that the resource does not exist."""
 
     type: str
     id: str
@@ -28,7 +28,7 @@ class ResourceStates(NamedTuple):
 
     @property
     def effect(self) -> Effect:
-        """The effect of the write; a new version is an update, even with equal content."""
+        """The effect of the write. A new version is an update even if its content is equal."""
         if self.before == self.after:
             return ""
         return "created" if self.before is None else "deleted" if self.after is None else "updated"
@@ -39,8 +39,8 @@ def interactions(
 ) -> tuple[Interaction, ...]:
     """Return the interactions that the server carried out.
 
-    `asked` are the parts of the request, empty for an unreadable bundle. `states` are the resources that each part may
-    have changed.
+    `asked` are the parts of the request; empty if the request is an unreadable bundle. `states` are the resources that
+    each part may have changed.
     """
     body = _parsed(response)
     if not is_bundle(request):
@@ -75,7 +75,7 @@ def _alone(
     if place and not named.operation:  # a conditional create that found a match
         return named._replace(kind="create", resource_type=place[0], id=place[1])
     if not named.operation:
-        return named._replace(effect="created")  # without a location, the request may still have created a resource
+        return named._replace(effect="created")  # a request may create a resource even if the response has no location
     effect = _effect(changed) if changed else "updated"  # without states to compare, assume a change
     return named._replace(kind="update" if effect else "operation", effect=effect)
 

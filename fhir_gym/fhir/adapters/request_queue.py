@@ -14,7 +14,7 @@ _CLIENTS = 4_096
 """Maximum number of clients in the usage record; the least recent client is dropped first."""
 
 _ROUNDS = 12
-"""Number of event loop rounds before a request that arrives at its socket is in this queue."""
+"""Number of event loop rounds that a request needs to get from its socket into this queue."""
 
 _HALF_LIFE = 10.0
 """Time in seconds after which a client's recorded use is halved."""
@@ -24,7 +24,7 @@ _HALF_LIFE = 10.0
 class _Waiting:
     """A waiting request.
 
-    `number` is its place in order of arrival; `wanted` returns whether the client is still connected.
+    `number` counts requests in order of arrival; `wanted` returns whether the client is still connected.
     """
 
     client: Hashable
@@ -37,7 +37,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class RequestQueue:
-    """Runs requests one after another on the event loop; the client that has used the server least goes first.
+    """Runs requests one after another. The client that has used the server least goes first.
 
     Between two requests, the event loop reads new requests. So a client waits only for the running request, and not for
     all earlier requests of another client.
@@ -56,9 +56,9 @@ class RequestQueue:
 
         Args:
             client: The client's address and port.
-            work: Answers the request without waiting.
+            work: Function that answers the request without waiting.
             expected: The expected duration in seconds. If clients have equal use, the shortest request goes first.
-            wanted: Returns whether the client is still connected; called if the request had to wait.
+            wanted: Function that returns whether the client is still connected; called if the request had to wait.
 
         Returns:
             The response; None if the client is gone.
@@ -76,7 +76,7 @@ class RequestQueue:
             while self._waiting:
                 chosen = min(self._waiting, key=lambda one: (self.used(one.client) + one.expected, one.number))
                 self._waiting.remove(chosen)
-                if not chosen.answer.done():  # a cancelled request is already done
+                if not chosen.answer.done():  # the answer to a cancelled request is already done
                     await self._answer(chosen, waited=waited)
                 waited = True
                 for _ in range(_ROUNDS):  # the loop sends the answer and reads new requests

@@ -46,13 +46,13 @@ def is_bundle(request: Request) -> bool:
 
 
 def is_write(request: Request) -> bool:
-    """Return whether a request may write; searches and read-only operations by POST do not."""
+    """Return whether a request may write. Searches by POST and read-only operations by POST do not write."""
     last = request.path.rstrip("/").rpartition("/")[2]
     return request.method in _WRITES or (request.method == "POST" and last not in _PURE)
 
 
 def request_parts(request: Request, base_url: str) -> list[RequestPart]:
-    """Return a request, or the entries of its bundle.
+    """Return the entries of a bundle as parts; any other request is the only part.
 
     Raises:
         ValueError: The bundle is unreadable.

@@ -31,7 +31,7 @@ class Element:
         summary: Whether `_summary=true` includes the element.
         binding: The required binding, if its codes are known; else None.
         system: The code system of a bound ``code``, if it is unique.
-        targets: Allowed target types of a Reference; empty means any.
+        targets: Allowed target types of a Reference; empty if all types are allowed.
     """
 
     name: str
@@ -57,7 +57,7 @@ def children(path: str) -> Mapping[str, Element]:
     """Return the elements below a path in the order of their definition.
 
     Args:
-        path: A resource type, a data type, or a path of element names below one (``Patient.contact``). A
+        path: A resource type or data type, or such a type followed by element names (``Patient.contact``). A
             `contentReference` to another element is followed.
     """
     table = _table()
@@ -76,7 +76,7 @@ def modifiers(path: str) -> frozenset[str]:
     """Return the JSON names of the modifier elements (``isModifier``) directly below a path.
 
     Args:
-        path: A resource type, a data type, or a path of element names below one.
+        path: A resource type or data type, or such a type followed by element names.
     """
     return frozenset((*_ALWAYS_MODIFIERS, *_modifiers().get(path, ())))
 

@@ -58,8 +58,8 @@ def _all() -> Mapping[str, Mapping[str, SearchParameter]]:
 def _searchable(resource_type: str, rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield the usable parameters.
 
-    As in HAPI, these are left out: the package's examples, parameters without an expression (`_text`, `_query`, …), and
-    parameters on extensions, whose expressions are not valid FHIRPath.
+    As in HAPI, some parameters are not usable: the package's examples, parameters without an expression (`_text`,
+    `_query`, …), and parameters on extensions, because their expressions are not valid FHIRPath.
     """
     for name, identifier, type_, expression, targets, components in sorted(_filled(rows)):
         if identifier.startswith("example") or not expression or "xtension(" in expression:
@@ -72,7 +72,7 @@ def _searchable(resource_type: str, rows: list[list[Any]]) -> Iterator[tuple[Any
 
 
 def _filled(rows: list[list[Any]]) -> Iterator[list[Any]]:
-    """Yield rows completed with the empty last columns that the file omits."""
+    """Yield the rows with the empty last columns that the file omits."""
     missing: list[Any] = ["", "", []]
     for row in rows:
         yield row + missing[len(row) - 3 :]

@@ -1,4 +1,4 @@
-"""Value sets of coded elements, if the official package lists their codes."""
+"""The value sets of coded elements, if the official package lists the codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _table() -> dict[str, Any]:
 
 
 def bound_value_set(path: str) -> str | None:
-    """Return the URL of an element's value set (``Appointment.appointmentType``), whatever the binding strength."""
+    """Return the URL of an element's value set (``Appointment.appointmentType``), for any binding strength."""
     return _bindings().get(path)
 
 

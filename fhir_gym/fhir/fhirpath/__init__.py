@@ -1,3 +1,3 @@
-"""FHIRPath: one parser, with evaluators for search parameters and for FHIRPath Patch."""
+"""FHIRPath: a parser, a compiler for search parameters, and an evaluator for FHIRPath Patch."""
 
 __all__: list[str] = []

@@ -32,7 +32,7 @@ _MAX_CHARS = 2_000
 
 @dataclass(slots=True)
 class PatchBudget:
-    """The number of values that all paths of a patch may visit, including parsing."""
+    """The number of values that a patch may visit, for all its paths together and including their parsing."""
 
     left: int = 500_000
 
@@ -91,7 +91,7 @@ def evaluate(steps: tuple[Step, ...], start: Node) -> list[Node]:
 
 
 def _members(node: Node, name: str) -> list[Node]:
-    """Return the values of a node's property; a choice is also found by its stem."""
+    """Return the values of a node's property; for a choice, `name` may be the stem."""
     if not isinstance(node.value, dict) or not node.content:
         return []
     found: list[Node] = []

@@ -1,4 +1,4 @@
-"""Compile the FHIRPath of search parameters to typed JSON paths.
+"""Compile the FHIRPath expressions of search parameters to JSON paths with types.
 
 Supported are paths, ``[0]``, ``as`` and ``.as()``, ``where(name='text')``, ``where(resolve() is Type)`` and the one
 expression of the form ``X.exists() and X != false``. The type at the end of each path comes from the FHIR definitions.
@@ -35,7 +35,7 @@ class PathStep:
     Attributes:
         key: The JSON property.
         first: Whether the path continues only from the first value (``[0]``).
-        where: ``(property, text)``: this property of the value must have this text.
+        where: ``(property, text)``: the path continues only from values with this text in this property.
     """
 
     key: str
@@ -54,7 +54,7 @@ class SearchPath:
             primitive value.
         system: The code system of a bound code.
         target: The type that a reference must point to; None if the expression does not restrict it.
-        truth: Whether the value is indexed as a boolean: true if it exists and is not false.
+        truth: Whether the index has a boolean for the value: true if the value exists and is not false.
         many: Whether a resource may have several values.
         source: The text of this alternative of the expression, without its ``resolve()`` part.
     """
@@ -140,7 +140,7 @@ def _with_last_step(path: SearchPath, *, first: bool = False, where: tuple[str, 
 
 
 def _enter(path: SearchPath, name: str) -> list[SearchPath]:
-    """Return the path to the element of that name, or the paths to all types of a choice of that name."""
+    """Return the path to the element with this name; for a choice, return the paths to all its types."""
     if not path.content:
         return []
     found = [e for e in children(path.content).values() if name in (e.name, e.choice)]

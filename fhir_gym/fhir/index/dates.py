@@ -14,7 +14,7 @@ from typing import NamedTuple
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 _SECONDS = len("2023-11-14T09:00:00Z")
-"""Length of an instant in its usual form. `datetime` parses this form faster than a regular expression does."""
+"""Length of an instant in the usual form. `datetime` parses this form faster than a regular expression does."""
 _SHORT = 40
 """Maximum length of the dates in the cache."""
 
@@ -24,7 +24,7 @@ _DATE = re.compile(
 
 
 class Interval(NamedTuple):
-    """The interval that a date value covers, with both ends.
+    """The interval that a date value covers, including both ends.
 
     Attributes:
         low: First millisecond since the epoch.

@@ -1,6 +1,6 @@
 """Extract the index rows of a resource.
 
-The paths of a resource type form one tree, so a resource is walked once, and only where it has content.
+The paths of a resource type form one tree. So the extraction visits each element of a resource at most once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Walk = Callable[[Json, RowBuffer], None]
 """A function that writes the rows of an element's value (possibly a list) and of all values below it."""
 
 IndexRows: TypeAlias = dict[str, list[tuple[Any, ...]]]
-"""Rows by table."""
+"""Index rows by table name."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Node:
         return node
 
     def walks(self) -> dict[str, _Walk]:
-        """Return the functions for the elements below."""
+        """Return the functions for the child elements, by name."""
         found: dict[str, tuple[_Walk, ...]] = {}
         for step, node in self.steps.items():
             found[step.key] = (*found.get(step.key, ()), _walk(step, node))
@@ -49,10 +49,10 @@ class _Extractor:
     """Extracts the rows of some paths of a type.
 
     Attributes:
-        root: The functions for the elements of the resource.
+        root: The functions for the resource's elements, by name.
         compartment: Path of the reference to the compartment.
         when: Path id of the date that token rows also contain; 0 if there is no such date.
-        beside: Whether the date is extracted only to fill the token rows; no date rows are written for it.
+        beside: Whether the date is extracted only for the token rows; then it gets no date rows.
         absent: Path ids of booleans that are indexed as false if they are absent.
     """
 
@@ -232,8 +232,8 @@ def references(resource: Resource) -> list[tuple[str, str]]:
     """Return the references in elements that a search parameter indexes.
 
     Returns:
-        The path as the search parameter names it (``Patient.managingOrganization``) and the reference as written, in
-        the order of the paths. References need not be relative.
+        The path as in the search parameter (``Patient.managingOrganization``), and the reference as written (relative
+        or not), in the order of the paths.
     """
     found: dict[tuple[str, str], None] = {}
     for kind, path, _ in index_spec(resource["resourceType"]).indexed:

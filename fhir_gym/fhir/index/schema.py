@@ -1,8 +1,9 @@
 """The index tables: their columns, keys and INSERT statements.
 
-Tables are clustered by search value. Each has an index by `rid`, to check whether a resource has a row and to delete
-rows. `pid` is the path id (see `fhir_gym.fhir.index.specs`). `owner` is the key of the resource's compartment (its
-patient, group, device …), so that the rows of one patient with one code are adjacent.
+The rows of a table are ordered by search value. Each table also has an index by `rid` (the number of the resource), to
+check whether a resource has a row and to delete rows. `pid` is the path id (see `fhir_gym.fhir.index.specs`). `owner`
+is the key of the resource's compartment (its patient, group, device …), so that the rows of one patient with one code
+are adjacent.
 """
 
 from __future__ import annotations

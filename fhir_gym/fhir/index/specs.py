@@ -53,7 +53,7 @@ class IndexField:
 
     @property
     def single(self) -> bool:
-        """Whether a resource has at most one such row."""
+        """Whether a resource has at most one row of this field."""
         if self.kind not in ("date", "number", "quantity", "uri") or len(self.pids) != 1:
             return False
         return not any(path.many or path.type == "Range" for path in self.paths)
@@ -69,14 +69,14 @@ class IndexSpec:
     """The index specification of one resource type.
 
     Attributes:
-        fields: Fields by parameter name.
+        fields: The field of each parameter, by name.
         composites: The fields of both components, by the composite's name.
         indexed: ``(kind, path, path id)`` of all rows.
         compartment: Path of the reference to the resource's compartment (patient, group, device …), or None.
         compartment_pid: Path id of that reference's rows; 0 if there is no such reference.
         compartment_types: Resource types of the compartment.
-        when: The date that token rows also contain, so that a patient's rows of one code can be read by date; None if
-            the type has no such date or allows several.
+        when: The date that token rows also contain, so that a patient's rows of one code can be read in order of this
+            date; None if the type has no date or allows several dates.
     """
 
     fields: Mapping[str, IndexField]

@@ -1,4 +1,4 @@
-"""Index rows of one FHIR value: a function for each parameter type and FHIR type.
+"""Write the index rows of a FHIR value: one writer function for each parameter type and FHIR type.
 
 A writer gets the value, its path id and the `RowBuffer` of the resource. Values of the wrong type, which a lenient
 server stores, have no rows.
@@ -23,7 +23,7 @@ _SHORT = 128
 
 
 class RowBuffer:
-    """Collects index rows without repeats, in the order found.
+    """Collects index rows without repeats, in the order in which they are found.
 
     The dictionaries are ordered sets. `token` and `date` have the rows of the current resource; the other
     dictionaries have the rows of all resources so far.
@@ -77,7 +77,7 @@ def _compartment_key(resource_type: str, id: str) -> int:
 
 
 def relative_reference(text: str) -> tuple[str, str] | None:
-    """Split a relative reference (``Patient/1``, ``Patient/1/_history/2``) into type and id; None for others."""
+    """Split a relative reference (``Patient/1``, ``Patient/1/_history/2``) into type and id; None for other texts."""
     return _parts(text) if len(text) <= _SHORT else _parts.__wrapped__(text)
 
 
@@ -185,7 +185,7 @@ def _period(value: Json, pid: int, rows: RowBuffer) -> None:
 
 
 def _timing(value: Json, pid: int, rows: RowBuffer) -> None:
-    """Write one row that spans all events; the bounds of a repeat count as events."""
+    """Write one row that spans all events of a Timing and the bounds of its `repeat`."""
     if not isinstance(value, dict):
         return
     spans = [interval(e) for e in value.get("event") or () if isinstance(e, str)]
@@ -277,5 +277,5 @@ WRITERS: Mapping[tuple[str, str], Writer] = _table(
 
 
 def truth(value: Any, pid: int, rows: RowBuffer) -> None:
-    """Write a value that counts as true unless it is false (`Patient.deceased`)."""
+    """Write true for any value except false (`Patient.deceased`)."""
     rows.token[pid, "true" if value is not False else "false", ""] = None

@@ -34,7 +34,7 @@ _AROUND = 500  # upper bound of the bytes that an entry adds to its resource
 _ORDER = {"DELETE": 0, "POST": 1, "PUT": 3, "PATCH": 4, "GET": 5}
 _WRITES = frozenset({"DELETE", "POST", "PUT", "PATCH"})
 _UNREADABLE = ("HAPI-0302", "HAPI-1882", "HAPI-1883", "HAPI-1940", "HAPI-1941", "Invalid request: The FHIR endpoint")
-"""Errors of a GET entry that HAPI finds before the entry runs, so that the whole transaction fails."""
+"""Errors that HAPI finds before it runs a GET entry; with such an error, the whole transaction fails."""
 
 
 def bundle(ctx: RequestContext) -> Response:
@@ -68,7 +68,7 @@ def bundle(ctx: RequestContext) -> Response:
     if answers:
         answers[0] = head[:-1] + b',"entry":[' + answers[0]
         answers[-1] += b"]}"
-        head = b",".join(answers)  # one join, because the answers may be large
+        head = b",".join(answers)  # a single join, because the answers may be large
     location = f"{ctx.base_url}/Bundle/{bundle_id}"
     return Response(200, {"Location": location, "Content-Location": location}, head)
 
@@ -217,7 +217,7 @@ class _EntryPlan:
 
     Attributes:
         entry: The entry.
-        run: Performs the write.
+        run: Function that performs the write.
         target: ``Type/id`` of the resource to write; "" if it is not known in advance or nothing is written.
     """
 
@@ -231,11 +231,11 @@ class _Transaction(_Run):
     """Runs all entries or none.
 
     Attributes:
-        writes: The context of the writes.
+        writes: The context of the transaction's writes.
         substitutes: The ``Type/id`` that replaces each placeholder.
         match_urls: The ``Type/id`` that each conditional URL selects.
         created: The resources in `match_urls` that this transaction creates.
-        deleted: The deleted resources.
+        deleted: The resources that this transaction deletes.
     """
 
     writes: WriteContext = field(init=False)
@@ -270,7 +270,7 @@ class _Transaction(_Run):
         return [found[entry.number] for entry in entries]
 
     def _plan(self, entry: BundleEntry) -> _EntryPlan:
-        """Determine the resource of an entry; deletions run at once."""
+        """Determine the resource of an entry. A deletion runs immediately."""
         match entry.verb:
             case "DELETE":
                 written = self._delete(entry)
@@ -355,7 +355,7 @@ class _Transaction(_Run):
         return known or resolve_reference(self.ctx, reference, several="2207")
 
     def _check_matches(self) -> None:
-        """Raise if a match URL now selects several resources, or does not select the one created for it."""
+        """Raise if a match URL now selects several resources, or does not select the resource created for it."""
         for url, target in self.match_urls.items():
             resource_type, _, query = url.partition("?")
             rids = search.match(self.ctx, resource_type, query)
@@ -370,7 +370,7 @@ class _Transaction(_Run):
                 raise conditional.unsatisfied(resource_type, query)
 
     def _check_deleted(self) -> None:
-        """Raise if a resource refers to a deleted one."""
+        """Raise if a resource still refers to a deleted resource."""
         for row in self.deleted:
             now = self.ctx.store.find(row.type, row.id)
             if now is not None and now.deleted:

@@ -41,7 +41,7 @@ class BundleEntry:
 
     @property
     def own_id(self) -> str:
-        """The id in the resource."""
+        """The id in the entry's resource."""
         return str((self.resource or {}).get("id", ""))
 
     @property
@@ -51,7 +51,7 @@ class BundleEntry:
 
     def attempt(self) -> Interaction:
         """Return the interaction that the entry attempts."""
-        if self.verb in WRITES:  # regardless of the URL
+        if self.verb in WRITES:  # the URL does not matter
             return Interaction(WRITES[self.verb], self.type, self.id, entry=self.number)
         return attempted(self.verb, self.path.split("/"))._replace(entry=self.number)
 
@@ -84,7 +84,7 @@ class BundleEntry:
             )
 
     def body(self) -> Resource:
-        """Return the resource, or raise if there is none."""
+        """Return the entry's resource; raise if the entry has no resource."""
         if self.resource is None:
             raise FhirError(
                 400,
@@ -94,7 +94,7 @@ class BundleEntry:
         return self.resource
 
     def criteria(self) -> str:
-        """Return the criteria of a conditional URL, or raise if there are none."""
+        """Return the criteria of the conditional URL; raise if the URL has no criteria."""
         if self.query:
             return self.query
         raise FhirError(400, f"HAPI-0518: Invalid match URL[{self.type}?{self.path}] - URL has no search parameters")

@@ -1,4 +1,4 @@
-"""`/metadata`: the CapabilityStatement in HAPI's form, without capabilities that this server lacks."""
+"""`/metadata`: the CapabilityStatement in HAPI's form, but only with capabilities of this server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _resource(kind: str) -> dict[str, Any]:
 
 
 def _pointing_at(kind: str) -> list[str]:
-    """Return the reference parameters of all types that may refer to this type."""
+    """Return the search parameters (`Type:name`) with which resources may refer to this type."""
     return [name for name, targets in _references() if not targets or kind in targets]
 
 

@@ -1,4 +1,4 @@
-"""Conditional writes: the resource that a match URL selects decides the kind of write.
+"""Conditional writes: a search (the match URL) selects the resource to write.
 
 A match URL is a search of one type (``family=X&gender=female``). Messages quote the match URL as sent.
 """
@@ -57,7 +57,7 @@ def satisfied(ctx: RequestContext, written: WriteResult, query: str) -> None:
 
 
 def unsatisfied(resource_type: str, query: str) -> FhirError:
-    """Return the error for a conditionally created resource that its own match URL does not find."""
+    """Return the error for a conditional create if the match URL does not find the new resource."""
     return FhirError(
         400,
         f"HAPI-0929: Failed to process conditional create. The supplied resource {resource_type}?{query} "
@@ -83,7 +83,7 @@ def create(writes: WriteContext, resource: Resource, header: str) -> WriteResult
 
 
 def update(writes: WriteContext, resource: Resource, query: str) -> WriteResult:
-    """Update the resource that a query selects, or create one with a new id; the id in the body is ignored."""
+    """Update the resource that a query selects, or create a resource with a new id. The id in the body is ignored."""
     resource_type = resource["resourceType"]
     url = f"{resource_type}?{query}"
     row = find_one(writes.ctx, resource_type, query, "UPDATE", url)

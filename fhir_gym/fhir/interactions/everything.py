@@ -57,7 +57,7 @@ def everything(ctx: RequestContext, resource_type: str, id: str, path: str) -> R
 
 
 def _compartment(ctx: RequestContext, resource_type: str, rid: int, types: frozenset[str]) -> list[int]:
-    """Return the resources that refer to this one, in creation order."""
+    """Return the resources that refer to this resource, in creation order."""
     parameters = {source: _links(resource_type, source) for source in RESOURCE_TYPES if source in types}
     found = {other for _, other in referring(ctx, parameters, resource_type, [rid])} - {rid}
     return check_number(sorted(found))
@@ -72,9 +72,9 @@ def _links(resource_type: str, source: str) -> tuple[str, ...]:
 
 
 def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, seen: set[int], rounds: int) -> list[int]:
-    """Return the resources that references reach within `rounds` steps, in creation order.
+    """Return the resources that can be reached by at most `rounds` references in a row, in creation order.
 
-    References of a patient are not followed, because they could lead to other patients' data.
+    References in a Patient are not followed, because they could lead to other patients' data.
     """
     found: list[int] = []
     frontier = rids

@@ -17,7 +17,7 @@ _PAGE = 20
 
 
 def history(ctx: RequestContext, resource_type: str | None = None, id: str | None = None) -> Response:
-    """GET [base]/_history, [type]/_history or [type]/[id]/_history: newest first."""
+    """GET [base]/_history, [type]/_history or [type]/[id]/_history. The newest version comes first."""
     values = {name: value for name, value in reversed(ctx.pairs)}
     count, offset = _number(values.get("_count"), _PAGE), _number(values.get("_offset"), 0)
     count = min(count, ctx.limits.page_entries)
@@ -54,7 +54,7 @@ def _rows(
 
 def _entries(ctx: RequestContext, rows: Sequence[ResourceRow]) -> list[bytes]:
     """Return the entries of as many versions as fit into an answer, but at least one entry."""
-    # `_summary=text` asks for a page of narrative, which an entry cannot hold
+    # `_summary=text` requests an HTML page, which an entry cannot contain
     pairs = [(name, value) for name, value in ctx.pairs if not (name == "_summary" and value.lower() == "text")]
     entries: list[bytes] = []
     size = 0
@@ -98,7 +98,7 @@ def _links(ctx: RequestContext, count: int, offset: int, following: int | None) 
 
 
 def _number(value: str | None, default: int) -> int:
-    """Parse a number; like HAPI, ignore an invalid one."""
+    """Parse a number; for an invalid number, return the default, as HAPI does."""
     return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else default
 
 

@@ -133,7 +133,7 @@ def _returned(meta: Resource) -> Response:
 
 
 def _validate(resource_type: str, request: Request) -> Response:
-    """Check mandatory elements in addition to the parser's checks; this is not a full profile validation."""
+    """Answer `$validate`: run the parser and check mandatory elements, but not all constraints of a profile."""
     if request.method != "POST":
         raise FhirError(400, _NOTHING_TO_VALIDATE)
     resource = serialization.parse_resource(request.body, None)
@@ -167,7 +167,7 @@ _NO_NARRATIVE = (
 
 
 def _missing(kind: str, path: str, value: Resource) -> list[str]:
-    """Return a message for each missing mandatory element of this object and of its backbone elements."""
+    """Return a message for each mandatory element that is missing in this object or in its backbone elements."""
     present = {element.choice or name for name, element in children(path).items() if name in value}
     texts: dict[str, str] = {}
     for name, element in children(path).items():

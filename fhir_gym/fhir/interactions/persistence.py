@@ -1,4 +1,4 @@
-"""Store writes, for requests, conditional writes, patches and bundle entries alike."""
+"""Store the resources that requests, conditional writes, patches and bundle entries write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class WriteContext:
     Attributes:
         ctx: The context of the request.
         in_bundle: Whether the writes are entries of a bundle.
-        resolve: Function that resolves a conditional reference to ``Type/id``; None to resolve it by a search.
+        resolve: Function that resolves a conditional reference to ``Type/id``; if None, a search resolves the
+            reference.
         atomic: Whether the writes form a transaction: all get the same time, and the transaction checks deletions.
         exempt: Targets (``Type/id``) that references may name before they exist.
     """
@@ -49,7 +50,7 @@ class WriteContext:
         return self._moment
 
     def check(self, resource: Resource) -> None:
-        """Check a resource before it is stored; its references are normalised in place."""
+        """Check a resource before it is stored, and normalise its references in place."""
         if resource["resourceType"] == "Bundle" and resource.get("type") not in _STORABLE_BUNDLES:
             raise FhirError(
                 422,
@@ -59,7 +60,7 @@ class WriteContext:
                 "endpoint.",
             )
         if self.ctx.validation == "strict":
-            from fhir_gym.fhir.validation import validate_strict  # importing its models takes a second
+            from fhir_gym.fhir.validation import validate_strict  # the import of its models takes a second
 
             validate_strict(resource)
         check_references(resource, self.ctx.store, self._resolve, self.exempt)
@@ -82,9 +83,9 @@ class WriteResult:
         version: The version; 0 if the resource never existed.
         updated: Milliseconds since the epoch.
         status: The HTTP status: 201 for a new resource.
-        body: The resource for the response; empty after a deletion.
+        body: The JSON of the resource for the response; empty after a deletion.
         outcome: The success message.
-        text: `updated` as a FHIR instant, if the write made this version.
+        text: The time `updated` as a FHIR instant, if the write made this version; else empty.
     """
 
     type: str
@@ -123,7 +124,7 @@ def _same_label(one: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _labels(old: list[Any], given: list[Any]) -> list[Any]:
-    """Merge tags or security labels: keep old ones, without repeating a pair of system and code."""
+    """Merge tags or security labels: keep the old labels, and add new pairs of system and code."""
     kept: dict[tuple[Any, Any], Any] = {}
     for label in (*old, *given):
         if isinstance(label, dict) and (label.get("system") or label.get("code")):
@@ -132,7 +133,7 @@ def _labels(old: list[Any], given: list[Any]) -> list[Any]:
 
 
 def _meta(given: dict[str, Any], old: dict[str, Any], version: int, text: str) -> dict[str, Any]:
-    """Return the stored `meta`, without `source` and the element's id."""
+    """Return the `meta` to store, without its `source` and `id`."""
     meta: dict[str, Any] = {}
     if "extension" in given:
         meta["extension"] = given["extension"]

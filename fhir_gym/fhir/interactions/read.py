@@ -64,7 +64,7 @@ def _gone(ctx: RequestContext, row: ResourceRow) -> FhirError:
 
 
 def shape(ctx: RequestContext, body: bytes, pairs: Pairs) -> Response:
-    """Return a stored resource, reduced as `_elements` and `_summary` request, as a 200 response without headers."""
+    """Return a 200 response without headers, with the parts of a resource that `_elements` and `_summary` request."""
     elements = element_names(ctx.limits, (value for name, value in pairs if name == "_elements"))
     modes = {value.lower() for name, value in pairs if name == "_summary"} - {"", "false", "count"}
     if elements and modes:

@@ -30,11 +30,11 @@ class FoundReference(NamedTuple):
     """One Reference value in a resource.
 
     Attributes:
-        path: The path of its element (``Observation.subject``), without ``[x]``.
+        path: The path of the element (``Observation.subject``), without ``[x]``.
         value: The Reference object, to be changed in place.
-        targets: The allowed types; empty means any.
-        choice: Whether the element belongs to a choice; HAPI then does not check its type.
-        indexed: Whether a search parameter covers it.
+        targets: The allowed types; empty if all types are allowed.
+        choice: Whether the element belongs to a choice; if so, HAPI does not check the target's type.
+        indexed: Whether a search parameter covers the element.
     """
 
     path: str
@@ -58,7 +58,7 @@ class ElementSlot(NamedTuple):
 
 @cache
 def indexed_paths(resource_type: str) -> frozenset[str]:
-    """Return the element paths that reference parameters of the type cover (``Appointment.participant.actor``)."""
+    """Return the paths of elements in the type's reference parameters (``Appointment.participant.actor``)."""
     found: set[str] = set()
     for parameter in search_parameters(resource_type).values():
         if parameter.type == "reference":
@@ -130,7 +130,7 @@ def _walk(node: dict[str, Any], path: str, content: str, depth: int) -> Iterator
 
 
 class ReferenceParts(NamedTuple):
-    """The parts of a reference, split from its end as in HAPI: any text before the type is a base URL."""
+    """The parts of a reference, read from its end. As in HAPI, any text before the type is a base URL."""
 
     base: str
     type: str

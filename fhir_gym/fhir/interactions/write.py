@@ -1,4 +1,4 @@
-"""The write interactions of a single request: create, update, patch and delete, plain or conditional.
+"""The interactions of requests that write one resource: create, update, patch and delete, plain or conditional.
 
 This module parses the request and builds the response; `fhir_gym.fhir.interactions.persistence` changes the store.
 """
@@ -29,7 +29,7 @@ _PREFERENCES = frozenset({"minimal", "representation", "OperationOutcome"})
 
 
 def create(ctx: RequestContext, resource_type: str) -> Response:
-    """POST [type], with If-None-Exist."""
+    """POST [type]; conditional if there is an If-None-Exist header."""
     ctx.doing("create", resource_type)
     id = ctx.request.path.strip("/").partition("/")[2].partition("/")[0]
     if id:
@@ -49,7 +49,7 @@ def create(ctx: RequestContext, resource_type: str) -> Response:
 
 
 def update(ctx: RequestContext, resource_type: str, id: str) -> Response:
-    """PUT [type]/[id], with If-Match."""
+    """PUT [type]/[id]; an If-Match header is respected."""
     ctx.doing("update", resource_type, id)
     resource = _binary(ctx.request) if resource_type == "Binary" else None
     if resource is None:
@@ -76,7 +76,7 @@ def update_where(ctx: RequestContext, resource_type: str) -> Response:
 
 
 def patch(ctx: RequestContext, resource_type: str, id: str) -> Response:
-    """PATCH [type]/[id], with If-Match."""
+    """PATCH [type]/[id]; an If-Match header is respected."""
     ctx.doing("patch", resource_type, id)
     change = _patch_body(ctx.request)
     row = existing(ctx, resource_type, id)
@@ -151,7 +151,7 @@ def _media_type(header: str) -> str:
 
 
 def _binary(request: Request) -> Resource | None:
-    """Return a Binary for a raw body; None if the body is a FHIR resource."""
+    """Wrap a raw body in a Binary; None if the body is a FHIR resource."""
     given = request.headers.get("content-type", "").strip()
     if not given or _media_type(given) in _JSON_TYPES | _XML_TYPES:
         return None

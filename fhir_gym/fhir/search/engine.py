@@ -46,7 +46,7 @@ FIRST_PASS = 13
 _LATER_PASSES = (503, 2003)
 _ALL = -1
 _MANY_ALTERNATIVES, _LONG = 1_000, 40_000
-"""From the first length in characters, a query mostly compares values; from the second, it mostly reads indexes."""
+"""Query lengths in characters: from the first on, comparisons take most time; from the second on, index lookups."""
 _LOOKUP = "INDEXED BY"
 """A query that contains this text looks up an index for each resource, which is slower than a comparison."""
 _CHEAP, _EXPENSIVE = 5, 1 / 3
@@ -67,9 +67,9 @@ class CompiledQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search that may have further pages, with the matches found so far.
+    """A search that may have further pages.
 
-    `known` are these matches; `exhausted` says whether they are all.
+    `known` are the matches found so far; `exhausted` says whether there are no others.
     """
 
     query: CompiledQuery
@@ -193,7 +193,7 @@ def match(ctx: RequestContext, resource_type: str, query: str, limit: int = 10_0
     """Return the resources that a match URL selects, in creation order.
 
     Raises:
-        FhirError: The query has no usable parameter or an unknown one.
+        FhirError: The query has an unknown parameter, or no usable parameter.
     """
     if len(query) > ctx.limits.url_chars:
         raise FhirError(

@@ -115,8 +115,8 @@ class Shape:
     """The parts of each resource that the answer contains.
 
     Attributes:
-        elements: The requested elements; None for all.
-        summary: ``true``, ``data``, ``text`` or ``count``; None for all.
+        elements: The requested elements; None if all are requested.
+        summary: ``true``, ``data``, ``text`` or ``count``; None for the whole resource.
     """
 
     elements: tuple[str, ...] | None = None
@@ -133,7 +133,7 @@ WHOLE = Shape()
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """The result parameters of a search.
+    """The result parameters of a search, such as `_count` and `_sort`.
 
     `count` and `offset` are None if they are not in the query.
     """
@@ -149,7 +149,7 @@ class SearchOptions:
 
 
 def parse_options(pairs: Pairs, limits: Limits) -> tuple[SearchOptions, Pairs]:
-    """Split a query into its result parameters and the parameters that select matches."""
+    """Split a query into result parameters (such as `_count`) and parameters that select matches."""
     found: dict[str, list[str]] = {}
     sorts, includes, rest = [], [], []
     for name, value in pairs:

@@ -44,7 +44,7 @@ def loads(body: bytes) -> Json:
     """Parse strict JSON; decimals keep their text in `dumps`.
 
     Raises:
-        ValueError: The text is not JSON, or nested deeper than `MAX_DEPTH`.
+        ValueError: The text is not JSON, or is nested deeper than `MAX_DEPTH`.
     """
     text = body.decode("utf-8").strip(" \t\r\n")
     _check_depth(body)

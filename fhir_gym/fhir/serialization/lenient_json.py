@@ -241,7 +241,7 @@ class _Reader:
                 self._fail(f"Unexpected end-of-input{place}", self.at)
             self.at += 1
             if char == quote:
-                # Escaped halves of a surrogate pair become one character.
+                # The two escaped halves of a surrogate pair become one character.
                 return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
             if char != "\\":
                 what = "name" if "name" in place else "string value"
@@ -273,7 +273,7 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def _peek(self) -> str:
-        """Skip whitespace; return the next character, empty at the end."""
+        """Skip whitespace and return the next character; empty at the end of the text."""
         found = _SPACE.match(self.text, self.at)
         self.at = found.end() if found else self.at
         char = self._char()

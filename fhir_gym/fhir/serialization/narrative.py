@@ -17,7 +17,7 @@ _MAX_DEPTH = 500
 
 
 def check_div(text: str) -> str | None:
-    """Return the div to store, None for an empty one.
+    """Return the div to store; None if the div is empty.
 
     Raises:
         ParseError: The text is not well-formed XHTML with a div as its root.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-# The integers that orjson can write.
+# The range of integers that orjson can write.
 _INT64 = range(-(2**63), 2**63)
 _INT64_TEXT = 20
 

@@ -46,7 +46,7 @@ def text_of(value: Scalar) -> str:
 
 
 def check_text(name: str, value: Scalar) -> Scalar | None:
-    """Convert any scalar to text: for strings, URIs, times, and codes without an enumeration."""
+    """Check strings, URIs, times, and codes without an enumeration: any scalar becomes text."""
     text = value if type(value) is str else text_of(value)
     return text if text.strip(WHITESPACE) else None
 

@@ -57,7 +57,7 @@ def _fields(path: str) -> Mapping[str, _Field]:
     return {e.name: _Field(order, e) for order, e in enumerate(definitions.children(path).values())}
 
 
-# One property to write: its place in the definition, its name, its value, and the value of "_name".
+# One property to write: place in the definition, name, value, and the value of the sibling property "_name".
 _Entry = tuple[int, str, Any, Any]
 
 
@@ -103,7 +103,7 @@ class ResourceParser:
         return found
 
     def _inner(self, value: Any) -> Resource | None:
-        """Convert a resource inside another one."""
+        """Convert a resource inside another resource."""
         if not isinstance(value, dict):
             return None
         kind = value.get("resourceType")
@@ -116,7 +116,7 @@ class ResourceParser:
     # Objects
 
     def _complex(self, path: str, source: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Convert the elements of an object; None if none remains."""
+        """Convert the elements of an object; None if no element remains."""
         self._descend()
         fields = _fields(path)
         entries: list[_Entry] = []
@@ -374,7 +374,7 @@ def _id_part(identifier: str) -> str:
 
 
 def _drop_nameless_tags(resource: Resource) -> None:
-    """Remove tags without system and code, as HAPI does."""
+    """Remove tags that have neither system nor code, as HAPI does."""
     meta = resource["meta"]
     for key in ("tag", "security"):
         if key in meta:
@@ -386,7 +386,7 @@ def _drop_nameless_tags(resource: Resource) -> None:
 
 
 def _contained(resource: Resource) -> list[Resource]:
-    """Return contained resources as HAPI stores them: in one flat list, each with its own id."""
+    """Return the contained resources as HAPI stores them: in one flat list, each resource with its own id."""
     found: dict[str, Resource] = {}
     for position, inner in enumerate(resource["contained"]):
         for item in (*inner.pop("contained", ()), inner):

@@ -14,10 +14,10 @@ SUBSETTED = {
     "code": "SUBSETTED",
     "display": "Resource encoded in summary mode",
 }
-"""The tag of an incomplete resource."""
+"""The tag that marks an incomplete resource."""
 
 _ALWAYS = ("resourceType", "id", "meta")
-# The requested part of an object: all of it (None), or some properties with the requested part of each.
+# The requested part of an object: None for the whole object, else its requested properties, each with its part.
 _Asked = dict[str, Any] | None
 
 
@@ -28,11 +28,10 @@ def subset(
 
     Args:
         resource: The whole resource.
-        elements: Element names or paths. They apply to the type at their start (``Patient.name.family``), or else to
-            `scope`.
+        elements: Element names or paths. A path that starts with a type (``Patient.name.family``) applies to this type,
+            others to `scope`.
         summary: ``true``, ``data`` or ``text``; any other value requests the whole resource.
-        scope: The type to which names without a type apply: the type in the request's path; None means the resource's
-            own type.
+        scope: The type in the request's path, to which names without a type apply; None means the resource's own type.
 
     Returns:
         The part, with the SUBSETTED tag; the resource itself if `elements` and `summary` do not apply to its type.
@@ -168,6 +167,6 @@ def _tagged(resource: Resource) -> Resource:
     tags = meta.get("tag", [])
     if SUBSETTED not in tags:
         resource["meta"] = {**meta, "tag": [*tags, SUBSETTED]}
-    # `meta` follows `id`, even if it is new
+    # `meta` follows `id`, even if `meta` is new
     head = {name: resource[name] for name in _ALWAYS if name in resource}
     return {**head, **resource}

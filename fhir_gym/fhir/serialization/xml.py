@@ -47,7 +47,7 @@ def parse_xml(body: bytes, expected_type: str | None) -> Resource:
     """Parse an XML request body.
 
     Raises:
-        FhirError: 400, with HAPI's message if it is known.
+        FhirError: 400, with HAPI's message if that is known.
     """
     root = _tree(body)
     name = _local(root)
@@ -78,7 +78,7 @@ def _tree(body: bytes) -> Node:
         root: Node = parser.close()
     except ParseError as error:
         raise FhirError(400, _CONTENT + _reason(body, builder, error)) from None
-    except (LookupError, ValueError) as error:  # an unknown encoding, or bytes that are invalid in the declared one
+    except (LookupError, ValueError) as error:  # an unknown encoding, or bytes that are not in the encoding
         raise FhirError(400, f"{_CONTENT}{error}") from None
     return root
 

@@ -61,7 +61,7 @@ class WorldBuilder:
     Args:
         path: The path of the new world.
         name: The world's name.
-        seed: The generator's seed, None for imported data.
+        seed: The generator's seed; None for imported data.
         now: The world's present, with a time zone.
     """
 
@@ -168,7 +168,7 @@ class WorldBuilder:
             raise WorldError(f"cannot write a world to {self.path}: {failure}") from failure
 
     def _stamp(self, resource: Resource) -> tuple[int, int]:
-        """Fill in meta.versionId and meta.lastUpdated; return both as column values."""
+        """Fill in meta.versionId and meta.lastUpdated; return the version and the time in milliseconds."""
         meta = resource.setdefault("meta", {})
         version = str(meta.get("versionId", ""))
         number = int(version) if version.isascii() and version.isdigit() and 0 < len(version) < 10 else 1

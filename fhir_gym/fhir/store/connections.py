@@ -44,7 +44,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def unreadable(path: Path, error: Exception, *, state: str = "cannot be read") -> WorldError:
-    """Return an error with SQLite's message in one line; the message may quote the file's content."""
+    """Return an error with SQLite's message on one line, because the message may quote the file's content."""
     return WorldError(f"the world {path} {state}: {one_line(str(error), 300)}")
 
 
@@ -73,7 +73,7 @@ class ConnectionPool:
             self._process = os.getpid()
             _close_all(self._idle)
         try:
-            return self._idle.pop()  # atomic: sessions of several threads share a world
+            return self._idle.pop()  # `pop` is atomic, so threads can share the pool
         except IndexError:
             return self._new()
 

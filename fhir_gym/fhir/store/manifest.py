@@ -14,7 +14,7 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 YEARS = range(1900, 2900)
 """Valid years of a world's present, so that dates around it are valid too."""
 
-_MAX_ID = 10**15 + 10**12  # new ids follow the highest id of up to 15 digits
+_MAX_ID = 10**15 + 10**12  # new ids follow the world's highest id of at most 15 digits
 
 
 def _printable(name: str) -> str:
@@ -36,7 +36,7 @@ def _resource_type(name: str) -> str:
 
 
 class ContentHash:
-    """The hash that identifies a world's content.
+    """The hash of a world's content, which identifies the world.
 
     Args:
         now: The world's present.

@@ -34,7 +34,7 @@ _MAGIC = b"SQLite format 3\0"
 _ONLY_OURS = "worlds are made by `fhir-gym worlds build` or `import`"
 _UTF8 = 1
 _MAX_BYTES = 1 << 20  # maximum size of the manifest and of each definition
-_MAX_STEPS = 100  # maximum cost of opening, in thousands of virtual-machine steps; our own files cost two thousand
+_MAX_STEPS = 100  # maximum cost of opening, in thousands of virtual-machine steps; our own files need 2
 _STATISTICS = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
     "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",

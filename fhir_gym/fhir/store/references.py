@@ -19,8 +19,8 @@ SELECT min((
     WHERE r.pid = paths.pid AND r.target_id = ? AND r.target_type = ? AND r.rid <> ? {current}
 )) FROM paths
 """
-# One lookup for each path in use, because the table is clustered by path. In a join, SQLite would first read the
-# whole table into a Bloom filter.
+# One lookup for each path in use, because the table is ordered by path. For a join, SQLite would first read the whole
+# table into a Bloom filter.
 _REFERRERS = (
     _REFERRER.format(db="overlay", current=""),
     _REFERRER.format(db="main", current="AND NOT EXISTS (SELECT 1 FROM overlay.resource o WHERE o.rid = r.rid)"),
@@ -46,7 +46,8 @@ def referring(
 ) -> Iterator[tuple[str, int]]:
     """Yield type and rid of the resources that refer to any of the given resources.
 
-    `sources` are the types of the referring resources; the overlay is read only if it has such resources.
+    `sources` are the types of the referring resources; the overlay is read only if it contains resources of these
+    types.
     """
     if not pids:
         return

@@ -11,7 +11,7 @@ from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.store.schema import MOST_BODY_BYTES, ResourceRow
 
 _TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
-"""Milliseconds since the epoch of the years 1 to 9999."""
+"""The times in the years 1 to 9999, in milliseconds since the epoch."""
 
 
 class RowChecks:

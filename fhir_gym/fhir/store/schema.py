@@ -75,7 +75,7 @@ class ResourceRow(NamedTuple):
     """A stored version of a resource; the fields are in the order of the columns.
 
     Attributes:
-        rid: Number of the resource in creation order; the same for all its versions.
+        rid: Number of the resource in creation order; all its versions have the same number.
         type: Resource type.
         id: Logical id.
         version: Version number.
@@ -116,7 +116,7 @@ def _statements(script: str, db: str) -> list[str]:
 
 
 def table_statements(db: str) -> list[str]:
-    """Return the CREATE TABLE statements of a schema; a bulk load creates the indexes last."""
+    """Return the CREATE TABLE statements of a schema, without indexes, because a bulk load creates these last."""
     return [s for s in _statements(_RESOURCE + index.SCHEMA, db) if s.upper().startswith("CREATE TABLE")]
 
 

@@ -23,11 +23,11 @@ from fhir_gym.fhir.store.unindexed import LoadedResource, Unindexed
 from fhir_gym.types import Resource
 
 PORTION = 10_000
-"""Number of steps in one unit; SQLite reports and the budget counts steps in these units."""
+"""Number of steps in one unit. SQLite reports steps in these units, and the budget counts them in these units."""
 
 COLUMNS = "rid, type, id, version, updated, deleted, method, body"
-_PAGE = 4096  # bytes of an overlay's page
-_CHUNK = 500  # rows read by one statement; below SQLite's limit on bound values
+_PAGE = 4096  # size of an overlay's page in bytes
+_CHUNK = 500  # number of rows that one statement reads; below SQLite's limit on bound values
 
 _MANY = 500
 """From this number of resources on, `put_all` writes the index rows immediately, to save memory."""
@@ -264,7 +264,7 @@ class Store:
                 yield from self.db.execute(_ENTRIES[whole, db, len(chunk)], (base_url, *chunk))
 
     def tagged(self, pids: Sequence[int]) -> list[ResourceRow]:
-        """Return current resources that together contain all tokens and URIs with these path ids."""
+        """Return a selection of resources that together contain every token and URI with these path ids."""
         self.index_all()
         found: set[int] = set()
         for db, current in (("main", NOT_REPLACED), ("overlay", "")):
@@ -424,8 +424,8 @@ class Store:
 
         The caller sees `sqlite3.OperationalError("interrupted")`. A statement takes the same number of steps on every
         machine. But SQLite reports steps in units of ten thousand over all runs of a prepared statement, and statements
-        outlive a session, so one run of a statement may cost one unit more than another run. Nested blocks spend from
-        the outer budget.
+        outlive a session, so one run of a statement may cost one unit more than another run. A nested block spends from
+        the budget of the outer block.
         """
         return _Spending(self, budget) if self._budget is None else nullcontext()
 
@@ -453,7 +453,7 @@ class Store:
         return _PAGE * int(self.db.execute("PRAGMA overlay.page_count").fetchone()[0])
 
     def close(self) -> None:
-        """Release the connection and discard the overlay; may be called twice."""
+        """Release the connection and discard the overlay; a second call does nothing."""
         db, self.db = self.db, _CLOSED
         if db is not _CLOSED:
             self._connections.release(db)

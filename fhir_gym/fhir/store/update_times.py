@@ -26,7 +26,7 @@ _TELLING = frozenset((*_DATES, *_PERIODS))
 _EPOCH_DAY = EPOCH.toordinal()
 _INSTANT = len("2023-11-13T10:15:00.000+00:00")
 _PAST = timedelta(days=5 * 365) // MILLISECOND
-"""Resources without a date were updated within this many milliseconds before the present."""
+"""Period before the present, in milliseconds, in which resources without a date get their update time."""
 _SHORTEST = 2 * 60_000
 _LAG = 4 * 60_000
 

@@ -34,7 +34,7 @@ class PerThread(Generic[_T]):
     """One value for each thread of this process; a thread's value is made on first use.
 
     Args:
-        make: Makes a value.
+        make: Function that makes a value.
     """
 
     def __init__(self, make: Callable[[], _T]) -> None:

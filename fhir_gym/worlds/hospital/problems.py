@@ -23,7 +23,7 @@ class Disease:
         icd: ICD-10-CM code and title.
         snomed: SNOMED CT code and term.
         youngest: Minimum age.
-        share: Prevalence in percent among people of at least this age.
+        share: Prevalence in percent among people of at least the minimum age.
         lasting: Whether the disease is chronic.
         sex: The affected sex, if only one.
     """

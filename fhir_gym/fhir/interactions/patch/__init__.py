@@ -24,7 +24,7 @@ class Patch(Protocol):
     """A change of a resource."""
 
     def apply(self, resource: Resource, label: str, limits: Limits) -> Resource:
-        """Return the patched resource, normalised; `resource` itself may be changed.
+        """Return the patched resource in normal form; this may also change `resource` itself.
 
         Args:
             resource: The stored resource.

@@ -25,7 +25,7 @@ class FhirPathPatch:
     parameters: Resource
 
     def apply(self, resource: Resource, label: str, limits: Limits = _LIMITS) -> Resource:
-        """Return the patched resource, normalised; the limits of the request's body bound the added values."""
+        """Return the patched resource in normal form; the limits of a request body also apply to the added values."""
         if self.parameters.get("resourceType") != "Parameters":
             raise FhirError(
                 400,
@@ -123,7 +123,7 @@ def _element(content: str, name: str, part: dict[str, Any], where: str) -> tuple
 
 
 def _new_value(part: dict[str, Any], content: str, where: str) -> Json:
-    """Return the value of a part: a data type, a resource, or an object built from parts; None for no value."""
+    """Return the value of a part: a data type, a resource, or an object built from parts; None if there is no value."""
     if (key := _value_key(part)) is not None:
         return deepcopy(part[key])
     if "resource" in part:
@@ -161,7 +161,7 @@ def _add(whole: Node, operation: _Operation) -> None:
 
 
 def _one_object(nodes: list[Node], text: str, doing: str) -> Node:
-    """Return the object at a path, or raise if there is not exactly one."""
+    """Return the only object at a path; raise if there are none or several."""
     objects = [node for node in nodes if isinstance(node.value, dict)]
     if not objects:
         raise FhirError(400, f"HAPI-2761: No element matches the specified path: {text}")
@@ -171,7 +171,7 @@ def _one_object(nodes: list[Node], text: str, doing: str) -> Node:
 
 
 def _clear_choice(node: Node, element: Element) -> None:
-    """Remove the values of the choice's other types."""
+    """Remove the values that the choice has in other types."""
     for name, other in children(node.content).items():
         if element.choice is not None and other.choice == element.choice:
             node.value.pop(name, None)
@@ -204,7 +204,7 @@ def _replace(whole: Node, operation: _Operation) -> None:
 
 
 def _sibling_exists(node: Node, name: str) -> bool:
-    """Return whether the node's choice also allows this type."""
+    """Return whether the node's parent has an element `name`, such as another type of the same choice."""
     return node.element is not None and name in children(node.element.path.rpartition(".")[0])
 
 
@@ -235,7 +235,7 @@ def _delete(whole: Node, operation: _Operation) -> None:
 
 
 def _list_at(whole: Node, text: str, path: PatchPath, doing: str) -> tuple[dict[str, Any], str, Element]:
-    """Return object, property and definition of the list at a path, whether or not the list exists."""
+    """Return object, property and definition of the list at a path, even if the list does not exist yet."""
     if not path.member or len(path.steps) < 2:
         raise FhirError(400, f"HAPI-2761: No element matches the specified path: {text}")
     holder = _one_object(evaluate(path.steps[:-1], whole), text, doing)

@@ -45,7 +45,7 @@ class JsonPatch:
     operations: list[PatchOperation]
 
     def apply(self, resource: Resource, label: str, limits: Limits = _LIMITS) -> Resource:
-        """Return the patched resource, normalised; it must be valid for the strict parser."""
+        """Return the patched resource in normal form; the strict parser must accept it."""
         was = resource["resourceType"]
         patched = apply_json_patch(resource, self.operations, limits)
         now = patched.get("resourceType") if isinstance(patched, dict) else None
@@ -162,7 +162,7 @@ def apply_json_patch(document: Json, operations: list[PatchOperation], limits: L
 
 
 def _size(value: Json, depth: int = 0) -> int:
-    """Return the number of values in a value; raise if it is nested too deeply (a `copy` into itself adds levels)."""
+    """Count a value and all values inside it; raise if the nesting is too deep (a `copy` into itself adds levels)."""
     if depth > MAX_DEPTH:
         raise _refuse(f"The patch nests values more than {MAX_DEPTH} levels deep")
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -192,7 +192,7 @@ def _apply(document: Json, operation: PatchOperation) -> Json:
 
 
 def _step(node: Json, token: str) -> Json:
-    """Return the child that a token names, or raise."""
+    """Return the child that a token names; raise if there is no such child."""
     if isinstance(node, dict) and token in node:
         return node[token]
     if isinstance(node, list):

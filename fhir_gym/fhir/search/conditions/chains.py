@@ -20,7 +20,7 @@ def chain_condition(
 ) -> Condition | None:
     """Return the condition on the target of a reference.
 
-    `compile_` compiles a parameter of the target; `whole` is the parameter's name as written, for messages.
+    `compile_` compiles a parameter of the target. `whole` is the parameter's full name in the query, for messages.
     """
     assert name.chain is not None
     parameter = search_parameters(scope.resource_type)[name.base]
@@ -63,7 +63,7 @@ def chain_condition(
 
 
 def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile) -> Condition:
-    """Return the condition on resources that refer to this one: ``_has:Observation:patient:code``."""
+    """Return the condition on resources that refer to the match: ``_has:Observation:patient:code``."""
     pieces = name.removeprefix("_has").split(":", 3)
     if len(pieces) < 4 or pieces[0] or not all(pieces[1:]):
         shown = name.removeprefix("_has") or name

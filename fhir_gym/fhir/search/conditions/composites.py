@@ -40,7 +40,7 @@ def composite_condition(
 
 
 def _first_codes(scope: Scope, name: str, field: IndexField, values: list[str]) -> Iterator[Condition]:
-    """Yield a faster condition that every match fulfils: the first part is one of the codes in the alternatives."""
+    """Yield an extra condition that is fast to search: the first part is one of the codes in the alternatives."""
     codes = [pieces[0] for value in values if all(pieces := split(value, "$")) and len(pieces) > 1]
     if field.kind == "token" and codes:
         found = token_condition(scope, name, field, None, codes)

@@ -22,13 +22,14 @@ _YEAR = re.compile(r"\d{4}", re.ASCII)
 _ZONE = re.compile(r"Z|[+-]\d\d:\d\d", re.ASCII)
 _SHORT = 40
 """Maximum length of the values in the cache."""
-_SLACK = 2 * _DAY  # maximum distance of a calendar day as written from that day in UTC
+_SLACK = 2 * _DAY  # maximum distance between a calendar day as written and the same day in UTC
 
 
 class DateBound(NamedTuple):
     """One value of a date parameter.
 
-    `unit` is its precision in milliseconds, 0 for a day, month or year; `length` is the length of its date part.
+    `unit` is the value's precision in milliseconds (0 for a day, month or year); `length` is the length of its date
+    text.
     """
 
     prefix: str
@@ -152,7 +153,7 @@ def date_condition(field: IndexField, values: list[str]) -> RowCondition:
 
 
 def _hint(bounds: list[DateBound], *, by_day: bool) -> tuple[Sql, Sql]:
-    """Return two conditions on the start of an instant or day: a sufficient and a necessary one for a match."""
+    """Return a sufficient and a necessary condition for a match, both on the start of the indexed instant or day."""
     slack = _SLACK if by_day else _DAY
     sure: list[str] = []
     sure_values: list[int] = []

@@ -70,7 +70,7 @@ class _Parser:
             return left
         self.position = match.end()
         right = self.expression(depth + 1)
-        # flatten "a or (b or c)" to "a or b or c", to nest less in SQLite
+        # flatten "a or (b or c)" to "a or b or c", so that the SQL is nested less deeply
         if match[1] == "and":
             return AllOf((left, *(right.parts if isinstance(right, AllOf) else (right,))))
         return AnyOf((left, *(right.parts if isinstance(right, AnyOf) else (right,))))

@@ -1,4 +1,4 @@
-"""Quantity and number parameters; values compare exactly, without an interval for their precision."""
+"""Quantity and number parameters. Values are compared exactly; their precision does not imply an interval."""
 
 from __future__ import annotations
 

@@ -46,5 +46,5 @@ def prefix_condition(pids: tuple[int, ...], norm: str, *, table: str = "string")
 
 
 def like(norm: str) -> str:
-    """Escape text for LIKE, except ``_``."""
+    """Escape the special characters of LIKE, except ``_``."""
     return norm.replace("\\", "\\\\").replace("%", "\\%")

@@ -60,7 +60,7 @@ def _any(name: str, field: IndexField, values: list[str]) -> Condition:
 def _rows(
     field: IndexField, plain: tuple[str, ...], pairs: list[tuple[str, str]], systems: tuple[str, ...]
 ) -> RowCondition:
-    """Return the condition that a row has one of these codes, (code, system) pairs or systems.
+    """Return the condition that a row has one of the codes, one of the (code, system) pairs, or one of the systems.
 
     SQLite may use the index by code. The ``+`` stops SQLite from planning each alternative separately (0.1 s for 15 or
     more alternatives) and from merging alternatives (SQLite 3.40 would lose rows).
@@ -68,7 +68,7 @@ def _rows(
     codes = tuple(dict.fromkeys([*plain, *(code for code, _ in pairs)]))
     tests = ["+@.value = ? AND +@.system = ?"] * len(pairs)
     values = [one for pair in pairs for one in pair]
-    if plain:  # of several rows with one value, the first is enough
+    if plain:  # if several rows have the same value, the first row is enough
         tests.append(f"+@.value {marks(plain)} AND @.n = 0")
         values += plain
     if systems:
@@ -87,7 +87,7 @@ def _rows(
 
 
 def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) -> Condition:
-    """Return the condition of `:above` and `:below`: like HAPI, infer the system of a code from the binding."""
+    """Return the condition of `:above` and `:below`. As in HAPI, the binding gives the system of a code."""
     parts: list[Condition] = []
     expression = search_parameters(scope.resource_type)[name].expression
     for value in values:
@@ -117,7 +117,7 @@ def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) ->
 def _binding_systems(scope: Scope, field: IndexField, code: str) -> tuple[str, ...] | None:
     """Return the code systems of this code in the element's value sets, if all codes of the system are known.
 
-    None if no value set lists the code, so that its system is unknown.
+    None if no value set lists the code; its system is then unknown.
     """
     listing: set[str] = set()
     for path in field.paths:

@@ -12,7 +12,7 @@ _MOST_SLASHES = 100
 
 
 def uri_condition(field: IndexField, modifier: str | None, values: list[str]) -> Condition:
-    """Return the condition on URI rows: equal, below a path (`:below`), or above one (`:above`)."""
+    """Return the condition on URI rows: equal to the value, below it (`:below`), or above it (`:above`)."""
     parts = tuple(_one(field, modifier, unescape(value)) for value in values)
     return any_of(parts)
 

@@ -1,7 +1,7 @@
 """Compile the conditions and the order of a search to one SQL query.
 
-All index rows of a resource are in one schema: `main` (the world) or `overlay` (the session's writes). A search reads
-only `main` while the overlay has no rows of the searched types.
+All index rows of a resource are in one schema: `main` (the world) or `overlay` (the session's writes). As long as the
+overlay has no rows of the searched types, a search reads only `main`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class SortKey:
     """One sort key.
 
     Attributes:
-        text: SQL expression with ``{rid}`` and ``{db}``.
-        values: Values of its ``?`` placeholders.
-        descending: The direction.
-        field: The index field, if a resource has at most one row of it, which can then be joined; else None.
+        text: SQL expression, with ``{rid}`` and ``{db}`` as placeholders for the resource and the schema.
+        values: Values of the expression's ``?`` placeholders.
+        descending: Whether the order is descending.
+        field: The index field, if a resource has at most one row of it, so that the row can be joined; else None.
         column: The column of that row.
     """
 
@@ -110,7 +110,7 @@ def _branch(scope: Scope, conditions: Sequence[Condition], db: str) -> _Branch:
 
 
 def _where(scope: Scope, branch: _Branch, db: str, joined: Mapping[tuple[str, tuple[int, ...]], str]) -> Sql:
-    """Return the conditions of a branch; conditions on a joined row use its alias."""
+    """Return the conditions of a branch; a condition on a joined row uses the row's alias."""
     parts = [branch.driver.where.replace("@", "t").replace("{db}", db)]
     values = [*branch.driver.values]
     for condition in branch.checks:
@@ -146,12 +146,12 @@ def _rids(scope: Scope, conditions: Sequence[Condition], db: str) -> Sql:
 
 
 def impossible(conditions: Sequence[Condition]) -> bool:
-    """Return whether nothing can match."""
+    """Return whether no resource can match."""
     return any(isinstance(c, AnyOf) and not c.parts for c in conditions)
 
 
 def rids_query(scope: Scope, conditions: Sequence[Condition], keys: Sequence[SortKey] = ()) -> Sql:
-    """Return the query for the ordered matches. Its last two values, limit and offset, are still missing.
+    """Return the query for the ordered matches. The caller must append two values: limit and offset.
 
     The first column is the rid. Resources with equal values are in creation order. Resources without a value come last
     in both directions.
@@ -242,7 +242,7 @@ def count_query(scope: Scope, conditions: Sequence[Condition]) -> Sql:
 def set_query(
     scope: Scope, conditions: Iterable[Condition], columns: str, source: str, where: str, *values: Any
 ) -> Sql:
-    """Return a query, for use after ``IN``, for the rows of `source` (alias ``s``) of a nested search's matches."""
+    """Return a query, for use after ``IN``, for the `source` rows (alias ``s``) of the matches of a nested search."""
     narrowed = simplify(scope, conditions)
     if impossible(narrowed):
         return "SELECT NULL WHERE 0", ()
@@ -288,9 +288,9 @@ _VALUE = {
 def default_keys(scope: Scope, conditions: Iterable[Condition], pairs: Pairs) -> list[SortKey]:
     """Return the sort keys that HAPI uses if the query has no `_sort`.
 
-    One condition decides: the first reference, else the first one-sided date, string, quantity or chain, else the first
-    token, else a two-sided date. Matches are sorted by their smallest value that fulfils this condition, then by
-    creation. A string parameter with an empty value does not filter the matches, but it sorts them.
+    One condition decides the order: the first reference, else the first one-sided date, string, quantity or chain, else
+    the first token, else a two-sided date. Matches are sorted by their smallest value that fulfils this condition, then
+    by creation. A string parameter with an empty value does not filter the matches, but it sorts them.
     """
     rows = [r for r in _rows(conditions) if r.precedence < NO_ORDER]
     fields = scope.spec.fields
@@ -324,7 +324,7 @@ def _rows(conditions: Iterable[Condition]) -> Iterator[RowCondition]:
 def sort_keys(scope: Scope, sorts: Sequence[tuple[str, str]]) -> list[SortKey]:
     """Return the sort keys of a query's `_sort` parameters.
 
-    HAPI accepts a ``-`` only in the first `_sort` or `_sort:desc`; later parameters keep the direction.
+    HAPI accepts a ``-`` only in the first parameter; a later `_sort` keeps the direction of the parameter before it.
     """
     keys: list[SortKey] = []
     descending = False

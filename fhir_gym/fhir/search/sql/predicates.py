@@ -16,7 +16,7 @@ from fhir_gym.fhir.index import IndexField, IndexSpec, index_spec
 from fhir_gym.fhir.outcome import FhirError
 
 BY_REFERENCE, ORDERED, PLAIN, RANGE, NO_ORDER = 1, 2, 3, 4, 9
-"""By precedence: references; one-sided dates, strings, quantities and chains; tokens; two-sided dates; no order."""
+"""By precedence: references; one-sided dates, strings, quantities and chains; tokens; two-sided dates; others."""
 
 Sql = tuple[str, tuple[Any, ...]]
 """SQL text with ``?`` placeholders, and their values in order."""
@@ -34,7 +34,7 @@ class RowCondition(NamedTuple):
         precedence: The condition with the lowest precedence value orders the matches, as in HAPI.
         in_compartment: Whether the compartment (the patient) is the next column of the table's key, as in `token` and
             `date`.
-        pids: Path ids of the rows, if `where` restricts the path only to these ids.
+        pids: Path ids of the rows, if `where` allows exactly the rows with these ids and no others.
         unique: Whether a resource has at most one such row.
         hint: For dates: two conditions on a token row's `at`; the first is sufficient and the second is necessary.
         compartments: Keys of the compartments, if the condition does nothing except select compartments.
@@ -86,7 +86,7 @@ def marks(values: tuple[Any, ...]) -> str:
 
 
 def any_of(parts: Sequence[Condition]) -> Condition:
-    """Return the disjunction. If all parts are about one table, it is a `RowCondition`, which can drive a query."""
+    """Return the disjunction. If all parts are about one table, return a `RowCondition`, which can drive a query."""
     parts = [part for part in parts if part != NOTHING] or [NOTHING]
     if len(parts) == 1:
         return parts[0]
@@ -106,7 +106,7 @@ def any_of(parts: Sequence[Condition]) -> Condition:
 
 
 def _common(orders: tuple[tuple[Sql, ...], ...]) -> tuple[Sql, ...]:
-    """Return the order that all alternatives share; empty (creation order) if they differ."""
+    """Return the order that all alternatives share; empty (creation order) if the alternatives differ."""
     return orders[0] if len(set(orders)) == 1 else ()
 
 
@@ -145,9 +145,9 @@ class Scope:
     Attributes:
         resource_type: The type of the matches.
         changed: Function that returns whether the overlay has rows of a type.
-        spend: Function that counts the work of compiling.
+        spend: Function that charges the work of compiling to the budget.
         depth: The number of enclosing chains.
-        chain: The outermost chain's name as written.
+        chain: The name of the outermost chain, as in the query.
     """
 
     resource_type: str

@@ -24,7 +24,7 @@ class _Part:
 
 
 def unnested(query: Sql) -> Sql:
-    """Move the nested queries (``IN (SELECT …)``) of a query into a WITH clause before it.
+    """Move the nested queries (``IN (SELECT …)``) of a query into a WITH clause before the query.
 
     The nested queries do not refer to the outer query, so the result does not change.
     """
