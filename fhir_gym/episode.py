@@ -34,9 +34,10 @@ class Step:
         reward: 0 until the last step.
         terminated: Whether the agent finished.
         truncated: Whether the step limit ended the episode.
-        info: ``task``, ``variation``, ``step`` (from 1), ``status`` (HTTP status; 0 if no request was sent) and
-            ``invalid`` (whether the action was invalid); after the last step also ``success`` and ``verdict`` as plain
-            data.
+        info: ``task``, ``variation``, ``phrasing``, ``step`` (from 1), ``status`` (HTTP status; 0 if no request was
+            sent) and ``invalid`` (whether the action was invalid). After the last step also ``success``, ``verdict`` as
+            plain data, ``check_rewards`` (see `Verdict.check_rewards`), ``invalid_actions`` (their number in the
+            episode) and ``stop_reason`` (``finished``, ``step_limit`` or ``context_limit``).
     """
 
     observation: str
@@ -107,7 +108,7 @@ class Episode(AbstractContextManager["Episode"]):
             raise error_type(f"task {task}, variation {variation} cannot be prepared: {error.diagnostics}") from error
         self._origin = self._session.checkpoint()
         self._state: str = "new"
-        self._steps = 0
+        self._steps = self._invalid_actions = 0
         self._answer: list[Json] | None = None
         self._log: list[LoggedRequest] = []
         self._transcript: list[tuple[str, str]] = []
@@ -138,7 +139,8 @@ class Episode(AbstractContextManager["Episode"]):
             raise FhirGymError("the episode is closed")
         if self._state != "new":
             self._session.rollback(self._origin)
-        self._steps, self._answer, self._log, self._transcript, self._verdict = 0, None, [], [], None
+        self._steps = self._invalid_actions = 0
+        self._answer, self._log, self._transcript, self._verdict = None, [], [], None
         self._dialogue = self.task.turn_protocol(self.config.grading)
         self._state = "running"
         return f"{self.prompt}\n\n{self.action_format}"
@@ -167,10 +169,12 @@ class Episode(AbstractContextManager["Episode"]):
         self._steps += 1
         text = self._text(action)
         outcome = self._act(action) if self._dialogue is None else self._act_in_dialogue(self._dialogue, text)
+        self._invalid_actions += outcome.invalid
         self._transcript.append((text, outcome.observation))
         truncated = not outcome.over and self._steps >= self.config.step_limit
         info = self.info() | {"status": outcome.status, "invalid": outcome.invalid}
-        reward = self._end(info) if outcome.over or truncated else 0.0
+        done = outcome.over or truncated
+        reward = self._end(info, "finished" if outcome.over else "step_limit") if done else 0.0
         return Step(outcome.observation, reward, outcome.over, truncated, info)
 
     def truncate(self) -> Step:
@@ -182,13 +186,19 @@ class Episode(AbstractContextManager["Episode"]):
         if self._state != "running":
             raise FhirGymError(f"the episode cannot be truncated: it is {self._state}")
         info = self.info()
-        return Step(FINISHED, self._end(info), False, True, info)
+        return Step(FINISHED, self._end(info, "context_limit"), False, True, info)
 
-    def _end(self, info: dict[str, Any]) -> float:
-        """Grade the episode, add the verdict to `info` and return the reward."""
+    def _end(self, info: dict[str, Any], stop_reason: str) -> float:
+        """Grade the episode, add the result to `info` and return the reward."""
         self._state = "over"
         self._verdict = self._grade()
-        info |= {"success": self._verdict.success, "verdict": self._verdict.model_dump(mode="json")}
+        info |= {
+            "success": self._verdict.success,
+            "verdict": self._verdict.model_dump(mode="json"),
+            "check_rewards": self._verdict.check_rewards(),
+            "invalid_actions": self._invalid_actions,
+            "stop_reason": stop_reason,
+        }
         return self._verdict.reward(self.config.reward)
 
     def info(self) -> dict[str, Any]:
@@ -196,6 +206,7 @@ class Episode(AbstractContextManager["Episode"]):
         return {
             "task": self.task.key,
             "variation": self.variation.number,
+            "phrasing": self.variation.phrasing,
             "step": self._steps,
             "status": 0,
             "invalid": False,

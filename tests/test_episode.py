@@ -40,7 +40,9 @@ def test_an_observation_is_status_line_and_json(episode: Episode) -> None:
     assert line == "HTTP 200 OK"
     assert json.loads(body)["resourceType"] == "Bundle"
     assert (step.reward, step.terminated, step.truncated) == (0.0, False, False)
-    assert step.info == {"task": "02a", "variation": 0, "step": 1, "status": 200, "invalid": False}
+    assert step.info == {
+        "task": "02a", "variation": 0, "phrasing": 0, "step": 1, "status": 200, "invalid": False
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["look for the patient", "GET http://example.org/fhir/Patient", "GET /Patient/.."])
@@ -76,6 +78,8 @@ def test_finish_ends_the_episode_with_a_verdict(episode: Episode) -> None:
     assert step.observation == FINISHED
     assert step.info["success"] is False
     assert step.info["verdict"] == episode.verdict().model_dump(mode="json")
+    assert step.info["check_rewards"] == episode.verdict().check_rewards()
+    assert (step.info["stop_reason"], step.info["invalid_actions"]) == ("finished", 0)
     json.dumps(step.info)
     assert "episode" not in step.info
 
@@ -88,6 +92,9 @@ def test_an_episode_truncated_by_the_step_limit_is_graded(hospital: World) -> No
         assert step.truncated and not step.terminated
         assert episode.verdict().answer is None
         assert step.info["success"] is False
+        assert (step.info["stop_reason"], step.info["invalid_actions"], step.info["step"]) == ("step_limit", 1, 2)
+        episode.start()
+        assert episode.truncate().info["stop_reason"] == "context_limit"
 
 
 def test_finish_at_the_last_step_terminates(hospital: World) -> None:

@@ -67,8 +67,13 @@ class FHIREnv(gymnasium.Env[str, str]):
     Gymnasium's `TimeLimit` wrapper and `make(max_episode_steps=…)` work like a smaller `max_steps`.
 
     ## Info
-    `task`, `variation`, `step`, `status` (HTTP status; 0 if no request was sent) and `invalid` (whether the action was
-    invalid); at the end also `success` and `verdict`, the complete grading as plain data.
+    `task`, `variation`, `phrasing`, `step`, `status` (HTTP status; 0 if no request was sent) and `invalid` (whether the
+    action was invalid). At the end also:
+
+    - `success`, and `verdict`: the complete grading as plain data; its `process` has the tool usage
+    - `check_rewards`: the part of each check in the dense reward (`name`, `level`, `passed`, `idle`, `reward`)
+    - `invalid_actions`: number of invalid actions; `step` is the length of the episode
+    - `stop_reason`: `finished`, or `step_limit` for a truncated episode
 
     ## Arguments
     - `tasks`: keys of the tasks to draw from, or one key; None for all tasks of the pack that the world supports

@@ -105,6 +105,19 @@ def test_dense_reward_subtracts_checks_that_idling_passes() -> None:
     verdict = judge(end)
     assert NOTHING_ELSE in failed(verdict)
     assert verdict.reward("dense") == pytest.approx(2 / 4)
+    assert sum(part["reward"] for part in verdict.check_rewards()) == pytest.approx(2 / 4)
+
+
+def test_the_parts_of_the_dense_reward() -> None:
+    parts = {part["name"]: part for part in judge(end_state(["77"], changes=RIGHT)).check_rewards()}
+    assert len(parts) == 7 and sum(part["reward"] for part in parts.values()) == pytest.approx(1)
+    assert parts[NOTHING_ELSE] == {
+        "name": NOTHING_ELSE, "level": "value", "passed": True, "idle": True, "reward": 0.0
+    }  # fmt: skip
+    assert parts["answer"]["reward"] == 0.25
+    broken = judge(end_state(["78"], changes=(*RIGHT, created({"resourceType": "Basic", "id": "78"}))))
+    rewards = {part["name"]: part["reward"] for part in broken.check_rewards()}
+    assert (rewards[NOTHING_ELSE], rewards["answer"]) == (-0.25, 0.0)
 
 
 def test_dense_reward_is_never_negative() -> None:

@@ -70,6 +70,26 @@ class Verdict(BaseModel):
         broken = sum(not check.passed for check in self.checks if check.name in idle)
         return max(0.0, (gained - broken) / max(1, len(self.checks) - len(idle)))
 
+    def check_rewards(self) -> list[dict[str, Json]]:
+        """Return the parts of the dense reward, one for each check, as plain data.
+
+        Each entry has the check's ``name``, ``level`` and ``passed``, ``idle`` (whether an idle agent passes the check)
+        and ``reward``: the check's share if it earned it, minus the share if the agent broke a check that an idle agent
+        passes, otherwise 0. The dense reward of a failed episode is the sum of the parts, but at least 0.
+        """
+        idle = set(self.idle)
+        share = 1.0 / max(1, len(self.checks) - len(idle))
+        return [
+            {
+                "name": check.name,
+                "level": check.level,
+                "passed": check.passed,
+                "idle": check.name in idle,
+                "reward": share * (check.passed - (check.name in idle)),
+            }
+            for check in self.checks
+        ]
+
     def diagnosed(self, diagnosis: Diagnosis | None) -> Self:
         """Return a copy with a diagnosis, which is added to the explanation too."""
         if diagnosis is None:
