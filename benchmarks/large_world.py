@@ -1,7 +1,8 @@
 """Generate the large world of the benchmarks: many Observations for few patients, as in MedAgentBench's cohort.
 
 `python -m benchmarks.large_world [--observations N] [--patients N]` builds the world and prints one JSON line.
-`python -m benchmarks.large_world --world cohort` rebuilds a named world in a temporary file and prints the same line.
+`python -m benchmarks.large_world --world cohort` rebuilds a named world in a temporary file and prints a
+line of the same form.
 """
 
 from __future__ import annotations

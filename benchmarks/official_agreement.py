@@ -87,7 +87,7 @@ def _kind(record: dict[str, Any]) -> str:
 
 
 def open_data(name: str, stack: ExitStack) -> World:
-    """Open a world by name or path, or import a folder of NDJSON files into a temporary one."""
+    """Open a world by name or path, or import a folder of NDJSON files into a temporary world."""
     if not Path(name).is_dir():
         return worlds.load(name)
     folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -42,7 +42,7 @@ class Tally:
         trivial: Whether the agent reads only the prompt or takes no care at all.
         tried: Number of episodes in which the error can occur.
         solved: Number of successes among these episodes.
-        lucky: Number of episodes in which the affected part was correct by luck, so that they do not show the error.
+        lucky: Number of episodes in which the affected part was correct by luck; such episodes do not show the error.
         ambiguous: Number of failures that a simpler error would also explain.
         accepted: Number of successes although the affected part was wrong; should be 0.
         labels: Number of the other failures by pair of expected and given label.

@@ -1,10 +1,10 @@
-"""Measure the scores of agents that never read a record on MedAgentBench tasks.
+"""Measure how agents that never read a record score on MedAgentBench tasks.
 
     python -m benchmarks.trivial_policies --world FOLDER --task-file test_data_v2.json     the official tasks
     python -m benchmarks.trivial_policies --world cohort-mini --variations 20              our own tasks
 
 Prints one JSON line per policy: successes among queries and among actions, under each grading. `as_reference` counts
-the successes in which the agent writes exactly what the reference solution writes and so does the whole task.
+the successes in which the agent writes exactly what the reference solution writes: such an agent did the whole task.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _writes(texts: Iterable[str]) -> list[Json]:
 
 
 def _best_constant(world: World, most: int, **choice: Any) -> dict[str, Policy]:
-    """Return constant policies, one for each of the `most` most frequent right answers."""
+    """Return a constant policy for each of the most frequent right answers; `most` limits their number."""
     counts: dict[str, int] = {}
     number = range(choice.get("variations", 1))
     rollouts = run(PACK, make_agent("gold"), world=world, variations=number, task_file=choice.get("task_file"))

@@ -187,7 +187,7 @@ def page(*resources: Resource, at: str, next: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("far", ["_count=5&_offset=1", "_offset=1", "_offset=900"])
 def test_an_empty_page_behind_pages_that_were_not_seen_shows_nothing(far: str) -> None:
-    """The agent did not read the pages before, so it could not know whether this page existed."""
+    """The agent did not read the earlier pages, so it could not know whether this page existed."""
     log = [logged(Get(f"/Patient?{far}"), page(at=f"/Patient?{far}"))]
     assert not seen(log, {far: page(PHANTOM, at=f"/Patient?{far}")})
 

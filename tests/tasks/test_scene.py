@@ -144,7 +144,7 @@ def test_doctors_may_be_mistaken_by_name_alone() -> None:
 
 
 def test_first_hits_of_a_line_up_mislead() -> None:
-    """Most people who share one name with the missing person share both names.
+    """Most people who share a given or family name with the missing person share both names.
 
     Most candidates have several namesakes.
     """

@@ -181,7 +181,7 @@ def test_ids_are_like_the_worlds_and_free(world: World) -> None:
 
 
 def form(id: str) -> str:
-    """The form of an id: the id with nines instead of its digits (in a UUID, also instead of a to f)."""
+    """The form of an id: nines replace its digits (in a UUID, its hexadecimal digits)."""
     digits = r"[0-9a-f]" if re.fullmatch(r"[0-9a-f-]{36}", id) else r"[0-9]"
     return re.sub(rf"{digits}+", lambda run: "9" * len(run[0]), id)
 
