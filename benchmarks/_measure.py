@@ -129,8 +129,8 @@ class Report:
     def times(self, name: str, times: list[float], **figures: object) -> None:
         """Print the median and the 95th percentile of times in microseconds.
 
-        If `times` is a `Times`, the line also has the machine unit and the median in machine units; with a baseline,
-        also the median of the baseline and the ratio of the two medians.
+        For a `Times` object, the line also has the machine unit and the median in machine units. If the object has a
+        baseline, the line also has the baseline's median and the ratio of the two medians.
         """
         p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
         found: dict[str, object] = {"n": len(times), "p50_us": round(p50, 1), "p95_us": round(p95, 1)}
