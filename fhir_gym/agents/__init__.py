@@ -19,6 +19,7 @@ from fhir_gym.agents.protocol import (
 )
 from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.scripted import ScriptedAgent
+from fhir_gym.agents.transformer import Transformer
 from fhir_gym.deprecation import renamed
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "RandomAgent",
     "Reply",
     "ScriptedAgent",
+    "Transformer",
     "Usage",
     "agent_names",
     "make_agent",

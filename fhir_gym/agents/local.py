@@ -34,7 +34,7 @@ class LocalAgent(SyncAdapter):
     (some templates drop earlier reasoning), the reply is marked with ``restart`` and has the complete prompt.
 
     Args:
-        model: Folder or name of the model.
+        model: Folder or name of the model, or a `Transformer` (then `gguf_file`, `device` and `dtype` do not apply).
         gguf_file: Name of the GGUF file with the weights, if any.
         device: ``cpu``, ``cuda`` …; None for the GPU if there is one, otherwise the CPU.
         dtype: ``float32``, ``bfloat16`` …; None for the data type of the saved model.
@@ -62,7 +62,7 @@ class LocalAgent(SyncAdapter):
 
     def __init__(
         self,
-        model: str,
+        model: str | Transformer,
         *,
         gguf_file: str | None = None,
         device: str | None = None,
@@ -84,19 +84,21 @@ class LocalAgent(SyncAdapter):
         )
         if temperature < 0:
             raise FhirGymError(f"temperature must not be negative, but is {temperature}")
-        self._model = Transformer(model, gguf_file=gguf_file, device=device, dtype=dtype, threads=threads)
-        if protocol == "tools" and not self._model.supports_tools():
-            raise FhirGymError(f"the chat template of model {model!r} does not support tools: use protocol='text'")
+        if isinstance(model, str):
+            model = Transformer(model, gguf_file=gguf_file, device=device, dtype=dtype, threads=threads)
+        self._model = model
+        if protocol == "tools" and not model.supports_tools():
+            raise FhirGymError(f"the chat template of model {model.name!r} does not support tools: use protocol='text'")
         self.batch_size = batch_size
         self._protocol: ChatProtocol = protocol
         self._system, self._temperature, self._logprobs = system, temperature, logprobs
         self._max_new_tokens = max_new_tokens
         self._context_tokens = context_tokens or self._model.context_tokens
         self._observation_chars = observation_chars
-        self._names = model, self._model.fingerprint()
+        self._names = model.name, model.fingerprint()
         self._batcher = _Batcher(self._sample, batch_size)
         given: dict[str, Json] = {
-            "model": model,
+            "model": model.name,
             "gguf_file": gguf_file,
             "device": self._model.device,
             "dtype": self._model.dtype,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
@@ -55,6 +55,8 @@ class Transformer:
     The arguments are those of `LocalAgent`.
     """
 
+    _precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+
     def __init__(
         self,
         model: str,
@@ -76,11 +78,43 @@ class Transformer:
         with _quiet(transformers), _errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(model, **files)
             self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=chosen or "auto", **files)
-        if not self.tokenizer.chat_template:
-            raise FhirGymError(f"model {model!r} has no chat template: use a model that is trained for chat")
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         with _errors_in_one_line(f"model {model!r} cannot be moved to device {self.device!r}"):
             self._model = self._model.to(self.device).eval()
+        self._complete(model, transformers)
+
+    @classmethod
+    def around(
+        cls,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str = "model",
+        precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Self:
+        """Return a `Transformer` that uses a loaded model, such as a model in training.
+
+        Args:
+            model: A transformers model; it stays on its device.
+            tokenizer: The model's tokenizer.
+            name: Name of the model in records and messages.
+            precision: Context manager around the model's computations, such as ``accelerator.autocast``.
+
+        Raises:
+            FhirGymError: The tokenizer has no chat template.
+        """
+        self = cls.__new__(cls)
+        self._torch, transformers = _packages(gguf=False)
+        self._model, self.tokenizer, self._precision = model, tokenizer, precision
+        self.device = str(model.device)
+        self._complete(name, transformers)
+        return self
+
+    def _complete(self, name: str, transformers: Any) -> None:
+        """Set the attributes that follow from model and tokenizer."""
+        if not self.tokenizer.chat_template:
+            raise FhirGymError(f"model {name!r} has no chat template: use a model that is trained for chat")
+        self.name = name
         self.dtype = str(self._model.dtype).removeprefix("torch.")
         self.context_tokens: int | None = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self.ends = self._ends()
@@ -147,7 +181,7 @@ class Transformer:
         )
         sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._precision(), _evaluating(self._model):
                 out = self._model.generate(
                     input_ids=torch.tensor(rows, device=self.device),
                     attention_mask=torch.tensor(mask, device=self.device),
@@ -182,6 +216,17 @@ class Transformer:
     def _padding_id(self) -> int:
         padding = self.tokenizer.pad_token_id
         return int(padding) if padding is not None else next(iter(self.ends), 0)
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Switch a model in training to evaluation (no dropout, no gradient checkpointing) temporarily."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 class _GumbelSampler:

@@ -229,6 +229,16 @@ def test_a_template_that_drops_text_restarts_the_prompt(
     assert "assistant\n(said)" in second and "assistant\nhello" not in second
 
 
+def test_a_model_in_training_is_an_agent(tiny: str, hospital: World) -> None:
+    loaded = Transformer(tiny, device="cpu")
+    model = loaded._model.train()
+    agent = local(Transformer.around(model, loaded.tokenizer, name=tiny))
+    assert agent.settings == local(tiny).settings
+    lines = [[rollout.line(timings=False) for rollout in roll(one, hospital)] for one in (agent, local(tiny))]
+    assert lines[0] == lines[1]
+    assert model.training
+
+
 def test_a_full_context_truncates_the_episode(tiny: str, hospital: World) -> None:
     (rollout,) = roll(local(tiny, context_tokens=100), hospital, tasks="02a")
     assert (rollout.stop_reason, rollout.steps, rollout.graded) == ("context_limit", 0, True)
