@@ -1,6 +1,6 @@
 """FHIRAgent/Appointment-v0: the front desk of a clinic, modelled on FHIR-AgentEval's appointment workflow.
 
-Each module ``tNN_name.py`` holds a task or a family of tasks and lists their classes in ``TASKS``.
+Each module ``tNN_name.py`` contains one task or several related tasks, and lists their classes in ``TASKS``.
 """
 
 from fhir_gym.tasks import Pack

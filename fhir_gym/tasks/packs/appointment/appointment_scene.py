@@ -26,20 +26,20 @@ from fhir_gym.tasks.packs.appointment.waitlist import WaitlistEntry, waitlist_re
 from fhir_gym.types import Resource
 
 FIRST_HALF_HOUR, HALF_HOURS = 16, 18
-"""Index of a working day's first half hour, counted from midnight, and number of half hours in a working day."""
+"""Number of half hours from midnight to the start of a working day, and number of half hours in a working day."""
 
 _DOCTORS, _CONFUSABLE = 6, 4
 
 
 class AppointmentScene(Params):
-    """All records of a practice.
+    """The records of a practice that a task adds.
 
     Attributes:
-        now: The present, an instant.
+        now: Current time, an instant.
         people: The patients.
         schedules: Schedules of doctors.
         bookings: Appointments that have a time, with their slots.
-        waiting: Waitlist entries, including cancelled ones.
+        waiting: Waitlist entries, including cancelled entries.
         slots: Slots other than those of `bookings`.
         places: Places where the doctors work.
         others: Doctors without a schedule.
@@ -55,15 +55,15 @@ class AppointmentScene(Params):
     others: tuple[Person, ...] = ()
 
     def patient(self, id: str) -> Person:
-        """The patient with an id."""
+        """Return the patient with an id."""
         return next(one for one in self.people if one.id == id)
 
     def schedule_of(self, practitioner: str) -> ProviderSchedule:
-        """The schedule of the doctor with an id."""
+        """Return the schedule of the doctor with an id."""
         return next(one for one in self.schedules if one.provider.id == practitioner)
 
     def resources(self, world: World) -> list[Resource]:
-        """All resources of the scene."""
+        """Return all resources of the scene."""
         return [
             *map(patient_resource, self.people),
             *clinic_resources(self.places, self.schedules, world),
@@ -84,14 +84,16 @@ def new_schedules(rng: random.Random, world: World, ids: IdAllocator, count: int
 def new_doctors(
     rng: random.Random, world: World, ids: IdAllocator, busy: int
 ) -> tuple[tuple[ProviderSchedule, ...], tuple[Person, ...]]:
-    """Draw doctors who share given names and family names; return the schedules of some, and the other doctors.
+    """Draw doctors who share given names and family names.
+
+    Returns the schedules of some doctors, and the other doctors, who have no schedule. A doctor who has a schedule can
+    be identified only by given name and family name together.
 
     Args:
-        rng: Source of chance.
-        world: The world; nobody in it has the new names.
+        rng: Random generator.
+        world: The world, in which nobody has the new names.
         ids: Allocates the ids.
-        busy: Number of doctors with a schedule, at most four. No doctor can be identified by the given or family name
-            alone.
+        busy: Number of doctors who have a schedule, at most four.
     """
     new_id = partial(ids.new, "Practitioner")
     doctors = draw_lookalikes(rng, world, new_id, _DOCTORS, by=NAME, fewest=_CONFUSABLE, resource_type="Practitioner")
@@ -101,6 +103,6 @@ def new_doctors(
 
 
 def half_hour(now: datetime, number: int) -> datetime:
-    """Return the start of a half hour of working time; 0 is the first one today, 18 the first one tomorrow."""
+    """Return the start of a half hour of working time; 0 is today's first half hour, 18 is tomorrow's."""
     days, half = divmod(number, HALF_HOURS)
     return at(now.date() + timedelta(days=days), 0) + timedelta(minutes=30 * (FIRST_HALF_HOUR + half))

@@ -19,7 +19,7 @@ from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_checks
 from fhir_gym.types import Resource
 
 CANCELLATION_REASON = {"Appointment": {"cancelationReason": {"text": "Patient called off"}}}
-"""A harmless addition to an appointment that is cancelled."""
+"""A harmless addition when an agent cancels an appointment."""
 
 P = TypeVar("P", bound=SceneParams)
 C = TypeVar("C", bound=Candidate)
@@ -29,7 +29,7 @@ class BookingParams(SceneParams):
     """Parameters of a task about a patient's appointment with a doctor.
 
     Attributes:
-        scene: All records of the practice.
+        scene: The records of the practice.
         booking: The appointment.
     """
 
@@ -62,10 +62,10 @@ R = TypeVar("R", bound=Candidate)
 
 @dataclass(frozen=True, slots=True)
 class SlotMatch(Generic[R]):
-    """A booking or waitlist entry, and the only slot that it can be moved to.
+    """A booking or waitlist entry, and the only slot to which it can be moved.
 
     Attributes:
-        record: The booking or entry.
+        record: The booking or waitlist entry.
     """
 
     record: R
@@ -109,18 +109,18 @@ class RescheduleTask(AppointmentTask[M, C], Generic[M, C]):
         return (f"Appointment/{p.booking.id}", f"Slot/{p.booking.slot.id}", f"Slot/{p.slot.id}")
 
     def both_slot_checks(self, p: M, end: EndState) -> Iterator[Check]:
-        """Yield checks that the old slot is free, the new slot is busy, and both are otherwise unchanged."""
+        """Yield checks that the old slot is free, that the new slot is busy, and that both are otherwise unchanged."""
         yield from slot_checks(end, p.booking.slot, "free", called="old slot")
         yield from slot_checks(end, p.slot, "busy", called="new slot")
 
 
 def put_status(resource: Resource, status: str) -> Action:
-    """Return the update that gives a resource another status."""
+    """Build the update that changes the status of a resource."""
     return Put(f"/{resource['resourceType']}/{resource['id']}", {**resource, "status": status})
 
 
 def in_slot(appointment: Resource, slot: Resource) -> Resource:
-    """Return an appointment moved to a slot, with the slot's start and end."""
+    """Return a copy of an appointment that refers to another slot and has its start and end."""
     return {**appointment, "slot": [reference("Slot", slot["id"])], "start": slot["start"], "end": slot["end"]}
 
 

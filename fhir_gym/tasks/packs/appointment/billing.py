@@ -1,4 +1,4 @@
-"""Insurers, coverages, accounts and guarantors in scenes, and tests whether they are in force on a day."""
+"""Draw and build insurers, coverages, accounts and guarantors, and test whether they are in force on a day."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class CoverageRecord(Params):
         holder: Reference to the policy holder, who is also the subscriber.
         insurer: Id of the paying Organization.
         status: Coverage status.
-        start: First day.
-        end: Last day; None if the coverage has no end.
-        group: Number of the employer group; empty if not given.
-        plan: Number of the plan; empty if not given.
+        start: First day of the period.
+        end: Last day of the period; None if the coverage has no end.
+        group: Number of the employer group; empty if the coverage has none.
+        plan: Number of the plan; empty if the coverage has none.
     """
 
     id: str
@@ -75,10 +75,10 @@ class Guarantor(Params):
     """A guarantor of an account.
 
     Attributes:
-        party: Id of the RelatedPerson.
+        party: Id of the RelatedPerson who is the guarantor.
         on_hold: Whether the guarantee is on hold.
-        start: First day; None if not given.
-        end: Last day; None if the guarantee has no end.
+        start: First day of the guarantee; None if it has no start.
+        end: Last day of the guarantee; None if it has no end.
     """
 
     party: str
@@ -110,7 +110,7 @@ class AccountRecord(Params):
 
 
 def insurer_name(rng: random.Random, world: World) -> str:
-    """Draw an insurer's name that is not the start of any organization's name in the world.
+    """Draw an insurer's name; no organization in the world has a name that starts with it.
 
     Raises:
         TaskError: No unused name was found.
@@ -140,7 +140,7 @@ def in_days(today: date, days: int) -> str:
 
 
 def insurer_resource(insurer: Insurer) -> Resource:
-    """Return the Organization."""
+    """Build the Organization of an insurer."""
     kind = {"system": _ORGANIZATION_TYPE, "code": "ins", "display": "Insurance Company"}
     return {
         "resourceType": "Organization",
@@ -152,12 +152,12 @@ def insurer_resource(insurer: Insurer) -> Resource:
 
 
 def coverage_class(code: str, value: str) -> Resource:
-    """Return an element of ``Coverage.class``."""
+    """Build an element of ``Coverage.class``."""
     return {"type": {"coding": [{"system": COVERAGE_CLASS, "code": code}]}, "value": value}
 
 
 def coverage_resource(coverage: CoverageRecord) -> Resource:
-    """Return the Coverage."""
+    """Build the Coverage of a coverage record."""
     classes = [coverage_class(kind, value) for kind in _CLASSES if (value := getattr(coverage, kind))]
     return {
         "resourceType": "Coverage",
@@ -173,7 +173,7 @@ def coverage_resource(coverage: CoverageRecord) -> Resource:
 
 
 def class_values(coverage: Resource) -> list[list[Json]]:
-    """Return the classes of a Coverage, sorted; each is a list of its ``group`` and ``plan`` codes and its value."""
+    """Return the sorted classes of a Coverage, each as a list of its type codes (``group``, ``plan``) and its value."""
     classes = [item for item in coverage.get("class", []) if isinstance(item, dict)]
     found: list[list[Json]] = [
         [*(code for code in _CLASSES if has_coding(item.get("type"), COVERAGE_CLASS, code)), item.get("value")]
@@ -183,7 +183,7 @@ def class_values(coverage: Resource) -> list[list[Json]]:
 
 
 def account_resource(account: AccountRecord) -> Resource:
-    """Return the Account."""
+    """Build the Account of an account record."""
     kind = {"system": _ACT_CODE, "code": "PBILLACCT", "display": "patient billing account"}
     guarantors = [*map(_guarantor, account.guarantors)]
     return {
@@ -199,14 +199,17 @@ def account_resource(account: AccountRecord) -> Resource:
 
 
 def period_includes(day: str, period: Json) -> bool:
-    """Whether a Period of dates includes a day; the first and last day count, and a missing bound is open."""
+    """Return whether a Period of dates includes a day.
+
+    The first and the last day belong to the Period. A Period without start or end is open on that side.
+    """
     bounds = period if isinstance(period, dict) else {}
     start, end = bounds.get("start"), bounds.get("end")
     return (start is None or start <= day) and (end is None or day <= end)
 
 
 def guarantees_on(guarantor: Resource, day: str) -> bool:
-    """Whether an element of ``Account.guarantor`` is in force on a day: not on hold, and the day is in its period."""
+    """Return whether an ``Account.guarantor`` is in force on a day: not on hold, and the day is in the period."""
     return not guarantor.get("onHold", False) and period_includes(day, guarantor.get("period"))
 
 
@@ -214,7 +217,7 @@ _known: WeakKeyDictionary[World, list[str]] = WeakKeyDictionary()
 
 
 def _organizations(world: World) -> list[str]:
-    """Return the sorted, casefolded names of a world's organizations (cached for each world)."""
+    """Return the sorted and casefolded names of a world's organizations; the result is cached for each world."""
     if world not in _known:
         bodies = (orjson.loads(body) for body in world.resources("Organization"))
         _known[world] = sorted(str(body.get("name", "")).casefold() for body in bodies)

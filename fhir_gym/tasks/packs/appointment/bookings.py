@@ -1,4 +1,4 @@
-"""Appointments in scenes, look-ups of people, and checks on new or moved appointments."""
+"""Draw and build appointments, choose the appointment of a prompt, and check new or moved appointments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fhir_gym.tasks.packs.appointment.slot_scenes import ProviderSchedule
 from fhir_gym.types import Json, Resource
 
 PARTICIPANTS = ("participant", "participant.actor", "participant.status")
-"""Elements of the participants that prompts ask for."""
+"""Elements of an appointment's participants that the prompts ask for."""
 
 NEW_REMARKS = ("comment", "patientInstruction")
-"""Elements that an agent may add when it changes an appointment."""
+"""Elements that an agent may add to an appointment that it changes."""
 
 _REASONS = (
     *("Annual physical", "Blood pressure check", "Follow-up visit", "Joint pain", "Medication review"),
@@ -44,7 +44,7 @@ class Booking(Params):
         practitioner: Id of the practitioner.
         slot: The slot; its id is empty if the appointment has a time but no slot.
         status: Status of the appointment.
-        description: Reason for the appointment; empty if not given.
+        description: Reason for the appointment; may be empty.
         practitioner_status: The practitioner's participation status.
     """
 
@@ -68,19 +68,20 @@ class Booking(Params):
 
 
 def unique_match(records: Sequence[R], *conditions: Callable[[R], bool]) -> R | None:
-    """Return the only record that meets all conditions.
+    """Return the only record that meets all conditions, if every condition matters.
 
-    Returns None if no record or several records meet all conditions. Also returns None if one of the conditions is not
-    needed, because the others already identify the record.
+    Returns None if no record or several records meet all conditions, or if the other conditions identify the record
+    even without one of them.
     """
     found = _meeting(records, conditions)
     return found[0] if len(found) == 1 and all(_failing_one(records, conditions)) else None
 
 
 def earliest_match(records: Sequence[T], *conditions: Callable[[T], bool]) -> T | None:
-    """Return the earliest of several records that meet all conditions; the records start at different times.
+    """Return the earliest of the records that meet all conditions, if every condition matters.
 
-    Returns None if leaving out one of the conditions would not change the result.
+    Returns None if fewer than two records meet all conditions, or if omitting one of the conditions does not change the
+    result. All records must start at different times.
     """
     found = _meeting(records, conditions)
     if len(found) < 2:
@@ -111,7 +112,7 @@ def draw_reason(rng: random.Random) -> str:
 def new_slot(
     ids: IdAllocator, schedule: ProviderSchedule, start: datetime, minutes: int, status: str = "free"
 ) -> SlotRecord:
-    """Return a new slot of a provider."""
+    """Draw a new slot of a provider."""
     return SlotRecord(id=ids.new("Slot"), schedule=schedule.id, start=instant(start), minutes=minutes, status=status)
 
 
@@ -144,7 +145,7 @@ def new_booking(
 
 
 def booking_resource(booking: Booking) -> Resource:
-    """Return the Appointment, which the patient has accepted."""
+    """Build the Appointment of a booking; the patient has accepted it."""
     slot = booking.slot
     return {
         "resourceType": "Appointment",
@@ -162,23 +163,23 @@ def booking_resource(booking: Booking) -> Resource:
 
 
 def accepted(*references: str) -> list[Resource]:
-    """Return participants of an appointment; all of them have accepted it."""
+    """Build participants of an appointment who all have accepted it."""
     return [{"actor": {"reference": reference}, "status": "accepted"} for reference in references]
 
 
 def participants_check(end: EndState, found: Resource, wanted: Iterable[Resource]) -> Check:
-    """Check the participants of an appointment and their statuses, in any order."""
+    """Check the participants of an appointment and their statuses; their order does not matter."""
     return equal("participants", _participants(found.get("participant", []), end), _participants(wanted, end))
 
 
 def _participants(items: Iterable[Json], end: EndState) -> list[list[str | None]]:
-    """Return the sorted references of participants (``Patient/1``), each with the status."""
+    """Return the sorted references of participants (such as ``Patient/1``), each with the participant's status."""
     listed = ([end.refers(item.get("actor")), item.get("status")] for item in items if isinstance(item, dict))
     return sorted(listed, key=str)
 
 
 def place_checks(end: EndState, found: Resource, slot: SlotRecord) -> Iterator[Check]:
-    """Yield checks that an appointment refers to a slot and has its start and end."""
+    """Yield checks that an appointment refers to a slot and has the slot's start and end."""
     slots = [end.refers(item) for item in found.get("slot", [])]
     yield equal("appointment slot", slots, [f"Slot/{slot.id}"])
     for bound, wanted in (("start", slot.start), ("end", slot.end)):
@@ -187,5 +188,5 @@ def place_checks(end: EndState, found: Resource, slot: SlotRecord) -> Iterator[C
 
 
 def answered(end: EndState, **wanted: str) -> Check:
-    """Return the check that the answer contains these ids (one keyword for each resource type) in this order."""
+    """Check that the answer contains these ids in this order; each keyword is a resource type."""
     return equal("answer", end.answer_ids(*wanted), list(wanted.values()))

@@ -1,4 +1,4 @@
-"""Locations, schedules and slots of a clinic, and checks on slots."""
+"""Build the locations, schedules and slots of a clinic, and check slots."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class SlotRecord(Params):
     """One slot.
 
     Attributes:
-        id: Id of the slot; empty for the time of an appointment without a slot.
+        id: Id of the slot; empty if the record is only the time of an appointment that has no slot.
         schedule: Id of the schedule.
-        start: Start, an instant.
+        start: Start of the slot, an instant.
         minutes: Length in minutes.
         status: Slot status.
     """
@@ -36,7 +36,7 @@ class SlotRecord(Params):
 
     @property
     def end(self) -> str:
-        """End, an instant."""
+        """End of the slot, an instant."""
         return _end(self.start, self.minutes)
 
 
@@ -46,7 +46,7 @@ def _end(start: str, minutes: int) -> str:
 
 
 def location_resource(id: str, name: str, city: str, state: str) -> Resource:
-    """Return an active Location."""
+    """Build an active Location."""
     return {
         "resourceType": "Location",
         "id": id,
@@ -57,7 +57,7 @@ def location_resource(id: str, name: str, city: str, state: str) -> Resource:
 
 
 def schedule_resource(id: str, world: World, *actors: dict[str, str]) -> Resource:
-    """Return a general practice Schedule from half a year before the present to one year after it."""
+    """Build a general practice Schedule that lasts from half a year ago until a year from now."""
     horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
     medicine = {"system": "http://snomed.info/sct", "code": "394814009", "display": "General practice"}
     return {
@@ -71,7 +71,7 @@ def schedule_resource(id: str, world: World, *actors: dict[str, str]) -> Resourc
 
 
 def slot_resource(slot: SlotRecord) -> Resource:
-    """Return the Slot."""
+    """Build the Slot of a slot record."""
     return {
         "resourceType": "Slot",
         "id": slot.id,

@@ -1,4 +1,4 @@
-"""Ranges of days, their intersections and the gaps between them."""
+"""Draw and intersect ranges of days, and find the gaps between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def iso_day(ordinal: int) -> str:
 
 
 def day_range(start: str | None, end: str | None) -> DayRange:
-    """Return the range of a period of ISO dates; a bound that is None is open."""
+    """Convert a period of ISO dates to a range of days; None means that the period has no start or no end."""
     return (
         _FIRST if start is None else date.fromisoformat(start).toordinal(),
         _LAST if end is None else date.fromisoformat(end).toordinal(),
@@ -28,7 +28,7 @@ def day_range(start: str | None, end: str | None) -> DayRange:
 
 
 def intersection(first: Sequence[DayRange], *others: Sequence[DayRange]) -> list[DayRange]:
-    """Return the days that all lists of ranges have in common."""
+    """Return the ranges of days that all lists of ranges cover."""
     found = list(first)
     for other in others:
         found = [(a if a > c else c, b if b < d else d) for a, b in found for c, d in other if a <= d and c <= b]
@@ -41,7 +41,7 @@ def gaps_between(ranges: Sequence[DayRange]) -> list[DayRange]:
 
 
 def draw_consecutive(rng: random.Random, today: date, count: int) -> list[DayRange]:
-    """Draw consecutive ranges with gaps between them; today may lie in any of the ranges or gaps."""
+    """Draw consecutive ranges that have gaps between them; today may be in any of the ranges or gaps."""
     ranges, start = [], 0
     for _ in range(count):
         end = start + rng.randrange(*_LENGTHS)
@@ -52,13 +52,13 @@ def draw_consecutive(rng: random.Random, today: date, count: int) -> list[DayRan
 
 
 def draw_spanning(rng: random.Random, ranges: Sequence[DayRange]) -> DayRange:
-    """Draw a range that starts in the first and ends in the last of several consecutive ranges."""
+    """Draw a range that starts within the first and ends within the last of several consecutive ranges."""
     (first, first_end), (last_start, last) = ranges[0], ranges[-1]
     return rng.randrange(first, first_end + 1), rng.randrange(last_start, last + 1)
 
 
 def draw_day(rng: random.Random, ranges: Sequence[DayRange], edges: Sequence[int] = ()) -> str:
-    """Draw a day of the ranges; with probability 1/2 draw one of the `edges` in them, if there are any."""
+    """Draw a day in the ranges; if some `edges` are in the ranges, draw one of these with probability 1/2."""
     close = [edge for edge in edges if any(start <= edge <= end for start, end in ranges)]
     if close and rng.random() < 0.5:
         return iso_day(rng.choice(close))

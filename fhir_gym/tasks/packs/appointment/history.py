@@ -1,4 +1,4 @@
-"""Conditions in a patient's medical history."""
+"""Draw and build the conditions of a patient's medical history."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Problem(CodedRecord):
         clinical: Clinical status.
         verification: Verification status.
         category: ``problem-list-item`` or ``encounter-diagnosis``.
-        recorded: Date of recording.
+        recorded: Date on which the condition was recorded.
     """
 
     clinical: str
@@ -88,12 +88,12 @@ class HistoryScene(PatientScene):
         return [*super().resources(), *map(condition_resource, self.problems)]
 
     def problems_of(self, patient: str) -> list[Problem]:
-        """The conditions of a patient."""
+        """Return the conditions of a patient."""
         return [problem for problem in self.problems if problem.patient == patient]
 
 
 def condition_resource(problem: Problem) -> Resource:
-    """The Condition; without a clinical status if it was entered in error (FHIR constraint con-5)."""
+    """Build the Condition; one entered in error has no clinical status (FHIR constraint con-5)."""
     clinical = {"clinicalStatus": {"coding": [{"system": CLINICAL_STATUS, "code": problem.clinical}]}}
     return {
         "resourceType": "Condition",
@@ -117,7 +117,7 @@ def draw_problem(
     clinical: str,
     verification: str = CONFIRMED,
 ) -> Problem:
-    """Return a condition of a random category, recorded `days_ago` days before the world's present."""
+    """Draw a condition of a random category that was recorded `days_ago` days before the world's current time."""
     return Problem(
         id=ids.new("Condition"),
         patient=patient,
@@ -130,7 +130,7 @@ def draw_problem(
 
 
 def entered_in_error(condition: Resource) -> bool:
-    """Whether a Condition has the verification status ``entered-in-error``."""
+    """Return whether a Condition has the verification status ``entered-in-error``."""
     return ENTERED_IN_ERROR in codes_of(condition.get("verificationStatus"), VERIFICATION_STATUS)
 
 

@@ -1,4 +1,4 @@
-"""Scenes of patients who share names, with their relatives, coverages and accounts."""
+"""Draw patients who share names, with their relatives, coverages and accounts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from fhir_gym.types import Resource
 FIVE_TO_SEVEN = ((5,), (6,), (3, 3), (3, 4))
 FIVE_OR_SIX = ((5,), (2, 3), (2, 3), (3, 3), (2, 4))
 SIX = ((6,), (3, 3), (2, 4))
-"""Ways to divide six patients into groups that share a name: the sizes of the groups."""
+"""Ways to divide six patients into groups that share a name; each way lists the sizes of the groups."""
 
 _TRIES = 1_000
 _CONTACT = frozenset({"telecom", "address"})
@@ -61,7 +61,7 @@ class CodedRecord(Params):
     Attributes:
         id: Id of the resource.
         patient: Id of the patient.
-        what: The coded condition or procedure.
+        what: Code of the condition or procedure.
     """
 
     id: str
@@ -73,28 +73,28 @@ R = TypeVar("R", bound=CodedRecord)
 
 
 class PatientScene(Params):
-    """Patients on the server; nothing in a scene reveals which of them the prompt names.
+    """The patients that a task adds; the scene does not reveal which of them the prompt names.
 
     Attributes:
-        patients: The patients. Each of them shares details with others.
+        patients: The patients. Each of them shares details with other patients.
     """
 
     patients: tuple[Person, ...]
 
     def resources(self) -> list[Resource]:
-        """All resources of the scene."""
+        """Return all resources of the scene."""
         return [*map(patient_resource, self.patients)]
 
     def patient(self, id: str) -> Person:
-        """The patient with an id."""
+        """Return the patient with an id."""
         return next(person for person in self.patients if person.id == id)
 
     def namesakes(self, person: Person) -> list[str]:
-        """Ids of the other patients with the same name."""
+        """Return the ids of the other patients with the same name."""
         return [other.id for other in self.patients if other.name == person.name and other.id != person.id]
 
     def confusable(self, records: Iterable[R], person: Person, what: Concept) -> list[R]:
-        """Return the records of a patient, and the records of the patient's namesakes with the code `what`."""
+        """Return all records of a patient, and those records of the patient's namesakes that have the code `what`."""
         namesakes = self.namesakes(person)
         return [
             record
@@ -122,7 +122,7 @@ class BillingScene(PatientScene):
     def resources(self) -> list[Resource]:
         people = (*super().resources(), *map(related_person, self.relatives))
         return [
-            # Contact details are left out because the scene has many people and the tasks do not use them.
+            # Contact details are omitted because the scene has many people and the tasks do not use the details.
             *({name: value for name, value in person.items() if name not in _CONTACT} for person in people),
             *map(insurer_resource, self.insurers),
             *map(coverage_resource, self.coverages),
@@ -130,30 +130,30 @@ class BillingScene(PatientScene):
         ]
 
     def relatives_of(self, patient: str) -> list[Relative]:
-        """The relatives of a patient."""
+        """Return the relatives of a patient."""
         return [relative for relative in self.relatives if relative.patient == patient]
 
     def coverages_of(self, patient: str) -> list[CoverageRecord]:
-        """The coverages of a patient."""
+        """Return the coverages of a patient."""
         return [coverage for coverage in self.coverages if coverage.patient == patient]
 
     def accounts_of(self, patient: str) -> list[AccountRecord]:
-        """The accounts of a patient."""
+        """Return the accounts of a patient."""
         return [account for account in self.accounts if account.patient == patient]
 
 
 def draw_namesakes(
     rng: random.Random, world: World, ids: IdAllocator, sizes: Sequence[int], *, young: bool = False
 ) -> tuple[Person, ...]:
-    """Draw patients in groups that share a name and have similar birth dates.
+    """Draw groups of patients; the patients of a group have the same name and similar birth dates.
 
-    The names do not occur in the world. Different groups share the given or the family name.
+    Patients of different groups may have the same given name or the same family name.
 
     Args:
-        rng: Source of chance.
-        world: The world; nobody in it has the new names.
+        rng: Random generator.
+        world: The world, in which nobody has the new names.
         ids: Allocates the ids.
-        sizes: Number of patients in each group, up to 12; at most four groups.
+        sizes: Number of patients in each group, at most 12; there are at most four groups.
         young: Whether the patients are children and students.
 
     Raises:
@@ -187,17 +187,18 @@ def draw_relatives(
     among: Sequence[str] = tuple(RELATIONS),
     youngest: int = 0,
 ) -> tuple[Relative, ...]:
-    """Draw relatives. They have their patient's family name and one of a few given names, so many share a name.
+    """Draw relatives of patients.
 
-    No patient has two relatives in the same relation.
+    A relative has the patient's family name and one of a few given names, so that many relatives share a name. No
+    patient has two relatives in the same relation.
 
     Args:
-        rng: Source of chance.
-        today: The date of the present.
+        rng: Random generator.
+        today: Current date.
         ids: Allocates the ids.
         patients: The patients.
-        numbers: How many relatives a patient may have; each number is at most three.
-        among: The possible relations.
+        numbers: Numbers of relatives of a patient to choose from, at most three.
+        among: Relations to choose from.
         youngest: Minimum age of the relatives in years.
     """
     oldest_patient, youngest_patient = min(patients, key=_birth), max(patients, key=_birth)
@@ -221,7 +222,8 @@ def draw_similar_relatives(
 ) -> tuple[Relative, ...]:
     """Draw three or four relatives of each patient; the relatives share given names and birth dates.
 
-    All are of the same gender and generation. No patient has two mothers, fathers or spouses.
+    All relatives have the same gender and belong to the same generation. No patient has two mothers, fathers or
+    spouses.
     """
     oldest, youngest = min(patients, key=_birth), max(patients, key=_birth)
     fit = [relation for relation in fitting_relations(youngest, today) if relation in fitting_relations(oldest, today)]
@@ -231,7 +233,7 @@ def draw_similar_relatives(
     relations = [relation for relation in relations if RELATIONS[relation].gender in (None, gender)]
     repeatable = [relation for relation in relations if relation not in ONLY_ONE]
     givens = _given_names(rng, gender, patients)[:2]
-    # A birth date that fits the relation with the largest minimum age difference fits all relations.
+    # The relation with the largest minimum age difference gives a birth date that fits all relations.
     strictest = max(relations, key=lambda relation: RELATIONS[relation].older[0])
     born = new_relative(rng, youngest, "", strictest).person.birth_date
     births = _close_dates(born, 3)[: rng.randrange(2, 4)]
@@ -248,7 +250,7 @@ def draw_similar_relatives(
 
 
 def _generation(relation: str) -> int:
-    """1 for parents and guardians, 0 for siblings and spouses, -1 for children."""
+    """Return 1 for parents and guardians, 0 for siblings and spouses, and -1 for children."""
     least, most = RELATIONS[relation].older
     return (least > 0) - (most < 0)
 
@@ -269,7 +271,7 @@ def _given_names(rng: random.Random, gender: str, patients: Sequence[Person]) ->
 
 
 def _close_dates(birth_date: str, count: int) -> list[str]:
-    """Return more than `count` dates that are easily mistaken for each other and at most about a year apart."""
+    """Return more than `count` dates that are easily mistaken for each other, all within about a year of the first."""
     born, dates = date.fromisoformat(birth_date), [birth_date]
     for known in dates:
         if len(dates) > count:

@@ -1,4 +1,4 @@
-"""Base classes of tasks about one patient: look up a record that is present or absent, and create a record."""
+"""Base classes of tasks about one patient: look up a record that may be absent, and create a record."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from fhir_gym.tasks.packs.appointment.patient_scenes import PatientScene
 from fhir_gym.types import Resource
 
 PRESENT, ABSENT = "present", "absent"
-"""The two outcomes of a look-up, as strata."""
+"""The outcomes of a look-up: the record is on file, or it is not."""
 
 
 class PatientParams(SceneParams):
     """Parameters of a task about one patient.
 
     Attributes:
-        patient: The patient the prompt names.
+        patient: The patient whom the prompt names.
     """
 
     patient: Person
 
 
 class PatientCandidate(Params):
-    """A patient the prompt could name.
+    """A patient whom the prompt could name.
 
     Attributes:
         patient: Id of the patient.
-        record: Reference to the record the prompt asks about (``Coverage/S12``); empty if there is none.
+        record: Reference to the record that the prompt asks about, such as ``Coverage/S12``; empty if there is none.
     """
 
     patient: str
@@ -80,9 +80,9 @@ class PatientTask(SceneTask[P, S, C], Generic[P, S, C]):
 
     @staticmethod
     def both_outcomes(present: list[C], absent: list[C], fewest: int = 4) -> dict[str, list[C]]:
-        """Return the candidates by outcome; empty if either outcome has fewer than `fewest` candidates.
+        """Return the candidates by outcome, or nothing if one of the outcomes has fewer than `fewest` candidates.
 
-        The tasks of both outcomes then accept the same scenes, so a scene does not reveal the outcome.
+        Therefore the tasks of both outcomes accept the same scenes, and a scene does not reveal the outcome.
         """
         return {PRESENT: present, ABSENT: absent} if min(len(present), len(absent)) >= fewest else {}
 
@@ -90,7 +90,7 @@ class PatientTask(SceneTask[P, S, C], Generic[P, S, C]):
 class LookupTask(PatientTask[P, S, C], Generic[P, S, C]):
     """Look up one record; the answer is its id, or an empty list if there is no such record.
 
-    A task and its counterpart for the other outcome differ only in `strata`, which is `PRESENT` or `ABSENT`.
+    There is one task for each outcome. The two tasks differ only in `strata`, which is `PRESENT` or `ABSENT`.
     """
 
     difficulty = 1
@@ -101,7 +101,7 @@ class LookupTask(PatientTask[P, S, C], Generic[P, S, C]):
 
     @abstractmethod
     def record(self, p: P) -> Resource:
-        """Return the record that answers the prompt, or would answer it if it were on file."""
+        """Build the record that answers the prompt; if it is absent, the record that would answer the prompt."""
 
     @property
     def present(self) -> bool:
@@ -132,8 +132,8 @@ class CreateTask(PatientTask[P, S, C], Generic[P, S, C]):
     """Create one record; the answer is its id.
 
     Attributes:
-        creates: Type of the record.
-        called: Name of the record in the name of the check of the answer.
+        creates: Resource type of the record.
+        called: Name of the record, for the name of the check that compares the answer.
     """
 
     kind = "action"
@@ -144,11 +144,11 @@ class CreateTask(PatientTask[P, S, C], Generic[P, S, C]):
 
     @abstractmethod
     def new_record(self, p: P) -> Resource:
-        """Return the record that the reference solution creates."""
+        """Build the record that the reference solution creates."""
 
     @abstractmethod
     def record_checks(self, p: P, record: Resource, end: EndState) -> Iterator[Check]:
-        """Yield checks of the record's content; `record` is empty if the agent created none."""
+        """Yield checks of the new record's content; `record` is empty if the agent created no record."""
 
     @override
     def gold(self, p: P, fhir: LatestResponse) -> Gold:
@@ -170,21 +170,21 @@ class CreateTask(PatientTask[P, S, C], Generic[P, S, C]):
     def decoy_misses(
         self, p: P, gold: Sequence[Action], decoys: Iterable[str]
     ) -> Iterator[tuple[str, Sequence[Action]]]:
-        """Yield near misses that overwrite a decoy's record or answer its id."""
+        """Yield wrong solutions that overwrite an existing similar record, or answer its id."""
         for id in decoys:
             overwrite = Put(f"/{self.creates}/{id}", {**self.new_record(p), "id": id})
             yield f"overwrites {self.creates}/{id}", [overwrite, Finish([id])]
             yield f"creates a record, but answers {id}", [*gold[:-1], Finish([id])]
 
     def put_bodies(self, bodies: Mapping[str, Resource]) -> Iterator[tuple[str, Sequence[Action]]]:
-        """Yield solutions that create the record by PUT with other bodies, under an id that the agent chooses."""
+        """Yield, for each body, the solution that creates the record by PUT under an id that the agent chooses."""
         id = "chosen-by-hand"
         for name, body in bodies.items():
             yield name, [Put(f"/{self.creates}/{id}", {**body, "id": id}), Finish([id])]
 
 
 def element_checks(record: Resource, elements: Iterable[str], start: str) -> Iterator[Check]:
-    """Yield an ``exists`` check for each element that a new record must have; `start` begins the checks' names."""
+    """Yield a check for each element that a new record must have; the names of the checks begin with `start`."""
     for element in elements:
         there = not record or element in record
         yield Check(name=f"{start} {element}", passed=there, actual=record.get(element), level="exists")

@@ -1,4 +1,4 @@
-"""Relatives of patients, and their relationships as codes of v3-RoleCode or as words."""
+"""Draw, build and check relatives of patients; relationships are codes of v3-RoleCode or words."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _Relation:
 
     Attributes:
         code: Code in v3-RoleCode.
-        narrower: Codes with a narrower meaning, which are accepted too.
-        broader: Codes with a broader meaning, which may stand beside an accepted code.
-        gender: Gender that the relation implies; None if it implies none.
+        narrower: Codes with a narrower meaning, which the checks accept too.
+        broader: Codes with a broader meaning, which the checks accept only in addition to another code.
+        gender: Gender that the relation implies; None if the relation implies no gender.
         older: Minimum and maximum number of years by which the relative is older than the patient.
     """
 
@@ -48,7 +48,7 @@ RELATIONS = {
     "son": _Relation("SONC", ("SON",), _CHILD, "male", (-36, -20)),
     "daughter": _Relation("DAUC", ("DAU",), _CHILD, "female", (-36, -20)),
 }
-"""Relations by the word that prompts use."""
+"""Relations by the word for them in prompts."""
 ONLY_ONE = frozenset({"mother", "father", "spouse"})
 """Relations that a patient can have with only one person."""
 
@@ -62,7 +62,7 @@ _MEANINGS: Mapping[str, Mapping[str, str]] = {
         **{"70924004": "brother", "27733009": "sister", "65616008": "son", "66089001": "daughter"},
     },
 }
-"""Meanings of codes, by system."""
+"""Meaning of each code, by code system."""
 _V2_CODES = {word: (code,) for code, word in _MEANINGS[_V2].items()}
 _SAME_SYSTEM = {"http://hl7.org/fhir/v3/RoleCode": ROLES, "http://hl7.org/fhir/v2/0063": _V2}
 _SYNONYMS: Mapping[str, str] = {
@@ -78,7 +78,7 @@ _OTHER_RELATIONS = frozenset(
     | {"nephew", "niece", "no", "not", "partner", "step", "stepbrother", "stepdaughter", "stepfather", "stepmother"}
     | {"stepsister", "stepson", "uncle"}
 )
-"""Words that turn a relation into another one."""
+"""Words that change the meaning of a relation."""
 _TOKEN = re.compile(r"[^\W\d_]+")
 
 
@@ -87,7 +87,7 @@ class Relative(Params):
 
     Attributes:
         patient: Id of the patient.
-        person: The relative; the `id` is that of the RelatedPerson.
+        person: The relative; the person's `id` is the id of the RelatedPerson.
         relation: Relation to the patient, one of `RELATIONS`.
     """
 
@@ -97,7 +97,7 @@ class Relative(Params):
 
 
 def fitting_relations(patient: Person, today: date, *, youngest: int = 0) -> list[str]:
-    """Return the relations that a relative aged `youngest` or more can have to a patient of this age."""
+    """Return the relations that a relative can have to a patient if the relative is at least `youngest` years old."""
     age = int((today - date.fromisoformat(patient.birth_date)).days / _YEAR)
     return [word for word, one in RELATIONS.items() if age + one.older[0] > youngest and age + one.older[1] < _OLDEST]
 
@@ -108,12 +108,12 @@ def new_relative(
     """Draw a relative of a patient, with the same family name and another given name.
 
     Args:
-        rng: Source of chance.
+        rng: Random generator.
         patient: The patient.
-        id: Id of the related person.
+        id: Id of the RelatedPerson.
         relation: One of `RELATIONS`.
-        gender: Gender, used if the relation implies none; drawn if empty.
-        given: Given name; drawn if empty.
+        gender: Gender if the relation implies no gender; an empty string draws the gender.
+        given: Given name; an empty string draws the name.
     """
     one = RELATIONS[relation]
     gender = one.gender or gender or rng.choice(("female", "male"))
@@ -125,12 +125,12 @@ def new_relative(
 
 
 def relation_concept(word: str) -> Resource:
-    """Return the CodeableConcept of a relation."""
+    """Build the CodeableConcept of a relation."""
     return {"coding": [{"system": ROLES, "code": RELATIONS[word].code}]}
 
 
 def related_person(relative: Relative) -> Resource:
-    """Return the RelatedPerson."""
+    """Build the RelatedPerson of a relative."""
     person = relative.person
     return {
         "resourceType": "RelatedPerson",
@@ -149,7 +149,7 @@ def related_person(relative: Relative) -> Resource:
 def relative_checks(relative: Relative, found: Resource) -> Iterator[Check]:
     """Yield checks that a RelatedPerson has the name and relation of a relative, and no other name or relation.
 
-    The relation may be a code of v3-RoleCode in any of the codings, or a word in text.
+    The relation may be a code of v3-RoleCode in any coding, or words in a text.
     """
     names, person = list(found.get("name", [])), relative.person
     right = bool(names) and all(named(name, person.given, person.family) for name in names)
@@ -160,12 +160,12 @@ def relative_checks(relative: Relative, found: Resource) -> Iterator[Check]:
 
 
 def says_relation(concepts: list[Json], word: str) -> bool:
-    """Whether concepts state a relation and no other one, by a code in any of the codings or in words."""
+    """Return whether concepts state a relation and no other relation, by codes or in words."""
     return _said(concepts) - set(RELATIONS[word].broader) == {word}
 
 
 def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
-    """Yield the forms of a relation that tasks must accept, each with a name."""
+    """Yield the forms of a relation that the checks must accept, each with a name."""
     one = RELATIONS[word]
     coding = {"system": ROLES, "code": one.code, "display": word}
     local = {"system": "http://example.org/roles", "code": "7"}
@@ -183,7 +183,7 @@ def relation_spellings(word: str) -> Iterator[tuple[str, list[Resource]]]:
 
 
 def _said(concepts: list[Json]) -> set[str]:
-    """Return the relations that concepts state, as words; an unknown code of v3-RoleCode is returned as it is."""
+    """Return the words of all relations that concepts state; an unknown code of v3-RoleCode is returned unchanged."""
     said: set[str] = set()
     for coding in codings(concepts):
         system, code = str(coding.get("system")), str(coding.get("code"))

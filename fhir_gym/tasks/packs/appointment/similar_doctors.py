@@ -1,4 +1,4 @@
-"""Draws doctors with similar names and the same hours, among whom a task chooses the prompt's doctor, day and hour."""
+"""Draw doctors who have similar names and the same hours; a task chooses a doctor, a day and an hour for its prompt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.appointment.slot_scenes import ProviderSchedule
 from fhir_gym.types import Resource
 
 ASKABLE, DISTRACTOR = "central", "further"
-"""Kinds of times: times that a prompt could ask for, and times that are easily mistaken for them."""
+"""Kinds of times: a prompt could ask for the first kind; times of the second kind are easily mistaken for the first."""
 
 _CONTACT = frozenset({"telecom", "address"})
 _HOURS = range(8, 17)
@@ -41,9 +41,9 @@ class Row(NamedTuple):
     Attributes:
         given: Index of the given name.
         family: Index of the family name.
-        plan: The kind of the doctor's time at each of five moments: ``c`` for `ASKABLE`, ``f`` for `DISTRACTOR`, ``o``
-            for other times, blank for no time. The moments are two hours of a day, the same hours a week earlier or
-            later, and a third hour of the day.
+        plan: Five letters for the kinds of the doctor's times at five moments: ``c`` is `ASKABLE`, ``f`` is
+            `DISTRACTOR`, ``o`` is another time, and a blank is no time. The moments are two hours of a day, the same
+            hours a week earlier or later, and a third hour of the day.
     """
 
     given: int
@@ -70,13 +70,17 @@ class DoctorTime(NamedTuple):
 
 
 SIMILAR = (Row(0, 0, "ccffo"), Row(1, 0, "ccffo"), Row(0, 1, "cff o"), Row(1, 1, "ff   "))
-"""Four doctors with two given and two family names. For each detail of an askable time, a time differs only in it."""
+"""Four doctors with two given names and two family names.
+
+Each detail (given name, family name, day, hour) of a time that a prompt can ask for matters: another time differs only
+in this detail.
+"""
 
 SWAPPED = tuple(
     Row(given, family, plan)
     for (given, family), plan in zip(permutations(range(3), 2), ("cffoo",) * 5 + ("f    ",), strict=True)
 )
-"""Six doctors with three names; each name is the given name of some and the family name of others."""
+"""Six doctors with three names; each name is the given name of some doctors and the family name of others."""
 
 
 def draw_doctor_times(
@@ -85,11 +89,11 @@ def draw_doctor_times(
     """Draw doctors and the times in their schedules, on and around a day of next week.
 
     Args:
-        rng: Source of chance.
-        world: The world; no doctor in it has the new names.
+        rng: Random generator.
+        world: The world, in which no doctor has the new names.
         ids: Allocates the ids.
-        rows: The doctors.
-        swapped: Whether the same names serve as given and family names.
+        rows: The doctors' names and timetables.
+        swapped: Whether the given names of some doctors are the family names of others.
     """
     schedules = tuple(
         ProviderSchedule(id=ids.new("Schedule"), provider=one) for one in _doctors(rng, world, ids, rows, swapped)
@@ -111,16 +115,16 @@ def draw_doctor_times(
 def every_detail_matters(
     schedules: Sequence[ProviderSchedule], schedule: str, start: str, others: Collection[tuple[str, str]]
 ) -> bool:
-    """Whether the doctor's given name, family name, their order, the day and the hour all matter.
+    """Return whether every detail of a time matters: given name, family name, order of the names, day and hour.
 
-    A detail matters if another time differs only in it. The order of the names is ignored unless another doctor has the
-    same names in the other order.
+    A detail matters if another time differs only in this detail. The order of the names must matter only if another
+    doctor has the same names in the opposite order.
 
     Args:
         schedules: The schedules of all doctors.
-        schedule: Schedule id of the time.
+        schedule: Id of the schedule that contains the time.
         start: Start of the time, an instant.
-        others: Schedule ids and starts of the other times.
+        others: Schedule id and start of each other time.
     """
     doctors = {one.id: one.provider for one in schedules}
     me = doctors[schedule]
@@ -142,7 +146,7 @@ def weekday_of(start: str) -> int:
 
 
 def without_contact(resources: Iterable[Resource]) -> list[Resource]:
-    """Return the resources without contact details, so that many people load faster."""
+    """Return resources without contact details, so that the server loads many people faster."""
     return [
         {name: value for name, value in one.items() if name not in _CONTACT} if "telecom" in one else one
         for one in resources
@@ -162,7 +166,7 @@ def _doctors(rng: random.Random, world: World, ids: IdAllocator, rows: Sequence[
 
 
 def _names_either_way(rng: random.Random, world: World) -> tuple[Person, list[str]]:
-    """Draw a person and three names, new to the world as given and family names; no name is the start of another."""
+    """Draw a person and three names; none of the names is in use in the world or is the start of another."""
     for _ in range(_TRIES):
         one, two = (new_person(rng, world, "", resource_type="Practitioner") for _ in range(2))
         names = [one.given, one.family, two.family]

@@ -1,4 +1,4 @@
-"""Scenes of tasks that search for slots: places, providers' schedules and slots."""
+"""Draw and build the places, schedules and slots for tasks that search for slots."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ LANGUAGES = {
     "zh": "Chinese",
 }
 _MINUTES = 15
-"""Length of a slot in minutes; slots start at full quarter hours."""
+"""Length of a slot in minutes; every slot starts at a full quarter hour."""
 DAY = 24 * 60 // _MINUTES
-"""Quarter hours in a day."""
+"""Number of quarter hours in a day."""
 
 _GENERAL_PRACTICE = Concept(system=SNOMED, code="394814009", display="General practice")
 _NAMES = ("Bayview", "Cedar", "Eastgate", "Harbor", "Lakeside", "Northfield", "Parkway", "Riverside", "Westbrook")
@@ -76,7 +76,7 @@ class Place(Params):
 
     @property
     def reference(self) -> str:
-        """Relative reference, e.g. ``Location/12``."""
+        """Relative reference, such as ``Location/12``."""
         return f"{self.type}/{self.id}"
 
 
@@ -87,9 +87,9 @@ class ProviderSchedule(Params):
         id: Id of the Schedule.
         provider: The provider.
         place: Reference to the place of the schedule; empty if the schedule has no place.
-        also_at: Reference to a second place; empty if there is none.
+        also_at: Reference to a second place; empty if the schedule has no second place.
         specialties: Specialties of the schedule.
-        languages: Codes of the languages the provider speaks.
+        languages: Codes of the languages that the provider speaks.
     """
 
     id: str
@@ -106,8 +106,8 @@ class Clinic(Params):
     Attributes:
         places: The places.
         schedules: Schedules of the providers.
-        today: The date of the present.
-        weekdays: Weekdays with slots (Monday is 0); empty if all may have slots.
+        today: Current date.
+        weekdays: Weekdays that have slots (Monday is 0); empty if every weekday may have slots.
     """
 
     places: tuple[Place, ...]
@@ -117,12 +117,12 @@ class Clinic(Params):
 
 
 class SlotScene(Params):
-    """The scene of a task that searches for slots.
+    """The records that a task adds for a search for slots.
 
     Attributes:
         clinic: Places and schedules.
         slots: All slots; each starts at a different time.
-        spare: An id that no slot of the scene has.
+        spare: An id that none of the slots has.
     """
 
     clinic: Clinic
@@ -131,7 +131,7 @@ class SlotScene(Params):
 
 
 class SlotDraft(NamedTuple):
-    """A drawn slot without an id.
+    """A slot that has no id yet.
 
     Attributes:
         quarter: Start in quarter hours since the epoch.
@@ -147,14 +147,14 @@ class SlotDraft(NamedTuple):
 def new_places(
     rng: random.Random, ids: IdAllocator, city: str, state: str, type: str = "Location"
 ) -> tuple[Place, Place]:
-    """Draw a place, and another place with a longer name that starts with the name of the first."""
+    """Draw two places; the name of the second place starts with the whole name of the first."""
     name = f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}"
     here = Place(id=ids.new(type), name=name, city=city, state=state, type=type)
     return here, here.model_copy(update={"id": ids.new(type), "name": f"{name} Annex"})
 
 
 def joint_clinic(rng: random.Random, world: World, ids: IdAllocator, providers: int) -> Clinic:
-    """Draw a clinic with an annex, and providers who have one schedule at each of these two places."""
+    """Draw a clinic, its annex, and providers who each have one schedule at the clinic and one at the annex."""
     people = [new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner") for _ in range(providers)]
     places = new_places(rng, ids, people[0].city, people[0].state)
     schedules = (
@@ -166,7 +166,7 @@ def joint_clinic(rng: random.Random, world: World, ids: IdAllocator, providers: 
 
 
 def clinic_resources(places: Iterable[Place], schedules: Sequence[ProviderSchedule], world: World) -> list[Resource]:
-    """Return the resources of places, practitioners and schedules."""
+    """Build the resources of places, practitioners and schedules."""
     providers = {schedule.provider.id: _practitioner(schedule) for schedule in schedules}
     return [*map(_place, places), *providers.values(), *(_schedule(schedule, world) for schedule in schedules)]
 
@@ -189,44 +189,44 @@ def _schedule(schedule: ProviderSchedule, world: World) -> Resource:
 
 
 def quarter_of(moment: datetime) -> int:
-    """Return a moment in quarter hours since the epoch, rounded down."""
+    """Convert a time to quarter hours since the epoch, rounded down."""
     return int(moment.timestamp()) // (_MINUTES * 60)
 
 
 def at_quarter(quarter: int) -> datetime:
-    """Return the start of a quarter hour."""
+    """Return the time at which a quarter hour starts, given as quarter hours since the epoch."""
     return datetime.fromtimestamp(quarter * _MINUTES * 60, UTC)
 
 
 def hours_on(day: date) -> range:
-    """Return the quarter hours of a day's opening hours."""
+    """Return the quarter hours of a day in which the clinic is open."""
     midnight = (day - _EPOCH).days * DAY
     return range(midnight + _OPEN, midnight + _CLOSED)
 
 
 def in_words(moment: str) -> str:
-    """Return an instant in the words of a prompt: ``10:15 on Monday, 2023-11-13``."""
+    """Return an instant as prompts write it, such as ``10:15 on Monday, 2023-11-13``."""
     return f"{moment[11:16]} on {WEEKDAYS[parse_instant(moment).weekday()]}, {moment[:10]}"
 
 
 def taken_status(rng: random.Random) -> str:
-    """Draw a status of slots that are not available."""
+    """Draw the status of a slot that is not available."""
     return rng.choice(_TAKEN)
 
 
 def consulting_hours(
     rng: random.Random, today: date, groups: Sequence[Sequence[str]], days: Sequence[int]
 ) -> Iterator[SlotDraft]:
-    """Draw slots on several days; each group of schedules has its own hours, which do not depend on the day.
+    """Draw slots on several days; each group of schedules has its own hours, which are the same every day.
 
-    A group has one free slot on most days. On the first days it also has a taken slot, mostly before the free one.
-    Later, taken slots are rare.
+    A group has one free slot on most days. On the first days, it also has a taken slot, usually before the free slot.
+    On later days, taken slots are rare.
 
     Args:
-        rng: Source of chance.
-        today: The present date; all slots are on later days.
+        rng: Random generator.
+        today: Current date; all slots are on later days.
         groups: Ids of the schedules of each group.
-        days: Number of days with slots for each group, counted from the first day with slots.
+        days: Number of days on which each group has slots.
     """
     most = max(days)
     ahead = sorted(rng.sample(range(1, most + most // 2 + 1), most))
@@ -249,15 +249,15 @@ def consulting_hours(
 def scattered(
     rng: random.Random, days: Iterable[date], groups: Sequence[Sequence[str]], free: int, taken: int, edges: float = 0.0
 ) -> Iterator[SlotDraft]:
-    """Draw slots at different times on some days.
+    """Draw slots on some days; no two slots start at the same time.
 
     Args:
-        rng: Source of chance.
+        rng: Random generator.
         days: The days.
         groups: Ids of the schedules of each group.
-        free: Number of free slots for each group.
-        taken: Number of taken slots for each group.
-        edges: Fraction of the slots that are in the first or the last quarter hour of a day.
+        free: Number of free slots of each group.
+        taken: Number of taken slots of each group.
+        edges: Fraction of slots that are in the first or the last quarter hour of a day.
     """
     hours = [*map(hours_on, days)]
     bounds = [edge for one in hours for edge in (one.start - _OPEN, one.start - _OPEN + DAY - 1)]
@@ -271,6 +271,6 @@ def scattered(
 
 
 def slot_record(id: str, draft: SlotDraft) -> SlotRecord:
-    """Return the drawn slot with an id."""
+    """Convert a draft to a slot record with an id."""
     start = instant(at_quarter(draft.quarter))
     return SlotRecord(id=id, schedule=draft.schedule, start=start, minutes=_MINUTES, status=draft.status)

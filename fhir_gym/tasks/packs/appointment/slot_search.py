@@ -1,7 +1,7 @@
-"""Base classes of the tasks that search for the earliest available slot, or for all within a period.
+"""Base classes of the tasks that search for the earliest available slot, or for all available slots within a period.
 
-A task first draws places, providers and slots. It then chooses, at random, a request and a period for which every
-condition changes the answer.
+A task first draws places, providers and slots. It then chooses a random request and period for which every condition
+matters: without the condition, the answer would be different.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from fhir_gym.types import Json, Resource
 Query = Mapping[str, str | list[str]]
 """Search parameters and their values."""
 _LATER = 3
-"""Minimum number of later slots that also match; an agent that does not sort may find one of them."""
+"""Minimum number of later slots that also match; an agent that does not sort may answer one of these slots."""
 _FEWEST = 4
 _TRIES = 1_000
 
 
 class SlotRequest(Params):
-    """The conditions of a prompt, without the time.
+    """The conditions of a prompt other than the time.
 
     Attributes:
         matching: Ids of the schedules that meet all conditions.
-        failing_one: For each condition, ids of the schedules that fail only this condition.
+        failing_one: For each condition, the ids of the schedules that fail only this condition.
     """
 
     matching: tuple[str, ...]
@@ -99,7 +99,8 @@ class OpenSlotsParams(SceneParams, Generic[R]):
         start: Start of the period (inclusive), an instant.
         end: End of the period (exclusive); empty if it is open.
         right: Ids of the matching slots.
-        further: A slot that would match but is not on the server.
+        further: A slot that would match but is not on the server; the agent must have made a request that would
+            return this slot.
     """
 
     scene: SlotScene
@@ -112,10 +113,10 @@ class OpenSlotsParams(SceneParams, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class SlotQuestion(Generic[R]):
-    """All requests and periods with the same first matching slot.
+    """All requests and periods for which the same slot is the first match.
 
     Attributes:
-        target: Reference to this slot; empty if the answer names no slot.
+        target: Reference to the slot; empty if the answer names no slot.
         ways: The requests and their periods.
     """
 
@@ -131,7 +132,7 @@ class SlotSet:
         unit: Number of quarter hours in one unit of time.
 
     Attributes:
-        timed: Time, slot and id of each slot.
+        timed: The time (in the unit of time), draft and id of each slot.
     """
 
     def __init__(self, drafts: Iterable[tuple[SlotDraft, str]], unit: int = 1) -> None:
@@ -145,21 +146,24 @@ class SlotSet:
                 self._taken.setdefault(one.schedule, []).append(time)
 
     def free(self, schedules: Collection[str]) -> tuple[list[int], list[str]]:
-        """Return times and ids of the free slots of some schedules."""
+        """Return the times and the ids of the free slots of some schedules."""
         found = sorted(one for schedule in schedules for one in self._free.get(schedule, ()))
         return [time for _, time, _ in found], [id for _, _, id in found]
 
     def failing_one(self, request: SlotRequest) -> list[list[int]]:
-        """Return, for each condition, the times of the slots that fail only it; the status is the first condition."""
+        """Return, for each condition, the times of the slots that fail only this condition.
+
+        The first condition is the status; the conditions of the request follow.
+        """
         taken = sorted(time for schedule in request.matching for time in self._taken.get(schedule, ()))
         return [taken, *(self.free(schedules)[0] for schedules in request.failing_one)]
 
 
 def by_target(found: Iterable[tuple[str, R, TimeWindow]], *, named: bool) -> list[SlotQuestion[R]]:
-    """Group requests by their first matching slot, so that all slots are equally likely to be asked for.
+    """Group requests by their first matching slot, so that prompts ask for all slots with equal probability.
 
     Args:
-        found: First matching slot's id (empty if no slot matches), request and period.
+        found: Id of the first matching slot (empty if no slot matches), request and period.
         named: Whether the answer contains the ids of the slots.
     """
     grouped: dict[str, list[tuple[R, TimeWindow]]] = {}
@@ -194,11 +198,11 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
 
     @abstractmethod
     def requests(self, clinic: Clinic) -> Iterable[R]:
-        """Yield the requests that a prompt may make, without the time."""
+        """Yield the requests that a prompt may make."""
 
     @abstractmethod
     def offers(self, slots: SlotSet, request: R) -> Iterator[tuple[str, str, TimeWindow]]:
-        """Yield the periods that fit a request: stratum, id of the first matching slot (if any) and period."""
+        """Yield the stratum, the id of the first matching slot (may be empty) and the period of each question."""
 
     @override
     def candidates(self, scene: SlotScene) -> dict[str, list[SlotQuestion[R]]]:
@@ -221,16 +225,16 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
     def slot_scene(
         self, ids: IdAllocator, world: World, clinic: Clinic, draw_slots: Callable[[], Iterable[SlotDraft]]
     ) -> SlotScene:
-        """Draw slots until they offer enough questions.
+        """Draw slots until there are enough questions to ask about them.
 
         Args:
             ids: Allocates the ids.
             world: The world.
             clinic: The places and schedules.
-            draw_slots: Draws the slots.
+            draw_slots: Function that draws the slots.
 
         Raises:
-            TaskError: No drawn set of slots offers enough questions.
+            TaskError: No attempt gave enough questions.
         """
         requests = list(self.requests(clinic))
         for _ in range(_TRIES):
@@ -246,7 +250,7 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
 
     @abstractmethod
     def query(self, p: E) -> Query:
-        """Return the prompt's conditions as search parameters, without the status."""
+        """Return the prompt's conditions, except the status, as search parameters."""
 
     @override
     def scene_resources(self, scene: SlotScene, world: World) -> list[Resource]:
@@ -254,13 +258,13 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
 
 
 class AtOnePlace(_FindSlots[E, PlaceRequest]):
-    """A search for the slots of any provider at one of two places."""
+    """A search for slots at one of two places, of any provider."""
 
     @abstractmethod
     def timetable(
         self, rng: random.Random, today: date, groups: Sequence[Sequence[str]]
     ) -> Callable[[], Iterable[SlotDraft]]:
-        """Return a function that draws the slots of both places, given the ids of each place's schedules."""
+        """Return a function that draws the slots of both places; the argument is the schedule ids of each place."""
 
     @override
     def draw_scene(self, rng: random.Random, world: World) -> SlotScene:
@@ -275,17 +279,17 @@ class AtOnePlace(_FindSlots[E, PlaceRequest]):
 
 
 class FindEarliest(_FindSlots[EarliestParams[R], R]):
-    """A task that asks for the earliest slot from a moment on."""
+    """A task that asks for the earliest slot at or after a given time."""
 
     answer = IdAnswer(("Slot",), or_empty=True)
     fewest = _FEWEST
 
     @override
     def offers(self, slots: SlotSet, request: R) -> Iterator[tuple[str, str, TimeWindow]]:
-        """Yield free slots that are the first match from some moment on.
+        """Yield the free slots that are the first match at or after some earliest time.
 
-        Between this moment and the slot, there are a taken slot and, for each condition, a free slot that fails only
-        this condition. Other matching free slots lie before the moment and after the slot.
+        Between the earliest time and the slot there are a taken slot and, for each condition, a free slot that fails
+        only this condition. Other free slots that match are before the earliest time and after the slot.
         """
         times, ids = slots.free(request.matching)
         for window in time_windows(times, slots.failing_one(request), (0,)):
@@ -319,12 +323,12 @@ class FindEarliest(_FindSlots[EarliestParams[R], R]):
 
 
 class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
-    """A task that asks for all slots within a period: their number, their ids, or both.
+    """A task that asks for the number of slots within a period, for their ids, or for both.
 
-    A number can be guessed, so tasks that ask for a number require evidence.
+    Because an agent could guess a number, tasks that ask for a number require evidence of a search.
 
     Attributes:
-        sizes: Possible numbers of matching slots, by stratum.
+        sizes: Numbers of matching slots to choose from, by stratum.
         endless: Whether the period has no end.
     """
 
@@ -341,14 +345,14 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
                     yield stratum, ids[window.first] if window.size else "", window
 
     def times(self, slots: SlotSet, request: L) -> tuple[list[int], list[str], list[list[int]]]:
-        """Return times and ids of the matching slots, and, by condition, the times of slots that fail only it."""
+        """Return the times and ids of the matching slots, and the result of `SlotSet.failing_one`."""
         return *slots.free(request.matching), slots.failing_one(request)
 
     @override
     def params_for(
         self, rng: random.Random, world: World, scene: SlotScene, chosen: SlotQuestion[L]
     ) -> OpenSlotsParams[L]:
-        # Long lists are drawn more often than short ones.
+        # Draw long lists more often than short lists.
         ((request, window),) = rng.choices(chosen.ways, [max(1, one.size) for _, one in chosen.ways])
         begin, end = (bound * self.unit for bound in window.bounds(rng))
         latest = max(one.start for one in scene.slots)
@@ -359,11 +363,11 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         """Return the parameters for a period.
 
         Args:
-            rng: Random generator, for the slot that is not on the server.
+            rng: Random generator, for drawing the slot that is not on the server.
             scene: The scene.
             request: The conditions.
             begin: First quarter hour of the period.
-            end: First quarter hour after the period; for an open period, one after the last slot.
+            end: First quarter hour after the period; if the period has no end, a quarter hour after the last slot.
         """
         start, stop = instant(at_quarter(begin)), "" if self.endless else instant(at_quarter(end))
         own = [one for one in scene.slots if one.schedule in request.matching]
@@ -381,7 +385,7 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         return {**place, "start": in_words(p.start), **({"end": in_words(p.end)} if p.end else {})}
 
     def counts(self, request: L, start: str) -> bool:
-        """Whether a slot's start meets the conditions that a search cannot express."""
+        """Return whether a slot's start meets the conditions that a search cannot express."""
         return True
 
     @override
@@ -396,7 +400,7 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
 
     @override
     def required_records(self, p: OpenSlotsParams[L]) -> tuple[str, ...]:
-        # The agent may also read the number from the total of a search.
+        # The agent may instead read the number from the total of a search.
         return () if isinstance(self.answer, CountAnswer) else _references(p)
 
     @override

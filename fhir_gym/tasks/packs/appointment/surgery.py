@@ -1,4 +1,4 @@
-"""Surgery plans: ServiceRequests for an operation on a day."""
+"""Draw and build surgery plans: ServiceRequests for an operation on a certain day."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SurgeryOrder(CodedRecord):
     """One order for a procedure.
 
     Attributes:
-        category: Category of the procedure, e.g. `SURGICAL`.
+        category: Category of the procedure, such as `SURGICAL`.
         status: Status of the order.
         when: Date or instant of the procedure.
     """
@@ -55,7 +55,7 @@ class SurgeryScene(PatientScene):
 
     Attributes:
         orders: Orders for the patients.
-        today: The date of the present.
+        today: Current date.
     """
 
     orders: tuple[SurgeryOrder, ...]
@@ -66,12 +66,12 @@ class SurgeryScene(PatientScene):
         return [*super().resources(), *map(service_request, self.orders)]
 
     def orders_of(self, patient: str) -> list[SurgeryOrder]:
-        """The orders for a patient."""
+        """Return the orders for a patient."""
         return [order for order in self.orders if order.patient == patient]
 
 
 def service_request(order: SurgeryOrder) -> Resource:
-    """The ServiceRequest."""
+    """Build the ServiceRequest of an order."""
     return {
         "resourceType": "ServiceRequest",
         "id": order.id,
@@ -85,7 +85,7 @@ def service_request(order: SurgeryOrder) -> Resource:
 
 
 def on_day(request: Resource, day: str) -> bool:
-    """Whether a ServiceRequest occurs on a day: its dateTime, or its whole Period, is on that day."""
+    """Return whether the occurrence of a ServiceRequest, a dateTime or a whole Period, is on a day."""
     period: Json = request.get("occurrencePeriod")
     if isinstance(period, dict):
         return same_moment(period.get("start"), day) and same_moment(period.get("end"), day)

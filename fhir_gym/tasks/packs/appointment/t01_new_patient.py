@@ -31,8 +31,8 @@ class NewPatientParams(Params):
     """Parameters of task 01.
 
     Attributes:
-        person: The person to enter; the task does not use their `id`.
-        decoys: Patients on file with similar details.
+        person: The person to enter; the task does not use the person's `id`.
+        decoys: Patients on file who have similar details.
     """
 
     person: Person
@@ -42,14 +42,14 @@ class NewPatientParams(Params):
 class NewPatient(Task[NewPatientParams]):
     """Enter a new patient.
 
-    Starting state: two patients with details similar to those of the new one.
+    Starting state: two patients with details similar to those of the new patient.
     Decoys: a patient with the same name and another birth date, and a patient with the same family name and birth date.
-        A careless agent updates one of them or answers with its id.
+        A careless agent updates one of these patients or answers with an id of theirs.
     Checks: the agent created exactly one Patient with the given name, telephone number, birth date and address, and no
         other name, number or address; the answer is its id.
     Light: the agent created a Patient with a name and a birth date.
     Differs from FHIR-AgentEval: telephone number, address and answer are checked, and only one new patient is allowed.
-        The original accepted any tag and checked the first hit of a search by name.
+        The original checked only the first hit of a search by name, and accepted any tag.
     """
 
     key = "01"
@@ -150,7 +150,7 @@ class NewPatient(Task[NewPatientParams]):
 
 
 def _all(name: str, items: Iterable[Json] | None, expected: str, right: Callable[[Any], bool]) -> Check:
-    """Check that there is at least one item and that each item is right."""
+    """Check that there is at least one item and that every item is right."""
     items = list(items or [])
     return Check(name=name, passed=bool(items) and all(map(right, items)), expected=expected, actual=items)
 

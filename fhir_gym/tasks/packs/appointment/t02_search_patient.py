@@ -1,4 +1,4 @@
-"""Tasks 02a and 02b: look up a patient who is, or is not, on file. Both use the same prompts and scenes."""
+"""Tasks 02a and 02b: look up a person who is on file (02a) or not (02b), with the same prompts and scenes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SearchPatientParams(PatientParams):
     """Parameters of tasks 02a and 02b.
 
     Attributes:
-        scene: Patients on file, with similar names and birth dates.
+        scene: Patients on file, who have similar names and birth dates.
     """
 
     scene: PatientScene
@@ -102,13 +102,13 @@ class SearchExistingPatient(_SearchPatient):
     """Look up a patient who is on file.
 
     Starting state: 13 patients who share two given names, two family names and several birth dates. The prompt asks
-        about one of the five who can be identified only by all three details together.
+        about one of the five patients who can be identified only by all three details together.
     Decoys: the other patients. In many variations one family name is a double name that starts with the other, so that
         a search by family name finds both.
     Checks: the answer is the patient's id.
     Light: none.
-    Differs from FHIR-AgentEval: ids are random instead of constant, there are decoys, and the answer for "not on file"
-        has an exact form. Both ``Patient/12`` and ``12`` are accepted.
+    Differs from FHIR-AgentEval: ids are random instead of constant, there are decoys, and the answer for a person who
+        is not on file has an exact form. Both ``Patient/12`` and ``12`` are accepted.
     """
 
     key = "02a"
@@ -119,13 +119,12 @@ class SearchExistingPatient(_SearchPatient):
 class SearchNonexistentPatient(_SearchPatient):
     """Look up a person who is not on file.
 
-    Starting state: patients as in 02a. Any two of the person's given name, family name and birth date match one of
-        these patients.
-    Decoys: those patients; a careless agent answers with the id of one of them.
+    Starting state: patients as in 02a. For any two of the person's given name, family name and birth date, one of the
+        patients matches these two.
+    Decoys: all patients; a careless agent answers with the id of one of them.
     Checks: the answer is ``[]``, and the agent made a request that would return the person's record if it existed.
     Light: none.
-    Differs from FHIR-AgentEval: the original accepted the sentence from the prompt without a look-up; here, answering
-        "none" without looking fails.
+    Differs from FHIR-AgentEval: an answer without a look-up fails; the original accepted the sentence from the prompt.
     """
 
     key = "02b"

@@ -36,8 +36,8 @@ class EnterHistoryParams(PatientParams):
 
     Attributes:
         scene: Patients and their conditions.
-        what: The condition to enter.
-        clinical: The clinical status of this condition.
+        what: Code of the condition to enter.
+        clinical: Clinical status of the condition to enter.
     """
 
     scene: HistoryScene
@@ -46,15 +46,15 @@ class EnterHistoryParams(PatientParams):
 
     @property
     def decoys(self) -> list[Problem]:
-        """Conditions of the patient, and the same condition of namesakes."""
+        """The patient's conditions on file, and the namesakes' records of the condition to enter."""
         return self.scene.confusable(self.scene.problems, self.patient, self.what)
 
 
 class MissingCondition(PatientCandidate):
-    """A patient without a condition.
+    """A patient who does not have a condition.
 
     Attributes:
-        what: The condition.
+        what: Code of the condition.
     """
 
     what: Concept
@@ -63,17 +63,16 @@ class MissingCondition(PatientCandidate):
 class EnterHistory(CreateTask[EnterHistoryParams, HistoryScene, MissingCondition]):
     """Enter medical history.
 
-    Starting state: six patients with one or two names. Each has two or three of the same three conditions, one of them
-        entered in error. The prompt asks for a condition that a namesake really has; the patient's only record of the
-        condition was entered in error.
-    Decoys: the patient's own record of the condition, entered in error, which a careless agent overwrites; the
-        namesake's record of the same condition; the patient's other conditions.
+    Starting state: six patients with the same name or one of two names. Each has two or three of the same three
+        conditions; one record of each patient was entered in error. The prompt asks for a condition that a namesake
+        really has; the patient's only record of this condition was entered in error.
+    Decoys: the patient's erroneous record, which a careless agent overwrites; the namesake's record of the same
+        condition; the patient's other conditions.
     Checks: the agent created exactly one Condition for the patient with the right code, display and clinical status,
         and the Condition is neither refuted nor entered in error; the answer is its id.
     Light: the agent created a Condition with a subject, a clinical status and a code.
     Differs from FHIR-AgentEval: the prompt states the clinical status, which the original checked but did not ask for.
-        Any coding may hold the code, not only the first one, and other codings may stand beside it. The answer is
-        checked.
+        The code may be in any coding, not only in the first, and there may be other codings. The answer is checked.
     """
 
     key = "03"

@@ -1,4 +1,4 @@
-"""Tasks 04a and 04b: look up a patient's medical history, present or empty. Both use the same prompts and scenes."""
+"""Tasks 04a and 04b: look up a medical history that has entries (04a) or is empty (04b), with the same prompts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from fhir_gym.tasks.packs.appointment.patient_tasks import ABSENT, PRESENT, Look
 from fhir_gym.types import Resource
 
 _NAMESAKES = (11, 12)
-"""Possible numbers of patients."""
+"""Numbers of patients to choose from."""
 _WITHOUT_HISTORY = (5, 5, 6)
-"""Possible numbers of patients without a medical history."""
+"""Numbers of patients without a medical history to choose from."""
 _MAX_DAYS_AGO = 1_700
-"""Worlds go back about five years, so the oldest record on the server is not always one of the scene's."""
+"""Maximum age of a record; worlds cover about five years, so the server's oldest record may be an unrelated one."""
 _PAST_STATUSES = ("inactive", "resolved")
 _CLINICAL = ("active", "active", "resolved")
 
@@ -40,7 +40,7 @@ class SearchHistoryParams(PatientParams):
 
     Attributes:
         scene: Patients and their conditions.
-        first: The condition recorded first; in task 04b it is not on file.
+        first: The condition that was recorded first; in task 04b it is not on file.
     """
 
     scene: HistoryScene
@@ -127,14 +127,14 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
 
     @override
     def record(self, p: SearchHistoryParams) -> Resource:
-        # The absent condition is no longer active, so a search for active conditions does not prove that there is none.
+        # The absent condition is inactive, so a search for active conditions does not prove that the history is empty.
         return condition_resource(p.first)
 
 
 def _history(rng: random.Random) -> list[tuple[str, str]]:
     """Draw the clinical and verification statuses of a patient's conditions, the oldest first.
 
-    The history starts with conditions entered in error, followed by one that is no longer active.
+    The history starts with conditions that were entered in error, followed by a condition that is no longer active.
     """
     later = [(rng.choice(_CLINICAL), CONFIRMED) for _ in range(rng.choice((2, 3)))]
     later += [(rng.choice(_CLINICAL), ENTERED_IN_ERROR)] * rng.choice((0, 0, 1))
@@ -143,7 +143,7 @@ def _history(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def _mistakes(rng: random.Random) -> list[tuple[str, str]]:
-    """Draw the statuses of one or two conditions entered in error."""
+    """Draw the statuses of one or two conditions that were entered in error."""
     return [("active", ENTERED_IN_ERROR)] * rng.choice((1, 1, 2))
 
 
@@ -151,16 +151,16 @@ class SearchHistoryPresent(_SearchHistory):
     """Find the first entry of a patient's medical history.
 
     Starting state: 11 or 12 patients with the same name. Five to seven of them, including the patient in the prompt,
-        have three or four conditions recorded on different days. The others have only conditions entered in error.
-    Decoys: the patient has conditions entered in error. Some were recorded before the first real condition, so they
-        come first in a search by date; sometimes another one was recorded later. The first real condition is no longer
-        active, so a search for active conditions misses it. A namesake's history began earlier; a search by name, or
-        without the patient, finds that history.
-    Checks: the answer is the condition recorded first.
+        have three or four conditions recorded on different days. The other patients have only conditions that were
+        entered in error.
+    Decoys: the patient also has conditions that were entered in error. Some of these were recorded before the first
+        real condition, so that they come first in a search sorted by date; sometimes another was recorded later. The
+        first real condition is no longer active, so a search for active conditions misses it. A namesake's history
+        began earlier; a search by name, or a search that omits the patient, finds the namesake's history.
+    Checks: the answer is the condition that was recorded first.
     Light: none.
-    Differs from FHIR-AgentEval: the prompt defines "first", which the original left to the order of the server. There
-        are several conditions of several patients with random ids; in the original, the same id was always the right
-        answer.
+    Differs from FHIR-AgentEval: the prompt defines "first", which the original left to the order of the server. Several
+        patients have several conditions with random ids; in the original, the same id was always the right answer.
     """
 
     key = "04a"
@@ -173,11 +173,12 @@ class SearchHistoryEmpty(_SearchHistory):
     """Find out that a patient has no medical history.
 
     Starting state: as in 04a, but the patient has no history.
-    Decoys: as in 04a, including one or two conditions of the patient entered in error.
+    Decoys: as in 04a. The patient also has one or two conditions that were entered in error.
     Checks: the answer is ``[]``, and the agent made a request that would return any condition of the patient, even one
         that is no longer active.
     Light: none.
-    Differs from FHIR-AgentEval: answering "none" without looking fails, and the prompt states the exact empty answer.
+    Differs from FHIR-AgentEval: an empty answer without a look-up fails, and the prompt states the form of the empty
+        answer.
     """
 
     key = "04b"

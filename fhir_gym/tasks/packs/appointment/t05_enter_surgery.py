@@ -29,7 +29,7 @@ class EnterSurgeryParams(PatientParams):
 
     Attributes:
         scene: Patients and orders for their operations.
-        what: The operation to enter.
+        what: Code of the operation to enter.
         day: The date of the operation.
     """
 
@@ -39,15 +39,15 @@ class EnterSurgeryParams(PatientParams):
 
     @property
     def decoys(self) -> list[SurgeryOrder]:
-        """Orders for the patient, and orders for the same operation of namesakes."""
+        """The patient's orders on file, and the namesakes' orders for the operation to enter."""
         return self.scene.confusable(self.scene.orders, self.patient, self.what)
 
 
 class UnplannedOperation(PatientCandidate):
-    """An operation that a patient has no active order for.
+    """An operation for which a patient has no active order.
 
     Attributes:
-        what: The operation.
+        what: Code of the operation.
         days: Days on which namesakes have the same operation.
     """
 
@@ -58,16 +58,16 @@ class UnplannedOperation(PatientCandidate):
 class EnterSurgery(CreateTask[EnterSurgeryParams, SurgeryScene, UnplannedOperation]):
     """Enter a surgery plan.
 
-    Starting state: six patients with one or two names. Each has a revoked order for one of three operations and active
-        orders for one or two of the others. The prompt asks for the operation whose order was revoked. It names a day
-        on which a namesake has the same operation.
+    Starting state: six patients with the same name or one of two names. Each has a revoked order for one of three
+        operations, and active orders for one or both of the others. The prompt asks for the operation of the revoked
+        order, on a day on which a namesake has the same operation.
     Decoys: the patient's revoked order for the same operation, which a careless agent overwrites; the namesake's active
         order for the same operation and day; the patient's orders for other operations.
-    Checks: the agent created exactly one ServiceRequest with the right subject, code, display and day, status active
-        and intent order, without doNotPerform; the answer is its id.
+    Checks: the agent created exactly one ServiceRequest. It has the right subject, code, display and day, status active
+        and intent order, but no doNotPerform. The answer is its id.
     Light: the agent created a ServiceRequest with a status, an intent, a subject, a code and an occurrence.
     Differs from FHIR-AgentEval: the prompt states code, code system, status and intent; the original checked the code
-        but did not state it. A dateTime or a Period on the same day is accepted. Intent, code system and answer are
+        but did not state it. A dateTime or a Period on the right day is accepted. Intent, code system and answer are
         checked.
     """
 

@@ -1,4 +1,4 @@
-"""Tasks 06a and 06b: look up a patient's surgery plan, present or absent. Both use the same prompts and scenes."""
+"""Tasks 06a and 06b: look up a surgery plan that is on file (06a) or not (06b), with the same prompts and scenes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLAN, _INACTIVE, _SCAN = "plan", "inactive", "scan"
 _INACTIVE_STATUSES = ("revoked", "draft", "on-hold", "entered-in-error")
 _TIMES = tuple(f"T{hour:02}:{minute}:00Z" for hour in range(7, 17) for minute in ("00", "30"))
 _NAMESAKES = 6
-"""Number of patients, who all share one name."""
+"""Number of patients; all of them have the same name."""
 _MAX_DAYS = 60
 
 
@@ -38,7 +38,7 @@ class SearchSurgeryParams(PatientParams):
 
     Attributes:
         scene: Patients and orders for them.
-        days: Length of the window.
+        days: Length in days of the window, which starts today.
         plan: The plan within the window; in task 06b it is not on file.
     """
 
@@ -48,11 +48,11 @@ class SearchSurgeryParams(PatientParams):
 
 
 class PlanWindow(PatientCandidate):
-    """Windows in which a patient has one surgery plan, or none.
+    """Windows in which a patient has one surgery plan, or in which a patient has no surgery plan.
 
     Attributes:
-        shortest: Length of the shortest window in which every condition of the prompt changes the answer.
-        longest: Length of the longest such window.
+        shortest: Length of the shortest window in which every condition of the prompt matters.
+        longest: Length of the longest window in which every condition of the prompt matters.
     """
 
     shortest: int
@@ -100,7 +100,7 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         first = {key: min(days) for key, days in coming.items()}
         present, absent = [], []
         for person in scene.patients:
-            # Each window must contain a namesake's plan and orders of the patient that are not surgery plans.
+            # Each window must contain a namesake's surgery plan, and orders of the patient that are not surgery plans.
             namesakes_first = min(first[id, _PLAN][0] for id in scene.namesakes(person))
             shortest = 1 + max(namesakes_first, first[person.id, _INACTIVE][0], first[person.id, _SCAN][0])
             (until, plan), (later, _), *_ = sorted(coming[person.id, _PLAN])
@@ -116,7 +116,7 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
     def params_for(
         self, rng: random.Random, world: World, scene: SurgeryScene, chosen: PlanWindow
     ) -> SearchSurgeryParams:
-        # The window often ends on the day of the next plan, or on the day after the last plan within it.
+        # The window often ends on the day of the next plan, or one day after the last plan that the window contains.
         days = rng.choice((chosen.shortest, chosen.longest, rng.randint(chosen.shortest, chosen.longest)))
         known = {order.id: order for order in scene.orders}
         if chosen.record:
@@ -150,14 +150,14 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
 
 
 def _agenda(rng: random.Random, first: int) -> list[tuple[int, str, Concept]]:
-    """Draw a patient's orders; each has a number of days ahead, a status and a category.
+    """Draw the days ahead, the status and the category of each of a patient's orders.
 
-    One or two inactive orders and an imaging order come before the next surgery plan, or before the one after it if the
-    next plan is today.
+    One or two inactive orders and an imaging order come before the next surgery plan. If the next plan is today, they
+    come before the plan after that.
 
     Args:
-        rng: Source of chance.
-        first: How many days ahead the next surgery plan is.
+        rng: Random generator.
+        first: Number of days from today to the next surgery plan.
     """
     second = first + rng.randrange(3, 30)
     sooner = first or second
@@ -196,13 +196,13 @@ class SearchSurgeryPresent(_SearchSurgery):
 
     Starting state: six patients with the same name. Each has six orders, including past and future surgery plans. The
         window of the prompt contains one plan of the patient, often on its first or last day.
-    Decoys: the patient has past plans, often from the day before the window, and later plans, often on the day after
-        the window; a search without dates or with wrong bounds finds them. Within the window there are orders that are
-        not active, an imaging order and a namesake's plan.
+    Decoys: the patient has past plans, often on the day before the window, and later plans, often on the day after the
+        window; a search without dates or with wrong bounds finds them. Within the window there are inactive orders, an
+        imaging order and a namesake's plan.
     Checks: the answer is the plan.
     Light: none.
-    Differs from FHIR-AgentEval: the prompt defines surgery plans and states the bounds of the window, and today's date
-        comes from a single clock. There are decoys and random ids; in the original, the same id was always the right
+    Differs from FHIR-AgentEval: the prompt says what a surgery plan is and states the bounds of the window. Prompt and
+        checks use the same clock. There are decoys and random ids; in the original, the same id was always the right
         answer.
     """
 
@@ -214,12 +214,12 @@ class SearchSurgeryPresent(_SearchSurgery):
 class SearchSurgeryAbsent(_SearchSurgery):
     """Find out that a patient has no surgery plan within the next days.
 
-    Starting state: as in 06a, but the window ends before the patient's next surgery plan, often on the day of that
-        plan.
+    Starting state: as in 06a, but the patient's next surgery plan is after the window, often immediately after it.
     Decoys: as in 06a.
     Checks: the answer is ``[]``, and the agent made a request that would return any plan in the window.
     Light: none.
-    Differs from FHIR-AgentEval: answering "none" without looking fails, and the prompt states the exact empty answer.
+    Differs from FHIR-AgentEval: an empty answer without a look-up fails, and the prompt states the form of the empty
+        answer.
     """
 
     key = "06b"

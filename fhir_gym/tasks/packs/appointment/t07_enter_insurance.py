@@ -49,9 +49,9 @@ class EnterInsuranceParams(PatientParams):
 
     Attributes:
         scene: Patients, relatives, insurers and former coverages.
-        relative: The subscriber, who is not on file; the task does not use the `id` of their person.
+        relative: The subscriber, a relative who is not on file; the task does not use the id of the relative.
         insurer: The insurer who pays.
-        coverage: The coverage to enter; the task does not use its `id`.
+        coverage: The coverage to enter; the task does not use the id of the coverage.
     """
 
     scene: BillingScene
@@ -64,8 +64,9 @@ class UninsuredPatient(PatientCandidate):
     """A patient for whom the prompt could ask to enter insurance.
 
     Attributes:
-        relatives: Relatives of namesakes. The patient has no relative on file with the same name or relation as them.
-        insurers: Possible insurers.
+        relatives: Relatives of namesakes. No relative of the patient on file has the name or the relation of one of
+            them.
+        insurers: Insurers to choose from.
     """
 
     relatives: tuple[Relative, ...]
@@ -73,21 +74,21 @@ class UninsuredPatient(PatientCandidate):
 
 
 class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPatient]):
-    """Enter a patient's insurance, with the relative who subscribed to it.
+    """Enter a patient's insurance, and the relative who subscribed to it.
 
-    Starting state: three to five insurers, and five to seven young patients with one or two names. Each patient has one
-        or two relatives and former coverages.
+    Starting state: three to five insurers, and five to seven young patients with the same name or one of two names.
+        Each patient has one or two relatives and some former coverages.
     Decoys: there are insurers with longer names that start with the right name, and inactive insurers with exactly the
         right name; a search by name returns both. Another relative of the patient, or a namesake's relative with the
-        subscriber's name and relation, is easily mistaken for the subscriber. A careless agent renews one of the
-        patient's coverages that are cancelled, drafts or entered in error.
-    Checks: the agent created one RelatedPerson of the patient with the right name and relationship. It created one
-        active Coverage of the patient with the right payor, period, and classes for group and plan; this relative is
-        its subscriber and policy holder. The answer is the id of the Coverage.
+        subscriber's name and relation, is easily mistaken for the subscriber. The patient has coverages that are
+        cancelled, drafts or entered in error; a careless agent renews one of these.
+    Checks: the agent created one RelatedPerson of the patient with the right name and relationship. The agent also
+        created one active Coverage of the patient. It has the right payor, period, and classes for group and plan; its
+        subscriber and policy holder is the new RelatedPerson. The answer is the id of the Coverage.
     Light: the agent created a Coverage with a status, a beneficiary and a class.
     Differs from FHIR-AgentEval: insurer, period, subscriber, policy holder, relative, class types and answer are
-        checked. The insurer is the ``payor``, which R4 requires. The relative has a name, and the prompt says that they
-        have no record yet.
+        checked. The insurer is the ``payor``, which R4 requires. The relative has a name, and the prompt says that the
+        relative has no record yet.
     """
 
     key = "07"
@@ -291,7 +292,7 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
 
 
 def _draw_insurers(rng: random.Random, world: World, ids: IdAllocator) -> tuple[Insurer, ...]:
-    """Draw insurers. Each has inactive insurers of the same name, and others with longer names that start with it."""
+    """Draw insurers, inactive insurers with the same names, and insurers with longer names that start the same."""
     names: list[str] = []
     number = rng.randrange(3, 6)
     while len(names) < number:
@@ -311,7 +312,7 @@ def _draw_insurers(rng: random.Random, world: World, ids: IdAllocator) -> tuple[
 
 
 def _is_mistakable(insurer: Insurer, insurers: Sequence[Insurer]) -> bool:
-    """Whether an inactive insurer has the same name and another active insurer's name starts with this name."""
+    """Return whether an inactive insurer has the same name, and the name of another active insurer starts with it."""
     longer = any(other.active and other.name.startswith(f"{insurer.name} ") for other in insurers)
     return insurer.active and longer and any(other.name == insurer.name and not other.active for other in insurers)
 
@@ -319,7 +320,7 @@ def _is_mistakable(insurer: Insurer, insurers: Sequence[Insurer]) -> bool:
 def _draw_coverage(
     rng: random.Random, today: date, scene: BillingScene, patient: str, payer: Insurer
 ) -> CoverageRecord:
-    """Draw a coverage for some years that starts this year; no other coverage has its numbers."""
+    """Draw a coverage that starts this year, lasts some years and has numbers that no other coverage has."""
     known = {number for coverage in scene.coverages for number in (coverage.group, coverage.plan)}
     start = (today.replace(day=1, month=rng.randrange(1, 13))).isoformat()
     last = rng.choice(("06-30", "09-30", "12-31"))
@@ -337,7 +338,7 @@ def _draw_coverage(
 
 
 def _coverage_body(p: EnterInsuranceParams, payer: str, relative: str) -> Resource:
-    """The Coverage to create."""
+    """Build the Coverage that an agent should create."""
     coverage = p.coverage.model_copy(update={"insurer": payer, "holder": f"RelatedPerson/{relative}"})
     return {name: value for name, value in coverage_resource(coverage).items() if name != "id"}
 

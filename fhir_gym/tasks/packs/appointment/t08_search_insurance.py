@@ -1,4 +1,4 @@
-"""Tasks 08a and 08b: look up a patient's coverage on a day, present or absent. Both use the same prompts and scenes."""
+"""Tasks 08a and 08b: look up a coverage that is in force on a day (08a) or not (08b), with the same prompts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SearchInsuranceParams(PatientParams):
 
     Attributes:
         scene: Patients and their coverages.
-        day: The day the prompt asks about.
+        day: The day that the prompt asks about.
         coverage: The coverage in force on that day; in task 08b it is not on file.
     """
 
@@ -51,10 +51,10 @@ class SearchInsuranceParams(PatientParams):
 
 
 class InsuredDays(PatientCandidate):
-    """Days on which a patient has one coverage in force, or none.
+    """Days on which one coverage of a patient is in force, or on which no coverage is in force.
 
     Attributes:
-        days: The days; on each of them every condition of the prompt changes the answer.
+        days: The days; on each of them, every condition of the prompt matters.
         edges: First and last day of each period with this coverage, or of each period without coverage.
     """
 
@@ -143,7 +143,7 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
             ids = IdAllocator(rng, world)
             unused = next(id for _ in known if (id := ids.new("Coverage")) not in known)
             model = scene.coverages_of(chosen.patient)[0]
-            # The subscriber is another patient, so only a search by beneficiary would show the coverage.
+            # Because the subscriber is another patient, only a search by beneficiary would return the coverage.
             holder = next(person.id for person in scene.patients if person.id != chosen.patient)
             coverage = model.model_copy(
                 update={"id": unused, "holder": f"Patient/{holder}", "status": "active", "start": day, "end": day}
@@ -194,12 +194,11 @@ class SearchInsurancePresent(_SearchInsurance):
 
     Starting state: five or six patients; most patients share their name with another patient. Each has two or three
         active coverages, one after another with gaps between them; the subscriber is the patient or another patient.
-        The day in the prompt lies in one of the coverages, and every condition of the prompt changes the answer on that
-        day.
-    Decoys: on the day, the patient has coverages that are cancelled, drafts or entered in error; a search by
-        beneficiary alone finds them. A namesake has a coverage in force; a search by name finds it. On other days, the
-        patient has active coverages; a search by status alone finds them. The patient is also the subscriber of
-        coverages of other patients; a search by subscriber finds them.
+        The day in the prompt lies in one of the coverages, and every condition of the prompt matters on that day.
+    Decoys: on the day, the patient has coverages that are cancelled, drafts or entered in error; a search only by
+        beneficiary finds them. A namesake has a coverage in force; a search by name finds it. The patient has active
+        coverages on other days; a search only by status finds them. The patient is also the subscriber of other
+        patients' coverages; a search by subscriber finds them.
     Checks: the answer is the coverage in force.
     Light: none.
     Differs from FHIR-AgentEval: ids are random and there are decoys; in the original, the id was constant and there was
@@ -218,8 +217,8 @@ class SearchInsuranceAbsent(_SearchInsurance):
     Decoys: as in 08a.
     Checks: the answer is ``[]``, and the agent made a request that would return any coverage in force.
     Light: none.
-    Differs from FHIR-AgentEval: answering "none" without looking fails, and so does repeating the prompt's sentence.
-        The patient has coverages, but none in force on the day. The original prompt printed an empty name.
+    Differs from FHIR-AgentEval: an empty answer without a look-up fails, and so does repeating the prompt's sentence.
+        The patient has coverages, but no coverage is in force on the day. The original prompt contained an empty name.
     """
 
     key = "08b"

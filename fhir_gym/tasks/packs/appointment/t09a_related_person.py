@@ -37,7 +37,7 @@ class CreateRelatedPersonParams(PatientParams):
 
     Attributes:
         scene: Patients and their relatives.
-        relative: The relative to enter; the task does not use the `id` of their person.
+        relative: The relative to enter; the task does not use the id of the relative.
     """
 
     scene: BillingScene
@@ -45,10 +45,10 @@ class CreateRelatedPersonParams(PatientParams):
 
 
 class MissingRelative(PatientCandidate):
-    """A patient with possible relatives who are not on file but are similar to relatives on file.
+    """A patient for whom the prompt could ask to enter a relative.
 
     Attributes:
-        relatives: Relatives of namesakes; each could also be a relative of the patient.
+        relatives: Relatives of namesakes; the prompt gives the patient a relative with the details of one of them.
     """
 
     relatives: tuple[Relative, ...]
@@ -57,12 +57,14 @@ class MissingRelative(PatientCandidate):
 class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, MissingRelative]):
     """Enter a relative of a patient.
 
-    Starting state: five to seven patients with one or two names. Their relatives share given names and birth dates.
-    Decoys: a relative of a namesake with the same name, birth date and relation; relatives of the patient with the same
-        name and another birth date, or the same birth date and another name. A careless agent reuses one of them.
+    Starting state: five to seven patients with the same name or one of two names. Their relatives share given names and
+        birth dates.
+    Decoys: a namesake has a relative with the same name, birth date and relation. The patient has a relative with the
+        same name and another birth date, and a relative with the same birth date and another name. A careless agent
+        reuses one of these relatives.
     Checks: the agent created one RelatedPerson of the patient with the right name, birth date and relationship. The
-        relationship is given as words, or as the right code of v3-RoleCode or a narrower code. The answer is the id of
-        the RelatedPerson.
+        relationship may be given in words, or as the right code of v3-RoleCode or a narrower code. The answer is the id
+        of the RelatedPerson.
     Light: the agent created a RelatedPerson with a patient, a birth date and a name.
     Differs from FHIR-AgentEval: the relationship is checked; the original did not check it and did not always ask for
         it. The prompt does not ask for a gender, so any gender is accepted. The answer must be the new id.
@@ -183,7 +185,7 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
 
 
 def _similar(p: CreateRelatedPersonParams) -> Iterator[str]:
-    """Yield the ids of the relatives on file who differ from the relative to enter in one detail."""
+    """Yield the ids of the relatives on file who differ from the relative to enter in only one detail."""
     namesakes, wanted = p.scene.namesakes(p.patient), p.relative.person
     for relative in p.scene.relatives:
         shared = (relative.person.given == wanted.given) + (relative.person.birth_date == wanted.birth_date)

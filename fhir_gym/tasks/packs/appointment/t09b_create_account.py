@@ -1,4 +1,4 @@
-"""Tasks 09b and 09d: create an account for a patient who has no active one; leave an existing active one alone."""
+"""Tasks 09b and 09d: create an account for a patient, unless the patient already has an active account."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fhir_gym.types import Json, Resource
 
 _NOT_ACTIVE = ("inactive", "inactive", "entered-in-error", "on-hold")
 _GROUPS = ((5, 5), (5, 6), (6, 5))
-"""Possible numbers of patients with each of the two names."""
+"""Numbers of patients to choose from, for each of the two names."""
 
 
 class CreateAccountParams(PatientParams):
@@ -102,8 +102,9 @@ class _CreateAccount(CreateTask[CreateAccountParams, BillingScene, PatientCandid
 class CreateAccount(_CreateAccount):
     """Create an account for a patient.
 
-    Starting state: ten or eleven patients with two names, each with two or three accounts that are inactive, on hold or
-        entered in error. About half of the patients, but not the one in the prompt, also have an active account.
+    Starting state: ten or eleven patients who share two names. Each patient has two or three accounts that are
+        inactive, on hold or entered in error. About half of the patients, but not the patient in the prompt, also have
+        an active account.
     Decoys: the patient's own accounts and active accounts of namesakes. A careless agent reactivates one of the
         patient's accounts or answers with a namesake's account.
     Checks: the agent created one active Account with the patient as its only subject; the answer is its id.
@@ -143,14 +144,14 @@ class CreateAccount(_CreateAccount):
 
 
 class CreateExistingAccount(_CreateAccount):
-    """Create an account for a patient unless there is an active one; here there is one.
+    """Find out that a patient already has an active account, instead of creating an account.
 
     Starting state: as in 09b, but the patient has an active account.
-    Decoys: as in 09b. The patient's other accounts are not active; a search by patient alone finds them too.
+    Decoys: as in 09b. The patient's other accounts are not active; a search only by patient finds them too.
     Checks: the agent wrote nothing, retrieved the active account and answered its id.
     Light: the answer is any account that the patient had before the episode, whatever its status.
     Differs from FHIR-AgentEval: an agent that creates a duplicate and answers with its id fails, and so does an agent
-        that answers with an id it did not look up. The answer is the id alone, without a fixed sentence.
+        that answers with an id that it did not look up. The answer is only the id, without a fixed sentence.
     """
 
     key = "09d"
@@ -223,7 +224,7 @@ class CreateExistingAccount(_CreateAccount):
 
 
 def _active(p: CreateAccountParams) -> str:
-    """Id of the patient's active account; empty if there is none."""
+    """Return the id of the patient's active account; empty if there is no active account."""
     return p.active.id if p.active else ""
 
 

@@ -29,7 +29,7 @@ class AddGuarantorParams(PatientParams):
 
     Attributes:
         scene: Patients, their relatives and accounts.
-        today: The date of the present.
+        today: Current date.
         guarantor: The relative to add.
         account: The account.
     """
@@ -44,8 +44,8 @@ class OpenAccount(PatientCandidate):
     """An account to which the prompt could ask to add a guarantor.
 
     Attributes:
-        relatives: Relatives of the patient who are not guarantors yet and have the same name as other patients'
-            relatives.
+        relatives: Relatives of the patient who are not guarantors of the account yet and who share their name with
+            other patients' relatives.
     """
 
     relatives: tuple[Relative, ...]
@@ -54,17 +54,17 @@ class OpenAccount(PatientCandidate):
 class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
     """Add a relative to an account as a guarantor.
 
-    Starting state: five to seven patients with one or two names, and their relatives. Each patient has an active
-        account with one or two guarantors, and other accounts. The prompt names one of the active accounts and a
-        relative who is not yet a guarantor of this account.
-    Decoys: the account already has guarantors, and a careless agent overwrites them with a single entry. There are
-        other accounts of the patient and of namesakes, and a relative of another patient with the guarantor's name.
-    Checks: the account has the relative as a guarantor exactly once, in force. The other guarantors and the rest of the
-        account are unchanged. The answer is the account's id.
+    Starting state: five to seven patients with the same name or one of two names, and their relatives. Each patient has
+        an active account with one or two guarantors, and other accounts. The prompt names one of the active accounts
+        and a relative who is not yet a guarantor of this account.
+    Decoys: the account already has guarantors, and a careless agent overwrites them with a single entry. The patient
+        and the namesakes have other accounts. A relative of another patient has the guarantor's name.
+    Checks: the relative is a guarantor of the account exactly once, and the guarantee is in force. The other guarantors
+        and the rest of the account are unchanged. The answer is the account's id.
     Light: the agent updated the account, which has a status and a guarantor with a party.
     Differs from FHIR-AgentEval: the existing guarantors (in any order), the subject and everything else must remain,
-        and the answer is checked. The prompt gives the relationship only to describe the relative; the relative's
-        record already states it, and R4 has no element for it in an Account.
+        and the answer is checked. The prompt states the relationship only to describe the relative: the relative's
+        record already states it, and an R4 Account has no element for it.
     """
 
     key = "09c"
@@ -241,7 +241,7 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
 
 
 def _in_force(guarantor: Resource, today: str) -> bool:
-    """Whether a guarantor is in force today, has no end date and is not on hold."""
+    """Return whether a guarantor is in force today, has no end date and is not on hold."""
     period = guarantor.get("period", {})
     return not guarantor.get("onHold", False) and "end" not in period and is_within(f"{today}T23:59:59Z", period)
 

@@ -1,4 +1,4 @@
-"""Tasks 10a and 10b: find the guarantor of a patient's account; in 10b there is none."""
+"""Tasks 10a and 10b: find the guarantor of a patient's account; in 10b the account has no guarantor on the day."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SearchGuarantorParams(PatientParams):
     Attributes:
         scene: Patients, their relatives and accounts.
         day: The day that the prompt asks about.
-        party: Id of the related person who is the guarantor; empty if there is none.
-        account: The active account.
+        party: Id of the RelatedPerson who is the guarantor; empty if there is no guarantor.
+        account: The patient's active account.
     """
 
     scene: BillingScene
@@ -49,10 +49,10 @@ class SearchGuarantorParams(PatientParams):
 
 
 class GuaranteedDays(PatientCandidate):
-    """Days on which one person, or nobody, is the guarantor of a patient's account.
+    """Days on which one relative is the guarantor of a patient's account, or on which nobody is the guarantor.
 
     Attributes:
-        days: The days; on each of them every condition of the prompt matters.
+        days: The days; on each of them, every condition of the prompt matters.
         edges: First and last day of each period with this guarantor, or of each period without a guarantor.
     """
 
@@ -95,8 +95,8 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
 
     @override
     def candidates(self, scene: BillingScene) -> dict[str, list[GuaranteedDays]]:
-        # On these days, ignoring the status, the day or onHold, or confusing the patient with a namesake, changes the
-        # answer.
+        # Choose days on which every mistake changes the answer: ignoring the status, the day or onHold, or confusing
+        # the patient with a namesake.
         present: list[GuaranteedDays] = []
         absent: list[GuaranteedDays] = []
         active = {one.patient: one for one in scene.accounts if one.status == "active"}
@@ -172,17 +172,18 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
 class SearchGuarantorPresent(_SearchGuarantor):
     """Find the guarantor of a patient's account on a day.
 
-    Starting state: five or six patients with relatives; most patients share their name with another patient. On each
-        patient's active account, two or three relatives are guarantors one after another, with gaps between them. The
-        prompt asks about one of these guarantors, on a day on which every condition matters.
+    Starting state: five or six patients with relatives; most patients share their name with another patient. In each
+        patient's active account, two or three relatives are guarantors one after another, with gaps between their
+        periods. The prompt asks about a day on which one of them is the guarantor and every condition of the prompt
+        matters.
     Decoys: the same account has guarantors on other days, and a guarantor on hold, so the first entry may be wrong. The
-        patient's inactive accounts have another guarantor on that day; a search by patient alone finds them. A
+        patient's inactive accounts have another guarantor on that day; a search only by patient finds them. A
         namesake's account has a guarantor too; a search by name finds it.
     Checks: the answer is the guarantor.
     Light: none.
-    Differs from FHIR-AgentEval: the prompt names the account and a day. The original named an insurance policy, which
-        contained no guarantor. ``RelatedPerson/id`` is accepted too. In the original, the id was constant and there was
-        no other guarantor.
+    Differs from FHIR-AgentEval: the prompt names the account and a day; the original named an insurance policy, which
+        contained no guarantor. ``RelatedPerson/id`` is accepted too. Ids are random and there are other guarantors; in
+        the original, the id was constant and there was no other guarantor.
     """
 
     key = "10a"
@@ -192,14 +193,14 @@ class SearchGuarantorPresent(_SearchGuarantor):
 
 
 class SearchGuarantorAbsent(_SearchGuarantor):
-    """Look for the guarantor of a patient's account on a day when it has none.
+    """Find out that a patient's account has no guarantor on a day.
 
     Starting state: as in 10a, but the day lies between the periods of two guarantors.
     Decoys: as in 10a.
     Checks: the answer is ``[]``, and the agent made a request that would return any guarantor in force.
     Light: none.
-    Differs from FHIR-AgentEval: evidence is judged by what the agent's requests could have shown, not by the names of
-        the tools. Accounts and guarantors are on file, but no guarantor is in force on the day.
+    Differs from FHIR-AgentEval: the check of evidence depends on the agent's requests, not on the names of the tools.
+        Accounts and guarantors are on file, but no guarantor is in force on the day.
     """
 
     key = "10b"
@@ -208,14 +209,14 @@ class SearchGuarantorAbsent(_SearchGuarantor):
 
 
 def _turns(account: AccountRecord, *, on_hold: bool = False) -> list[tuple[DayRange, str]]:
-    """Return the periods of an account's guarantors with their ids, sorted."""
+    """Return the period and the id of each guarantor of an account, sorted."""
     return sorted((day_range(one.start, one.end), one.party) for one in account.guarantors if one.on_hold == on_hold)
 
 
 def _draw_accounts(
     rng: random.Random, today: date, ids: IdAllocator, patient: str, parties: Sequence[str]
 ) -> list[AccountRecord]:
-    """Draw a patient's active account and two or three inactive ones, with the relatives as guarantors in turn."""
+    """Draw a patient's active account and two or three inactive accounts; the relatives take turns as guarantors."""
     spans = draw_consecutive(rng, today, rng.choice((2, 2, 3)))
     turns = [rng.choice(parties)]
     for _ in spans[1:]:

@@ -16,17 +16,18 @@ _DAYS = 8
 
 
 class EarliestSlot(AtOnePlace[EarliestParams[PlaceRequest]], FindEarliest[PlaceRequest]):
-    """Find the earliest available slot of any provider at a clinic, from a moment on.
+    """Find the earliest available slot of any provider at a clinic that starts at or after a given time.
 
     Starting state: a clinic, and an annex with a name that starts with the clinic's name. Two providers each have a
-        schedule at both places. There are free and taken slots on eight days. The task chooses the place and the moment
-        after drawing the slots, so that each free slot that can be the answer is equally likely.
-    Decoys: the requested place has a free slot before the moment, taken or withdrawn slots between the moment and the
-        answer, and later free slots. The other place has free slots between the moment and the answer.
-    Checks: the answer is the earliest free slot that starts at the moment or later.
+        schedule at both places. There are free and taken slots on eight days. The task chooses the place and the
+        earliest time after drawing the slots, so that each free slot that can be the answer is equally likely.
+    Decoys: the requested place has a free slot before the earliest time, taken or withdrawn slots between the earliest
+        time and the answer, and later free slots. The other place has free slots between the earliest time and the
+        answer.
+    Checks: the answer is the first free slot that starts at or after the earliest time.
     Light: none.
     Differs from FHIR-AgentEval: the prompt names the clinic, so other data on the server does not change the answer; in
-        the original, the same slot was always the right answer. The prompt names the earliest moment. Times are random,
+        the original, the same slot was always the right answer. The prompt names the earliest time. Times are random,
         and no two slots start at the same time.
     """
 

@@ -1,4 +1,4 @@
-"""Task 11b: find the earliest available slot of a provider by language, gender and city."""
+"""Task 11b: find the earliest available slot of a provider of a given language, gender and city."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DAYS, _FIRST_DAYS = 6, 3
 
 
 class ProviderRequest(SlotRequest):
-    """A request for slots of a service with a provider of some language, gender and city.
+    """A request for slots at a service, with a provider of a given language, gender and city.
 
     Attributes:
         language: Code of a language that the provider speaks.
@@ -49,14 +49,14 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
         languages each and have a schedule at both services. Two more providers speak both languages and work for both
         services: one has the other gender, and one lives in another city with a name that starts with the requested
         city's name. There are free and taken slots on six days. The task chooses the language, the service and the
-        moment after drawing the slots, so that each free slot that can be the answer is equally likely.
-    Decoys: a matching provider has free slots before the moment and after the answer, and taken or withdrawn slots
-        between them. For each of the four conditions (service, language, gender, city), free slots between the moment
-        and the answer fail only this condition.
-    Checks: the answer is the earliest free slot of a matching provider that starts at the moment or later.
+        earliest time after drawing the slots, so that each free slot that can be the answer is equally likely.
+    Decoys: a matching provider has free slots before the earliest time and after the answer, and taken or withdrawn
+        slots between them. For each of the four conditions (service, language, gender, city), there are free slots
+        between the earliest time and the answer that fail only this condition.
+    Checks: the answer is the first free slot of a matching provider that starts at or after the earliest time.
     Light: none.
     Differs from FHIR-AgentEval: a matching provider always exists. The prompt names the service, so other data on the
-        server does not change the answer. The prompt also names the exact language and city, and the earliest moment.
+        server does not change the answer. The prompt also names the exact language and city, and the earliest time.
     """
 
     key = "11b"
@@ -93,7 +93,7 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
 
     @override
     def requests(self, clinic: Clinic) -> Iterator[ProviderRequest]:
-        # Each provider who speaks only one language, at each service, is the model for one request.
+        # Each schedule of a provider who speaks only one language gives one request.
         for schedule in clinic.schedules:
             if schedule.also_at:
                 continue
@@ -139,7 +139,7 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
 
 
 def _lacks(schedule: ProviderSchedule, service: str, language: str, model: Person) -> tuple[str, ...]:
-    """Return those of the four conditions that a schedule does not meet."""
+    """Return which of the four conditions a schedule does not meet."""
     met = {
         "service": service in (schedule.place, schedule.also_at),
         "language": language in schedule.languages,
@@ -152,7 +152,7 @@ def _lacks(schedule: ProviderSchedule, service: str, language: str, model: Perso
 def _schedules(
     rng: random.Random, world: World, ids: IdAllocator, model: Person, services: tuple[Place, Place]
 ) -> Iterator[ProviderSchedule]:
-    """Yield schedules of two providers at each service, then of two more at both services together."""
+    """Yield two schedules (one at each service) of two providers, and one schedule at both services of two others."""
     both = tuple(rng.sample([code for code in LANGUAGES if code != "en"], 2))
     here, there = (one.reference for one in services)
     for language in both:
@@ -167,7 +167,7 @@ def _schedules(
 
 
 def _provider(rng: random.Random, world: World, ids: IdAllocator, model: Person, gender: str, city: str) -> Person:
-    """Draw a provider of a given gender, in a city of the model's state."""
+    """Draw a provider of a given gender and city, in the state of another provider."""
     person = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
     if person.gender != gender:
         person = person.model_copy(update={"gender": gender})

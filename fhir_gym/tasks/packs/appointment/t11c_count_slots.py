@@ -57,17 +57,17 @@ class ServiceRequest(PlaceRequest):
 
 
 class CountSlots(FindOpenSlots[ServiceRequest]):
-    """Count the slots of a specialty that are available at a clinic from a moment on.
+    """Count the available slots of a specialty at a clinic that start at or after a given time.
 
     Starting state: a clinic, and an annex with a name that starts with the clinic's name. Three providers have a
-        schedule at both places: one for each of two specialties, and one for both specialties. There are free and taken
-        slots on twelve days. The task first draws the number of matching slots, zero to five. It then chooses, at
-        random, a place, a specialty and a moment for which exactly this many slots match.
-    Decoys: from the moment on, the requested place has free slots of the other specialty, the other place has free
+        schedule at both places: one provider for each of two specialties, and one provider for both specialties. There
+        are free and taken slots on twelve days. The task first draws the number of matching slots, zero to five. It
+        then chooses a random place, specialty and earliest time for which exactly this number of slots match.
+    Decoys: after the earliest time, the requested place has free slots of the other specialty, the other place has free
         slots of the requested specialty, and there are taken or withdrawn slots. There are also free slots before the
-        moment.
-    Checks: the answer is the number of slots. A number can be guessed, so the agent must have made a request that would
-        return any further matching slot. A search that returns only the total is accepted too.
+        earliest time.
+    Checks: the answer is the number of slots. Because a number can be guessed, the agent must have made a request that
+        would return any further matching slot. A search that returns only the total is accepted too.
     Light: none.
     Differs from FHIR-AgentEval: in the original no slot ever matched, so a fixed answer passed without a search. The
         specialty has a real code, and the prompt names the clinic. One chained search suffices; the original expected

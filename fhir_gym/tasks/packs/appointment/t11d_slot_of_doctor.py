@@ -33,7 +33,7 @@ from fhir_gym.tasks.packs.appointment.slot_search import EarliestParams, FindEar
 
 _DAYS = 6
 _DOUBLED = 0.5
-"""Fraction of scenes where one family name starts with the other, so that a search by family finds both."""
+"""Fraction of scenes in which one family name starts with the other, so that a search by family name finds both."""
 
 
 class DoctorRequest(SlotRequest):
@@ -43,19 +43,20 @@ class DoctorRequest(SlotRequest):
 
 
 class SlotOfDoctor(FindEarliest[DoctorRequest]):
-    """Find the earliest available slot of a doctor, from a moment on.
+    """Find a doctor's earliest available slot that starts at or after a given time.
 
-    Starting state: four doctors. They share given names and family names, or one family name is a double name that
-        starts with the other. Each doctor has a schedule at one or both of two places. There are free and taken slots
-        on six days. The task chooses the doctor and the moment after drawing the slots, so that each free slot that can
-        be the answer is equally likely.
-    Decoys: the doctor has free slots before the moment and after the answer, and taken or withdrawn slots between them.
-        Between them, a doctor with the same family name and a doctor with the same given name have free slots.
-    Checks: the answer is the doctor's earliest free slot that starts at the moment or later.
+    Starting state: four doctors who share given names and family names; in half of the scenes, one family name is a
+        double name that starts with the other. Each doctor has a schedule at one or both of two places. There are free
+        and taken slots on six days. The task chooses the doctor and the earliest time after drawing the slots, so that
+        each free slot that can be the answer is equally likely.
+    Decoys: the doctor has free slots before the earliest time and after the answer. Between the earliest time and the
+        answer, the doctor has taken or withdrawn slots, and a doctor with the same family name and a doctor with the
+        same given name have free slots.
+    Checks: the answer is the doctor's first free slot that starts at or after the earliest time.
     Light: none.
     Differs from FHIR-AgentEval: the prompt asks for the "earliest" slot, not the "most recent", and names the earliest
-        moment. Other doctors have earlier slots. Times and ids are random; in the original, the same slot was always
-        the right answer.
+        time. Other doctors have earlier slots. Times and ids are random; in the original, the same slot was always the
+        right answer.
     """
 
     key = "11d"
@@ -127,7 +128,7 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
 
 
 def _doctors(rng: random.Random, world: World) -> list[tuple[str, str, str, str]]:
-    """Draw name, gender and date of birth of four doctors: two given names combined with two family names."""
+    """Draw name, gender and date of birth of four doctors: all combinations of two given names and two family names."""
     while True:
         one, other = (new_person(rng, world, "", resource_type="Practitioner") for _ in range(2))
         doubled = "-" not in one.family and rng.random() < _DOUBLED

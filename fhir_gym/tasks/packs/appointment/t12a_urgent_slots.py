@@ -1,4 +1,4 @@
-"""Task 12a: count the available slots of a clinic between two moments."""
+"""Task 12a: count the available slots of a clinic between two times."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _FREE, _TAKEN = 9, 5
 
 
 class UrgentSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[PlaceRequest]):
-    """Count the available slots of a clinic between two moments.
+    """Count the available slots of a clinic between two times.
 
     Starting state: a clinic, and an annex with a name that starts with the clinic's name. Two providers have a schedule
         at both places. There are free and taken slots on the next days. The task first draws the number of matching
-        slots, zero to five. It then chooses, at random, a place and two moments for which exactly this many slots
-        match. Often a slot starts exactly at one of the two moments.
+        slots, zero to five. It then chooses a random place and period for which exactly this number of slots match.
+        Often a slot starts exactly at the start or the end of the period.
     Decoys: there are free slots before the period, exactly at its end and after it. Within the period there are taken
         or withdrawn slots, and free slots at the other place.
-    Checks: the answer is the number of slots. A number can be guessed, so the agent must have made a request that would
-        return any further matching slot. A search that returns only the total is accepted too.
+    Checks: the answer is the number of slots. Because a number can be guessed, the agent must have made a request that
+        would return any further matching slot. A search that returns only the total is accepted too.
     Light: none.
     Differs from FHIR-AgentEval: the prompt names the clinic and both ends of the period, and says that the end is
         exclusive. The number does not depend on the weekday on which the task runs. Zero is as likely as other numbers.

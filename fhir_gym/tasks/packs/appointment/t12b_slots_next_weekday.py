@@ -1,4 +1,4 @@
-"""Task 12b: list the available slots of a clinic on the next Monday (or another weekday), or a week later."""
+"""Task 12b: list the available slots of a clinic on a weekday of next week or of the week after next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WEEK = 7
 _DAYS = 3
 _AT_EDGE = 0.5
 _HAS_ALL = 0.5
-"""Fraction of days with free slots at both places in both weeks."""
+"""Fraction of days for which both places have free slots in both weeks."""
 
 
 class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[PlaceRequest]):
@@ -43,16 +43,15 @@ class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[
     Starting state: a clinic, and an annex with a name that starts with the clinic's name. Two providers have a schedule
         at both places. On three consecutive days, and a week after each of them, both places have a taken slot and one
         to three free slots, often in the first or last quarter hour of the day; sometimes one place has no free slot.
-        The task first decides whether any slot matches, with equal probability. It then chooses the place and the day
-        at random.
+        In half of the variations no slot matches. The task chooses the place and the day at random.
     Decoys: there are free slots on the neighbouring days, and a week later or earlier (sometimes today). On the day,
         there are taken or withdrawn slots, and free slots at the other place.
-    Checks: the answer contains the ids of the slots, in any order. If there are no such slots, the agent must have made
-        a request that would return one.
+    Checks: the answer contains the ids of the slots, in any order. If no slot matches, the agent must have made a
+        request that would return a matching slot.
     Light: none.
     Differs from FHIR-AgentEval: "next" is defined, and the whole day counts; the original counted only certain hours
-        that its prompt did not name. Blanks in the answer do not matter. Every weekday may have slots or none, and
-        answering "none" without a search fails.
+        that its prompt did not name. Blanks in the answer do not matter. Any weekday may have no slot, and an empty
+        answer without a search fails.
     """
 
     key = "12b"
@@ -79,7 +78,7 @@ class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[
 
     @override
     def offers(self, slots: SlotSet, request: PlaceRequest) -> Iterator[tuple[str, str, TimeWindow]]:
-        """Yield days with a taken slot, a free slot at the other place, and free slots a week later or earlier."""
+        """Yield days that have a taken slot, a free slot at the other place, and free slots a week later or earlier."""
         times, ids = slots.free(request.matching)
         taken, elsewhere = slots.failing_one(request)
         for day in sorted({*taken}.intersection(elsewhere)):
@@ -104,10 +103,9 @@ class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[
 
 
 def _drafts(rng: random.Random, today: date, groups: Sequence[Sequence[str]]) -> Iterator[SlotDraft]:
-    """Draw each group's free slots and a taken slot, on three days and a week later.
+    """Draw a taken slot and some free slots of each group of schedules, on three days and a week after each of them.
 
-    On some days a group has no free slot. If the last of these days is a week from today, each group also has a free
-    slot today.
+    On some days a group has no free slot. If the third day is a week from today, each group also has a free slot today.
     """
     first = rng.randrange(1, _WEEK - _DAYS + 2)
     for ahead in range(first, first + _DAYS):
@@ -128,12 +126,12 @@ def _drafts(rng: random.Random, today: date, groups: Sequence[Sequence[str]]) ->
 
 
 def _free(rng: random.Random, any: bool) -> int:
-    """Draw the number of free slots on a day."""
+    """Draw the number of free slots on a day: at least one if `any`, otherwise none."""
     return rng.choices((1, 2, 3), (1, 4, 4))[0] if any else 0
 
 
 def _moments(rng: random.Random, hours: range, number: int) -> list[int]:
-    """Draw quarter hours of a day, often including its first or last."""
+    """Draw quarter hours of a day, often including the first or the last quarter hour."""
     drawn = rng.sample(hours, number)
     midnight = hours.start // DAY * DAY
     for edge in (midnight, midnight + DAY - 1):

@@ -23,17 +23,17 @@ class FollowUpSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[Pla
     """List the available slots of a clinic for a follow-up visit within a window of some days.
 
     Starting state: a clinic, and an annex with a name that starts with the clinic's name. Two providers have a schedule
-        at both places. There are free and taken slots within two weeks, a quarter of them in the first or last quarter
-        hour of a day. The task first decides whether any slot matches, with equal probability. It then chooses the
-        place and the window at random.
+        at both places. There are free and taken slots within two weeks; a quarter of them are in the first or last
+        quarter hour of a day. In half of the variations no slot matches. The task chooses the place and the window at
+        random.
     Decoys: there are free slots before and after the window, often just before its start or exactly at its end. Within
         the window there are taken or withdrawn slots, and free slots at the other place.
-    Checks: the answer contains the ids of the slots, in any order. If there are no such slots, the agent must have made
-        a request that would return one.
+    Checks: the answer contains the ids of the slots, in any order. If no slot matches, the agent must have made a
+        request that would return a matching slot.
     Light: none.
     Differs from FHIR-AgentEval: the prompt states both ends of the window and says that the end is exclusive. The
         original's window began at nine, skipped weekends and included its end, but the original's prompt did not say
-        so. Answering "none" without a search fails.
+        so. An empty answer without a search fails.
     """
 
     key = "12c"

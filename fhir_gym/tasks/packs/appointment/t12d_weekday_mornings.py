@@ -34,11 +34,11 @@ _WEEKS = 8
 _FREE, _TAKEN = 14, 6
 _HOURS = (11, 14, 17)
 _THURSDAY = 3
-"""The weekday of the epoch."""
+"""Weekday of the first day of the epoch."""
 
 
 class MorningRequest(PlaceRequest):
-    """A request for slots at a place, on one weekday, before an hour.
+    """A request for slots at a place, on one weekday and before a certain hour.
 
     Attributes:
         weekday: The weekday; Monday is 0.
@@ -49,21 +49,21 @@ class MorningRequest(PlaceRequest):
 
 
 class WeekdayMornings(FindOpenSlots[MorningRequest]):
-    """List and count the available slots of a clinic before an hour on one weekday, over several weeks.
+    """List and count the available slots of a clinic on one weekday, before a certain hour, over several weeks.
 
     Starting state: a clinic, and an annex with a name that starts with the clinic's name. Two providers have a schedule
         at both places. There are free and taken slots on two weekdays, for eight weeks. The task first draws the number
-        of matching slots, zero to three. It then chooses, at random, a place, a weekday, an hour and dates for which
-        exactly this many slots match.
-    Decoys: within the period, there are free slots on the weekday at the hour or later, on the other weekday before the
-        hour, and at the other place. There are also taken or withdrawn slots. Before and after the period, there are
-        free slots on the weekday before the hour.
-    Checks: the answer contains the number of the slots, and their ids in any order. If there are no such slots, the
-        agent must have made a request that would return one.
+        of matching slots, zero to three. It then chooses a random place, weekday, hour and period for which exactly
+        this number of slots match.
+    Decoys: within the period, there are free slots on the right weekday but not before the hour, on the other weekday
+        before the hour, and at the other place. There are also taken or withdrawn slots. Before and after the period,
+        there are free slots on the right weekday before the hour.
+    Checks: the answer contains the number of the slots, and their ids in any order. If no slot matches, the agent must
+        have made a request that would return a matching slot.
     Light: none.
-    Differs from FHIR-AgentEval: every moment before the hour counts; the original counted from nine o'clock to the
+    Differs from FHIR-AgentEval: every time of day before the hour counts; the original counted from nine o'clock to the
         hour, inclusive. The prompt names the first day. The number is checked too. Blanks in the answer do not matter.
-        Answering "none" without a search fails.
+        An empty answer without a search fails.
     """
 
     key = "12d"

@@ -1,4 +1,4 @@
-"""Tasks 13a and 13b: find the patient who has booked a doctor's slot; in 13b another doctor has swapped names."""
+"""Tasks 13a and 13b: find the patient who has booked a doctor's slot; in 13b another doctor has the names swapped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BookedVisit(Booking):
     """An appointment in a slot.
 
     Attributes:
-        patient_first: Whether the patient is named before the doctor.
+        patient_first: Whether the patient comes before the doctor in the list of participants.
     """
 
     patient_first: bool
@@ -61,11 +61,11 @@ class BookedVisit(Booking):
 
 
 class VisitScene(Params):
-    """Doctors with similar names, and their visits.
+    """Doctors with similar names, and their appointments.
 
     Attributes:
         schedules: The doctors' schedules.
-        patients: Their patients.
+        patients: The doctors' patients.
         visits: Appointments; each taken slot has exactly one booked appointment.
         free: Slots without appointments.
     """
@@ -127,7 +127,7 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
         schedules, times = draw_doctor_times(rng, world, ids, self.rows, swapped=self.swapped)
         number = rng.randint(_FEWEST_PATIENTS, _MOST_PATIENTS)
         patients = draw_lookalikes(rng, world, partial(ids.new, "Patient"), number)
-        # A patient sees only one doctor at a time, and a doctor sees a different patient each time.
+        # At any time, a patient sees only one doctor; and a doctor sees a different patient at each time.
         after = rng.choice((3, 4))
         turns = (0, after, *rng.sample([n for n in range(1, number) if n != after], 2))
         visits: list[BookedVisit] = []
@@ -142,7 +142,7 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
 
     @override
     def candidates(self, scene: VisitScene) -> dict[str, list[BookedVisit]]:
-        # For each patient, one visit that only name, day, hour and status together identify.
+        # Choose one visit of each patient that can be identified only by name, day, hour and status together.
         booked = [one for one in scene.visits if one.status == _BOOKED]
         contested = {one.slot.id for one in scene.visits if one.status != _BOOKED}
         found: dict[str, BookedVisit] = {}
@@ -214,13 +214,13 @@ class PatientFromSlot(_PatientFromSlot):
         later or earlier (sometimes today). There are six or seven patients. At least five of them have booked a slot
         that can be identified only by given name, family name, day, hour and status together; the task chooses one of
         these patients at random.
-    Decoys: the other booked slots; three or four cancelled or invalid appointments in the same slot; free slots of the
-        same doctors and, at the same hours, of two more doctors.
+    Decoys: the other booked slots, and three or four cancelled or invalid appointments in the same slot. The same
+        doctors have free slots; two more doctors have free slots at the same hours.
     Checks: the answer is the patient's id.
     Light: none.
-    Differs from FHIR-AgentEval: "next" is defined (the original counted today). The doctor has other patients that day.
-        Ids are random; in the original, the same patient was always the right answer. The agent may search for the
-        appointment.
+    Differs from FHIR-AgentEval: "next" is defined; in the original, today could be the next such weekday. The doctor
+        has other patients on the same day. Ids are random; in the original, the same patient was always the right
+        answer. The agent may search for the appointment.
     """
 
     key = "13a"
@@ -230,7 +230,7 @@ class PatientFromSlot(_PatientFromSlot):
 
 
 class PatientFromSlotSwapped(_PatientFromSlot):
-    """Find the patient who has booked a doctor's slot, where another doctor has the two names swapped.
+    """Find the patient who has booked a doctor's slot; another doctor has the same two names in swapped order.
 
     Starting state: six doctors with three names; each name is the given name of two doctors and the family name of two
         others. All doctors have a booked slot at the same time. Five of them also have booked slots at another hour of
@@ -238,7 +238,7 @@ class PatientFromSlotSwapped(_PatientFromSlot):
     Decoys: as in 13a.
     Checks: the answer is the patient's id.
     Light: none.
-    Differs from FHIR-AgentEval: as in 13a. The doctor with swapped names is part of the original too.
+    Differs from FHIR-AgentEval: see 13a. The original also has a doctor with swapped names.
     """
 
     key = "13b"
@@ -268,7 +268,7 @@ def _visits(
 
 
 def _appointment(visit: BookedVisit) -> Resource:
-    """Return the Appointment of a visit."""
+    """Build the Appointment of a visit."""
     made = booking_resource(visit)
     return made if visit.patient_first else {**made, "participant": made["participant"][::-1]}
 

@@ -200,15 +200,15 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
 class MakeAppointment(_BookAppointment):
     """Book a patient with a doctor at a given time.
 
-    Starting state: eight patients; each of them shares any two of given name, family name and date of birth with
-        another patient. There are six doctors with three names; each name is the given name of two doctors and the
-        family name of two others. All doctors have a free slot at the same time. Five of them also have free slots at
-        another hour of that day and a week later or earlier (sometimes today). The task chooses the slot and the
-        patient at random. The slot can be identified only by given name, family name, their order, day, hour and status
-        together.
+    Starting state: eight patients; for any two of a patient's given name, family name and date of birth, another
+        patient has the same two. There are six doctors with three names; each name is the given name of two doctors and
+        the family name of two others. All doctors have a free slot at the same time. Five of them also have free slots
+        at another hour of that day and a week later or earlier (sometimes today). The task chooses the slot and the
+        patient at random. The slot can be identified only by the doctor's given name and family name, their order, the
+        day, the hour and the status together.
     Decoys: the other free slots; one to three taken slots of the doctor at that time; the other patients.
-    Checks: there is one new booked appointment of the patient with the doctor; it refers to this slot and has its
-        times. The slot is busy and otherwise unchanged. The answer is the appointment's id.
+    Checks: there is one new booked appointment of the patient with the doctor; it refers to the slot and has the slot's
+        start and end. The slot is busy and otherwise unchanged. The answer is the appointment's id.
     Light: an appointment was created and the slot was updated.
     Differs from FHIR-AgentEval: participants may come in any order. The appointment may be created by POST or PUT. The
         answer and the slot's other elements are checked; the original's solution emptied the slot. Searching is allowed
@@ -236,12 +236,12 @@ class MakeSecondAppointment(_BookAppointment):
         name starts with the other. The doctors have free slots at two hours of a day, and three of them also have free
         slots a week later or earlier (sometimes today). The task chooses the slot and the patient as in 14a.
     Decoys: as in 14a.
-    Checks: there is one new booked appointment of the patient with the doctor; it refers to this slot and has its
-        times. The slot is busy and otherwise unchanged. The answer is the appointment's id.
+    Checks: there is one new booked appointment of the patient with the doctor; it refers to the slot and has the slot's
+        start and end. The slot is busy and otherwise unchanged. The answer is the appointment's id.
     Light: an appointment was created and the slot was updated.
-    Differs from FHIR-AgentEval: the two doctors have different names; in the original both could be Dr. John Smith, and
-        only one of them was right. The right pair is not always the second. Participants may come in any order. The
-        answer and the slot's other elements are checked. "Next" is defined.
+    Differs from FHIR-AgentEval: all doctors have different names; in the original both doctors could be Dr. John Smith,
+        but only one of them was right. The right patient and doctor are not always the second ones. Participants may
+        come in any order. The answer and the slot's other elements are checked. "Next" is defined.
     """
 
     key = "14b"
@@ -259,7 +259,7 @@ class MakeSecondAppointment(_BookAppointment):
 
 
 def _taking(taken: Resource, patient_id: str, doctor_id: str) -> Resource:
-    """Return the appointment that takes a slot."""
+    """Build the Appointment of a patient with a doctor in a slot."""
     return {
         "resourceType": "Appointment",
         "status": "booked",

@@ -85,7 +85,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
 
     @abstractmethod
     def asked_of(self, scene: AppointmentScene, person: Person) -> Booking | None:
-        """Return the appointment that a prompt about the patient means; None if a condition does not matter."""
+        """Return the appointment that a prompt about a patient refers to; None if a condition does not matter."""
 
     @abstractmethod
     def find(self, p: BookingParams, patient_id: str) -> Generator[Action, Json, Resource]:
@@ -103,7 +103,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
         )
 
     def draw_doctors(self, rng: random.Random, world: World, ids: IdAllocator) -> tuple[Schedules, tuple[Person, ...]]:
-        """Draw the schedules of some doctors, and doctors without a schedule."""
+        """Draw the schedules of some doctors, and other doctors who have no schedule."""
         return new_schedules(rng, world, ids, _DOCTORS), ()
 
     @override
@@ -154,7 +154,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
 
 
 class _CancelNext(_Cancel):
-    """Cancel the patient's earliest appointment after the present."""
+    """Cancel the patient's earliest appointment after the current time."""
 
     sees_another_first: ClassVar[bool] = False
 
@@ -184,12 +184,12 @@ class CancelAppointment(_CancelNext):
 
     Starting state: nine or ten patients who share names and dates of birth, each with a booked appointment. The patient
         can be identified only by given name, family name and date of birth together.
-    Decoys: each patient who can be identified only in this way also has a past appointment, later appointments, and an
-        appointment before the next one that is not booked.
+    Decoys: each patient who can be identified only in this way also has a past appointment, later appointments, and,
+        before the next booked appointment, an appointment that is not booked.
     Checks: the next appointment is cancelled and its slot is free, both otherwise unchanged. The answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: the right appointment must be cancelled. The answer is checked; the original compared
-        it with itself. "Next" is defined.
+        the answer with itself. "Next" is defined.
     """
 
     key = "15a"
@@ -231,8 +231,8 @@ class CancelWithProvider(_CancelNext):
     """Cancel a patient's next appointment with one of two doctors, and free its slot.
 
     Starting state: patients as in 15a, and doctors who share given names and family names.
-    Decoys: as in 15a. Before the requested appointment, each patient has one with another doctor, and each doctor has
-        one with another patient.
+    Decoys: as in 15a. Before the requested appointment, the patient has an appointment with another doctor, and the
+        doctor has an appointment with another patient.
     Checks: the next appointment with the doctor is cancelled and its slot is free, both otherwise unchanged. The answer
         names both.
     Light: the appointment and its slot were updated.
@@ -335,7 +335,7 @@ class CancelMondayAppointment(_Cancel):
                 continue
             yield from (booking(person, 0, times.pop(), rng.choice(_NOT_BOOKED)) for _ in range(2))
             yield from (booking(person, days, times.pop()) for days in (-7, 7))
-            # Often the last half hour of the day before, and the first half hour of the day after.
+            # Often use the last half hour of the previous day and the first half hour of the following day.
             yield booking(person, -1, rng.choice((_LAST_HALF_HOUR, times.pop())))
             yield booking(person, 1, rng.choice((0, times.pop())))
 
@@ -356,7 +356,7 @@ class CancelMondayAppointment(_Cancel):
 
 
 def _earliest_with(scene: AppointmentScene, patient: str, doctor: str) -> Booking | None:
-    """Return a patient's earliest booked appointment with a doctor after the present, if every condition matters."""
+    """Return a patient's earliest future booked appointment with a doctor; None if a condition does not matter."""
     return earliest_match(
         scene.bookings,
         lambda one: one.patient == patient,

@@ -75,7 +75,7 @@ class AddToWaitlistParams(BookingParams):
     Attributes:
         first: First day of the window.
         until: The day after the last day of the window.
-        ahead: Number of days from today to the first day.
+        ahead: Number of days from today to the first day of the window.
         days: Length of the window in days.
     """
 
@@ -103,7 +103,7 @@ class RemoveFromWaitlistParams(SceneParams):
 
 
 class WaitlistCandidate(Params):
-    """A patient who could be put on the waitlist.
+    """A patient whom the prompt could ask to put on the waitlist.
 
     Attributes:
         booking: The patient's only booked appointment in the future.
@@ -113,7 +113,7 @@ class WaitlistCandidate(Params):
 
     @property
     def target(self) -> str:
-        """The patient."""
+        """Reference to the patient."""
         return f"Patient/{self.booking.patient}"
 
 
@@ -123,9 +123,9 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
     Starting state: five to seven patients, each with a booked appointment with one of several doctors who share given
         names and family names. The window ends before the day of the appointment.
     Decoys: waitlist entries of the patients for other doctors, and cancelled entries for this doctor.
-    Checks: there is one new waitlist appointment with the patient and the doctor as participants, without a slot and
-        times. It has one requested period, which starts on the first day of the window and ends on its last day or the
-        day after. The answer is the appointment's id.
+    Checks: there is one new waitlist appointment with the patient and the doctor as participants. It has no slot, start
+        or end, but one requested period, which starts on the first day of the window and ends on the window's last day
+        or the day after. The answer is the appointment's id.
     Light: an appointment was created.
     Differs from FHIR-AgentEval: the start of the window is checked; the original accepted any end that was early
         enough. Dates and times may have any valid form, participants may come in any order, and the appointment may be
@@ -204,7 +204,7 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         today, visit = world.now.date(), parse_instant(chosen.booking.start).date()
         ahead = rng.randrange((visit - today).days)
         first = today + timedelta(days=ahead)
-        # No entry on file ends on the last day of the window.
+        # The window must not end on the same day as an entry on file.
         taken = {one.end for one in scene.waiting}
         lengths = range(1, (visit - today).days - ahead + 1)
         free = [days for days in lengths if (first + timedelta(days=days - 1)).isoformat() not in taken]
@@ -400,7 +400,7 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
 
 
 def _only_entry(scene: AppointmentScene, patient: str) -> WaitlistEntry | None:
-    """Return a patient's only active waitlist entry; None if there are several."""
+    """Return a patient's active waitlist entry; None if the patient has no active entry or several."""
     return unique_match(scene.waiting, lambda one: one.patient == patient, lambda one: one.status == "waitlist")
 
 

@@ -78,14 +78,14 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
     """Book a patient who is on the waitlist into a free slot in the requested period.
 
     Starting state: four patients who wait for the same three doctors; the doctors share names with other doctors. Two
-        of the three doctors have free and taken slots in turn. In the patient's requested period, the doctor has
-        exactly one free slot.
-    Decoys: the doctor has free slots that end when the period starts, overlap its start or its end, start when it ends,
-        or lie completely before or after it. Inside the period, the doctor has taken slots, and the other doctor has a
-        free slot. Each patient has cancelled entries for each doctor.
-    Checks: the entry is booked into the slot and has its times, both participants have accepted, and the rest of the
-        entry is unchanged (the requested period may be removed). The slot is busy and otherwise unchanged. The answer
-        names the entry and the slot.
+        of the three doctors have both free and taken slots. In the patient's requested period, the doctor has exactly
+        one free slot.
+    Decoys: the doctor has free slots that touch the requested period, overlap its start or its end, or lie completely
+        before or after it. Inside the period, the doctor has taken slots, and another doctor has a free slot. Each
+        patient has cancelled entries for each doctor.
+    Checks: the entry is booked, refers to the slot and has the slot's start and end; both participants have accepted;
+        the rest of the entry is unchanged, except that the requested period may be removed. The slot is busy and
+        otherwise unchanged. The answer names the entry and the slot.
     Light: the appointment and the slot were updated.
     Differs from FHIR-AgentEval: the slot must have been free, lie inside the requested period, and be the slot that the
         appointment refers to. Participants may come in any order. The rest of both records must stay unchanged.
@@ -124,7 +124,7 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
 
     @override
     def draw_scene(self, rng: random.Random, world: World) -> AppointmentScene:
-        # Each entry's requested period lies around one free slot of the doctor.
+        # The requested period of each entry contains one free slot of the doctor.
         ids = IdAllocator(rng, world)
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), _PATIENTS, by=NAME)
         schedules, others = new_doctors(rng, world, ids, _AWAITED)
@@ -245,7 +245,7 @@ def _line(rng: random.Random, ids: IdAllocator, now: datetime, schedule: Provide
 
 
 def _period(rng: random.Random, line: list[SlotRecord]) -> tuple[str, str]:
-    """Draw a period that contains one free slot, often at its edge; the slots before and after may reach into it."""
+    """Draw a period that contains one free slot, often at an edge; the neighbouring slots may overlap the period."""
     free = [n for n, one in enumerate(line) if one.status == "free"]
     n = rng.randrange(1, len(free) - 1)
     before, here, after = (parse_instant(line[free[i]].start) for i in (n - 1, n, n + 1))
@@ -256,7 +256,7 @@ def _period(rng: random.Random, line: list[SlotRecord]) -> tuple[str, str]:
 
 
 def _match_of(scene: AppointmentScene, entry: WaitlistEntry) -> SlotMatch[WaitlistEntry] | None:
-    """Return the entry and its slot if exactly one of each meets the conditions; else None."""
+    """Return the entry and its slot if each is the only record that meets all conditions; otherwise None."""
     schedules = [one.id for one in scene.schedules if one.provider.id == entry.practitioner]
     only = unique_match(
         scene.waiting,
@@ -281,7 +281,7 @@ def _apart(one: SlotRecord, other: SlotRecord) -> timedelta:
 
 
 def _into(entry: Resource, free: Resource) -> Resource:
-    """Return a waitlist entry booked into a slot."""
+    """Return the appointment of a waitlist entry after it is booked into a slot."""
     participants = [{**one, "status": "accepted"} for one in entry["participant"]]
     kept = {name: value for name, value in entry.items() if name != "requestedPeriod"}
     return {**in_slot({**kept, "status": "booked"}, free), "participant": participants}

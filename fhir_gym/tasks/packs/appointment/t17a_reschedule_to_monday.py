@@ -1,4 +1,4 @@
-"""Task 17a: move an appointment to next Monday."""
+"""Task 17a: move an appointment to a certain hour of next Monday."""
 
 from __future__ import annotations
 
@@ -51,19 +51,20 @@ _OFTEN = 0.75
 
 
 class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
-    """Move a patient's appointment with a doctor to an hour of next Monday.
+    """Move a patient's appointment with a doctor to a certain hour of next Monday.
 
     Starting state: three patients who have booked appointments with most of three doctors. The doctors share given
         names and family names. The patient's doctor has one free slot at the requested hour.
-    Decoys: with each doctor, each patient has past appointments and appointments that are not booked. The doctors have
+    Decoys: each patient has past appointments and appointments that are not booked, with each doctor. The doctors have
         free and taken slots at this and other hours of that Monday, on the days before and after, a week later, and a
         week earlier (sometimes today).
-    Checks: the appointment refers to the new slot, has its times and is otherwise unchanged. The old slot is free and
-        the new slot is busy, both otherwise unchanged. The answer names the appointment and the new slot.
+    Checks: the appointment refers to the new slot, has the slot's start and end, and is otherwise unchanged. The old
+        slot is free and the new slot is busy, both otherwise unchanged. The answer names the appointment and the new
+        slot.
     Light: the appointment and both slots were updated.
     Differs from FHIR-AgentEval: the prompt names the hour. "Next Monday" is defined. The moved appointment must be the
-        booked appointment with the doctor, and the rest of it must stay unchanged. No other appointment may change; the
-        original's light check passed almost always.
+        booked appointment with the doctor, and the rest of the appointment must stay unchanged. No other appointment
+        may change. The original's light check passed almost always.
     """
 
     key = "17a"
@@ -175,7 +176,7 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
 def _bookings(
     rng: random.Random, ids: IdAllocator, now: datetime, person: Person, schedule: ProviderSchedule
 ) -> Iterator[Booking]:
-    """Draw a patient's appointments with a doctor: one future, one or two past, and one or two not booked."""
+    """Draw a patient's appointments with a doctor: one future, one or two past, and one or two that are not booked."""
     to_come = [n for n in range(1, 14) if (now + timedelta(days=n)).weekday() != _MONDAY]
 
     def booking(days: int, status: str = "booked", *, in_slot: bool = False) -> Booking:
@@ -203,7 +204,7 @@ def _slots(
 
 
 def _only_booking(scene: AppointmentScene, patient: str, doctor: str) -> Booking | None:
-    """Return a patient's only booked future appointment with a doctor, if every condition matters; else None."""
+    """Return a patient's only booked future appointment with a doctor; None if a condition does not matter."""
     return unique_match(
         scene.bookings,
         lambda one: one.patient == patient,
@@ -214,7 +215,7 @@ def _only_booking(scene: AppointmentScene, patient: str, doctor: str) -> Booking
 
 
 def _free(scene: AppointmentScene, schedule: ProviderSchedule) -> list[SlotRecord]:
-    """Return the doctor's free slots on that Monday that only doctor, time and status together identify."""
+    """Return the doctor's free slots on that Monday that can be identified only by doctor, time and status together."""
     day = next_weekday(parse_instant(scene.now), _MONDAY).isoformat()
     starts = dict.fromkeys(one.start for one in scene.slots if one.start.startswith(day))
     found = (_free_at(scene, schedule, start) for start in starts)

@@ -70,22 +70,22 @@ class AnotherProviderParams(MoveParams):
 
 
 class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]]):
-    """Move an appointment that a provider declined to another provider at the same time.
+    """Move an appointment that one provider declined to another provider, at the same time.
 
-    Starting state: four patients with proposed appointments that practitioners at two places have declined. At each of
-        two moments, two appointments were declined at each place. At these moments both practitioners have a free slot,
-        and a third practitioner has a taken slot.
+    Starting state: four patients whose proposed appointments were declined by practitioners at two places. At each of
+        two times, two practitioners at each place have declined an appointment. At these times both practitioners also
+        have a free slot, and a third practitioner has a taken slot.
     Decoys: the appointments and slots of the other patients; another proposed appointment of each patient; often a
         cancelled appointment at the same time; free slots at other hours, on the days before and after, and a week
         later and earlier.
-    Checks: one appointment is booked in the new slot and has its times, and the patient and the new provider have
-        accepted. It is either the old appointment, otherwise unchanged, or a new appointment; then the old one is
-        cancelled and otherwise unchanged. The old slot is free and the new slot is busy, both otherwise unchanged. The
-        answer names the appointment that is now booked and its slot.
+    Checks: one appointment is booked, refers to the new slot and has the slot's start and end; the patient and the new
+        provider have accepted. The booked appointment is either the old appointment, otherwise unchanged, or a new
+        appointment. If it is new, the old appointment is cancelled and otherwise unchanged. The old slot is free and
+        the new slot is busy, both otherwise unchanged. The answer names the booked appointment and its slot.
     Light: an appointment was changed or created, and both slots were updated.
-    Differs from FHIR-AgentEval: the prompt says that the old slot becomes free and the appointment booked, and where to
-        look for another provider. The agent may also create a new appointment and cancel the old one, so the create
-        tool is not prohibited. The old appointment must not stay proposed. "Next" is defined.
+    Differs from FHIR-AgentEval: the prompt says that the old slot becomes free, that the appointment becomes booked,
+        and where to look for another provider. The agent may also create a new appointment and cancel the old one, so
+        the create tool is not prohibited. The old appointment must not stay proposed. "Next" is defined.
     """
 
     key = "17b"
@@ -322,14 +322,14 @@ class _RecordFactory:
         return made.model_copy(update={"practitioner_status": "declined"}) if status == "proposed" else made
 
     def declined(self, person: Person, schedule: ProviderSchedule, start: datetime) -> Iterator[Booking]:
-        """Draw a declined appointment, and often a cancelled one with another provider at the same time."""
+        """Draw a declined appointment, and often a cancelled appointment with another provider at the same time."""
         yield self.booking(person, schedule, start, in_slot=True)
         if self._rng.random() < _OFTEN:
             yield self.booking(person, self._rng.choice(self._schedules), start, "cancelled")
 
 
 def _declined(scene: AppointmentScene, booking: Booking) -> SlotMatch[Booking] | None:
-    """Return the appointment and its slot if exactly one of each meets the conditions; else None."""
+    """Return the appointment and its slot if each is the only record that meets all conditions; otherwise None."""
     declined = scene.schedule_of(booking.practitioner)
     here = {one.id for one in scene.schedules if one.place == declined.place}
     only = unique_match(
@@ -351,13 +351,13 @@ def _declined(scene: AppointmentScene, booking: Booking) -> SlotMatch[Booking] |
 
 
 def _provider(schedule: Resource) -> str:
-    """Return the practitioner of a schedule."""
+    """Return the reference to the practitioner of a schedule."""
     actors = [str(one["reference"]) for one in schedule["actor"]]
     return next(one for one in actors if one.startswith("Practitioner/"))
 
 
 def _moved(appointment: Resource, patient: str, free: Resource, provider: str) -> Resource:
-    """Return an appointment booked into the slot of another provider."""
+    """Return an appointment after it is booked into the slot of another provider."""
     return {**in_slot({**appointment, "status": "booked"}, free), "participant": accepted(patient, provider)}
 
 

@@ -1,10 +1,9 @@
-"""Time windows for prompts, chosen so that every condition of the prompt changes the answer.
+"""Choose time windows for prompts such that every condition of the prompt matters.
 
-Times are whole numbers of days or quarter hours. `matching` holds the times of all slots that meet every condition;
-`failing_one` holds, for each condition, the times of the slots that fail only this condition. A window must contain a
-slot of
-every kind in `failing_one`, and matching slots must lie before and after it. An agent that ignores a condition, or
-searches beyond the window, then gets another answer.
+Times are whole numbers of days or quarter hours. `matching` contains the times of all slots that meet every condition;
+`failing_one` contains, for each condition, the times of the slots that fail only this condition. For each condition, a
+window must contain a slot that fails only this condition; and there must be matching slots before and after the window.
+An agent that ignores a condition, or that searches outside the window, then gets a wrong answer.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 NEVER = 1 << 40
-"""A time after all slots; as the last time in `matching`, it allows windows without an end."""
+"""A time after all slots; if it is the last time in `matching`, windows may have no end."""
 
 Times = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """All windows that contain the same slots of `matching`.
+    """A set of windows that all contain the same slots of `matching`.
 
     Attributes:
         matching: Sorted times of the slots that meet all conditions.
-        failing_one: For each condition, sorted times of the slots that fail only this one.
+        failing_one: For each condition, the sorted times of the slots that fail only this condition.
         first: Index in `matching` of the first slot in the window.
         size: Number of slots of `matching` in the window.
     """
@@ -37,7 +36,7 @@ class TimeWindow:
     size: int
 
     def bounds(self, rng: random.Random) -> tuple[int, int]:
-        """Draw a start (inclusive) and an end (exclusive)."""
+        """Draw the start (inclusive) and the end (exclusive) of one of the windows."""
         after, before = self.matching[self.first - 1], self.matching[self.first + self.size]
         within = list(self.matching[self.first : self.first + self.size])
         for times in self.failing_one:
@@ -46,11 +45,11 @@ class TimeWindow:
 
 
 def time_windows(matching: Times, failing_one: Sequence[Times], sizes: Iterable[int]) -> Iterator[TimeWindow]:
-    """Yield all windows of these sizes in which every condition changes the answer.
+    """Yield all windows of the given sizes in which every condition matters.
 
     Args:
         matching: Sorted times of the slots that meet all conditions.
-        failing_one: For each condition, sorted times of the slots that fail only this one.
+        failing_one: For each condition, the sorted times of the slots that fail only this condition.
         sizes: Allowed numbers of slots of `matching` in a window.
     """
     for size in sizes:

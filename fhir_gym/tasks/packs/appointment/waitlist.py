@@ -1,4 +1,4 @@
-"""Waitlist entries: appointments without a time but with the period that the patient requests."""
+"""Draw, build and check waitlist entries: appointments that have no time, only the period that the patient requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def new_waitlist_entry(
 
 
 def waiting_participants(patient_id: str, practitioner_id: str) -> list[Resource]:
-    """Return the participants of an entry: the patient has accepted, the practitioner has not answered yet."""
+    """Build the participants of an entry: the patient has accepted, but the practitioner has not answered yet."""
     return [
         {"actor": reference("Patient", patient_id), "status": "accepted"},
         {"actor": reference("Practitioner", practitioner_id), "status": "needs-action"},
@@ -72,7 +72,7 @@ def waiting_participants(patient_id: str, practitioner_id: str) -> list[Resource
 
 
 def waitlist_resource(waiting: WaitlistEntry) -> Resource:
-    """Return the Appointment."""
+    """Build the Appointment of a waitlist entry."""
     return {
         "resourceType": "Appointment",
         "id": waiting.id,
@@ -84,7 +84,7 @@ def waitlist_resource(waiting: WaitlistEntry) -> Resource:
 
 
 def day_of(value: Json) -> str | None:
-    """Return the UTC day of a date, or of a dateTime with a time zone; None for anything else."""
+    """Return the UTC day of a date or of a dateTime with a time zone; return None for any other value."""
     if not isinstance(value, str):
         return None
     try:
