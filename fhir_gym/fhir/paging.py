@@ -32,7 +32,7 @@ def all_matches(fetch: Callable[[str], Resource], url: str | None) -> list[Resou
     while url:
         if url in seen or len(seen) >= _MAX_PAGES:
             raise InfraError(
-                f"the server returns pages without end: after {len(seen)} pages, the next is {url[:200]!r}"
+                f"the server returns pages without end; after {len(seen)} pages, the next is {url[:200]!r}"
             )
         seen.add(url)
         bundle = fetch(url)

@@ -175,7 +175,7 @@ def bind(host: str, port: int) -> socket.socket:
     # asyncio disables Nagle's algorithm only if the protocol is given. With Nagle's algorithm, each answer waits 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise a body waits 40 ms for its headers' ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise the body is sent 40 ms after the headers
     try:
         listener.bind((host, port))
         listener.listen(128)

@@ -195,7 +195,7 @@ class RemoteSession(FhirSession):
             if _content(self.read(old.type, old.id)) != _content(old.before):
                 wrong.append(f"{old.type}/{old.id} still differs")
         if wrong:
-            raise InfraError(f"{self.base_url} could not be set back: {'; '.join(wrong)}")
+            raise InfraError(f"{self.base_url} could not be restored: {'; '.join(wrong)}")
         del self._log[start:]
 
     @override
@@ -321,8 +321,8 @@ class RemoteSession(FhirSession):
         if 300 <= response.status < 400:
             target = destination(self.base_url, response.headers.get("Location")) or "elsewhere"
             raise InfraError(
-                f"{self.base_url} redirects to {target} (HTTP {response.status}), which is not followed: "
-                "if the redirect is right, give that address as the server's"
+                f"{self.base_url} redirects to {target} (HTTP {response.status}), but redirects are not followed: "
+                "if the redirect is right, use that URL for the server"
             )
 
     def _json(self, response: Response) -> Resource:

@@ -201,7 +201,7 @@ def _check_target(item: FoundReference, parts: ReferenceParts, store: Store, exe
     if not parts.id:
         raise FhirError(400, f"HAPI-0508: {where} - Does not contain resource ID - {text}")
     if item.choice and item.targets and parts.type not in item.targets:
-        return  # HAPI neither checks nor indexes such a target
+        return  # HAPI neither checks nor indexes a wrong target type in a choice
     target = f"{parts.type}/{parts.id}"
     if target in exempt:
         return

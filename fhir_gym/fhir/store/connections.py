@@ -78,7 +78,7 @@ class ConnectionPool:
             return self._new()
 
     def release(self, db: sqlite3.Connection) -> None:
-        """Take back a connection. The pool reuses the connection if all its writes can be rolled back."""
+        """Take back a connection. The pool reuses the connection if all writes on it can be rolled back."""
         if len(self._idle) < self._most and _undone(db):
             self._idle.append(db)
         else:

@@ -58,7 +58,7 @@ def read_manifest(path: Path) -> Manifest:
             _check_schema(path, db)
             bodies = [body for (body,) in db.execute("SELECT body FROM manifest LIMIT 2")]
             if len(bodies) != 1 or not isinstance(bodies[0], str):
-                raise WorldError(f"the world {path} is damaged: its manifest is not one text")
+                raise WorldError(f"the world {path} is damaged: its manifest table does not contain exactly one text")
             manifest = Manifest.model_validate_json(bodies[0])
             _check_numbers(path, db, manifest.total)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # UnicodeDecodeError if SQLite's message quotes the file
@@ -90,7 +90,7 @@ def _check_header(path: Path) -> None:
         raise WorldError(f"{path} is a world of format {layout}, this version reads {FORMAT}: build the world again")
     page = 65536 if page == 1 else page
     if size != pages * page:
-        raise WorldError(f"the world {path} is damaged: {size} bytes but its header says {pages * page}")
+        raise WorldError(f"the world {path} is damaged: it has {size} bytes, but its header says {pages * page}")
     if (page, encoding, journals) != (PAGE_BYTES, _UTF8, 0x0101):
         raise WorldError(
             f"the world {path} was changed by another program: page size, text encoding or journal mode differ"
@@ -120,7 +120,7 @@ def _check_schema(path: Path, db: sqlite3.Connection) -> None:
         elif (kind, table, _spaced(sql)) != expected[name]:
             problem = f"its {kind} {name!r} has a different definition"
         elif name in seen or root in roots:
-            problem = f"its {kind} {name!r} shares its place with another one"
+            problem = f"its {kind} {name!r} has the same name or place as another"
         if problem:
             raise WorldError(f"the world {path} was not made by this program: {problem}")
         seen.add(name)
@@ -156,7 +156,7 @@ def _check_numbers(path: Path, db: sqlite3.Connection, total: int) -> None:
         else:
             right = ends == (None, None) or all(type(rid) is int and 1 <= rid <= total for rid in ends)
         if not right:
-            raise WorldError(f"the world {path} is damaged: {table!r} does not match its {total} resources")
+            raise WorldError(f"the world {path} is damaged: the table {table!r} does not match the {total} resources")
 
 
 def _spaced(sql: object) -> str:

@@ -28,7 +28,7 @@ _REFERRERS = (
 
 
 def targets(store: Store, resource_type: str, rids: Sequence[int], pids: Sequence[int]) -> Iterable[tuple[str, str]]:
-    """Return type and id of the resources to which these resources refer at these path ids, without repeats."""
+    """Return type and id of the targets of these resources' references with these path ids, without repeats."""
     if not pids:
         return ()
     where = f"rid IN ({marks(len(rids))}) AND pid IN ({marks(len(pids))})"

@@ -57,7 +57,7 @@ def _problem(row: ResourceRow) -> str | None:
         return "its content has no meta"
     said = resource.get("resourceType"), resource.get("id"), meta.get("versionId")
     if said != (row.type, row.id, str(row.version)):
-        return "its content is another resource"
+        return "its content is a different resource"
     lists = all(isinstance(meta[name], list) for name in ("profile", "security", "tag") if name in meta)
     if not lists or not isinstance(resource.get("text", {}), dict):
         return "its content is not a resource"

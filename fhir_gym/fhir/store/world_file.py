@@ -160,7 +160,7 @@ class WorldFile:
                 found.add(row.type, row.id, row.body)
                 counts[row.type] += 1
             if str(found) != self.manifest.content_hash or counts != self.manifest.counts:
-                raise WorldError(f"the world {self.path} is damaged: its resources differ from those it was built from")
+                raise WorldError(f"the world {self.path} is damaged: its resources have changed")
 
     def close(self) -> None:
         """Close this world's own readers and the idle connections; open sessions stay open."""
