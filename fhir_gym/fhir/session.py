@@ -141,7 +141,7 @@ class Session(FhirSession):
             batch: dict[tuple[str, str], Resource] = {}
             for given in resources:
                 if self.validation == "strict":
-                    from fhir_gym.fhir.validation import validate_strict  # importing its models takes a second
+                    from fhir_gym.fhir.validation import validate_strict  # this import takes a second
 
                     validate_strict(given)
                 resource = given if normal else serialization.normalise(given)

@@ -60,7 +60,7 @@ class WriteContext:
                 "endpoint.",
             )
         if self.ctx.validation == "strict":
-            from fhir_gym.fhir.validation import validate_strict  # the import of its models takes a second
+            from fhir_gym.fhir.validation import validate_strict  # this import takes a second
 
             validate_strict(resource)
         check_references(resource, self.ctx.store, self._resolve, self.exempt)

@@ -40,7 +40,7 @@ class ContentHash:
 
     Args:
         now: The world's present.
-        resources: Type, id and body of the resources to start with, in creation order.
+        resources: Type, id and body of resources to add immediately, in creation order.
     """
 
     def __init__(self, now: datetime, resources: Iterable[tuple[str, str, bytes]] = ()) -> None:
