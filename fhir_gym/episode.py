@@ -16,6 +16,7 @@ from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError, describe_type
 from fhir_gym.fhir import FhirSession, Response, Session, World
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.start_states import StartState, StartStates
 from fhir_gym.tasks import BeforeView, EndState, LoggedRequest, TurnProtocol, Variation, Verdict, find_task, grade
 from fhir_gym.types import Json, Resource
 
@@ -72,6 +73,7 @@ class Episode(AbstractContextManager["Episode"]):
         env_id: Pack of the task (``"FHIRAgent/Appointment-v0"``), or an `EpisodeConfig`.
         task: Key of the task in its pack.
         variation: Number of the variation.
+        start_states: Start states to use and to extend; None to draw and load the variation.
         settings: Fields of `EpisodeConfig`, such as ``world`` and ``grading``.
 
     Raises:
@@ -90,22 +92,23 @@ class Episode(AbstractContextManager["Episode"]):
     """
 
     def __init__(
-        self, env_id: str | EpisodeConfig, *, task: str, variation: int = 0, **settings: Unpack[EpisodeSettings]
+        self,
+        env_id: str | EpisodeConfig,
+        *,
+        task: str,
+        variation: int = 0,
+        start_states: StartStates | None = None,
+        **settings: Unpack[EpisodeSettings],
     ) -> None:
-        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation"))
+        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states"))
         self.task = find_task(config.task_set(), task)
         config.require_support([task])
-        require_whole("variation", variation)
+        self._number = require_whole("variation", variation)
         self.world, self._owns_world = config.resolve_world()
-        self.variation: Variation = self.task.variation(variation, self.world, config.phrasing)
+        self._start_state: StartState | None = None
+        self._variation: Variation | None = None
         # Local and remote sessions share a protocol, but their checkpoints have different types.
-        self._session = _open_session(self.world, config.fhir_server)
-        try:
-            self._session.load(self.variation.setup, next_id=self.variation.next_id, normal=True)
-        except FhirError as error:
-            self._session.close()
-            error_type = InfraError if config.fhir_server else TaskError
-            raise error_type(f"task {task}, variation {variation} cannot be prepared: {error.diagnostics}") from error
+        self._session = self._prepared(None if config.fhir_server else start_states)
         self._origin = self._session.checkpoint()
         self._state: str = "new"
         self._steps = self._invalid_actions = 0
@@ -115,10 +118,40 @@ class Episode(AbstractContextManager["Episode"]):
         self._dialogue: TurnProtocol | None = None
         self._verdict: Verdict | None = None
 
+    def _prepared(self, start_states: StartStates | None) -> FhirSession:
+        """Return a session with the start state."""
+        config = self.config
+        if start_states is not None:
+            self._start_state = start_states.find(self.task, self._number, config.phrasing, self.world)
+        if self._start_state is not None:
+            return self._start_state.open_session(self.world)
+        variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
+        session = _open_session(self.world, config.fhir_server)
+        try:
+            session.load(variation.setup, next_id=variation.next_id, normal=True)
+        except FhirError as error:
+            session.close()
+            error_type = InfraError if config.fhir_server else TaskError
+            message = f"task {self.task.key}, variation {self._number} cannot be prepared: {error.diagnostics}"
+            raise error_type(message) from error
+        if start_states is not None and isinstance(session, Session):
+            self._start_state = StartState.of(variation, session)
+            if self._start_state is not None:
+                start_states.keep(self.task, config.phrasing, self.world, self._start_state)
+        return session
+
+    @property
+    def variation(self) -> Variation:
+        """The variation."""
+        if self._variation is None:
+            assert self._start_state is not None
+            self._variation = self._start_state.variation()
+        return self._variation
+
     @property
     def prompt(self) -> str:
         """The request to the agent, without the action format."""
-        return self.variation.prompt
+        return (self._start_state or self.variation).prompt
 
     @property
     def action_format(self) -> str:
@@ -205,8 +238,8 @@ class Episode(AbstractContextManager["Episode"]):
         """Return `Step.info` for the current step."""
         return {
             "task": self.task.key,
-            "variation": self.variation.number,
-            "phrasing": self.variation.phrasing,
+            "variation": self._number,
+            "phrasing": (self._start_state or self.variation).phrasing,
             "step": self._steps,
             "status": 0,
             "invalid": False,
@@ -294,11 +327,14 @@ class Episode(AbstractContextManager["Episode"]):
             base_url=self._session.base_url,
             said=tuple(self._transcript),
         )
-        session = self._session
+        session, state, grading = self._session, self._start_state, self.config.grading
         unchanged = isinstance(session, Session) and session.is_at(self._origin)
-        return grade(
-            self.task, self.variation, end, self.config.grading, open_scratch=self._with_records if unchanged else None
-        )
+        open_scratch = self._with_records if unchanged else None if state is None else self._beside_start_state
+        idle = None if state is None else state.idle.get(grading)
+        verdict = grade(self.task, self.variation, end, grading, idle=idle, open_scratch=open_scratch)
+        if state is not None:
+            state.idle[grading] = verdict.idle
+        return verdict
 
     @contextmanager
     def _with_records(self, records: Sequence[Resource]) -> Iterator[Session]:
@@ -311,6 +347,14 @@ class Episode(AbstractContextManager["Episode"]):
             yield session
         finally:
             session.rollback(here)
+
+    @contextmanager
+    def _beside_start_state(self, records: Sequence[Resource]) -> Iterator[Session]:
+        """Yield a new session with the start state and further records."""
+        assert self._start_state is not None
+        with self._start_state.open_session(self.world) as session:
+            session.load(records)
+            yield session
 
 
 _RESTART = "; call start() to restart it"

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
+from weakref import finalize
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -19,9 +20,10 @@ from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.processes import end_with_parent
+from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, choose_tasks, find_task
 
-ARGUMENTS = ("tasks", "split", "render_mode")
+ARGUMENTS = ("tasks", "split", "render_mode", "prepared")
 """Arguments of an environment besides those of `EpisodeConfig`."""
 
 _OPTIONS = ("task", "variation", "phrasing")
@@ -80,6 +82,9 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `split`: `"train"` (variations 0 to 999; the default), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of
       the tasks held out in FHIR-AgentEval's fourth experiment), or None for all
     - `render_mode`: None, or `"ansi"`: `render()` returns the latest action and observation
+    - `prepared`: number of start states to keep in memory (about 30 kB each), for training on a bounded number of
+      variations: a variation that is repeated is neither drawn nor loaded again. All environments of a process share
+      them. 0 (the default) keeps none.
     - `world`, `fhir_server`, `phrasing`, `grading`, `reward`, `max_steps`, `task_file`, `funcs_file`: see
       `fhir_gym.EpisodeConfig`
 
@@ -107,6 +112,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         tasks: str | Sequence[str] | None = None,
         split: str | None = DEFAULT_SPLIT,
         render_mode: str | None = None,
+        prepared: int = 0,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
         end_with_parent()
@@ -114,6 +120,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         if render_mode not in (None, "ansi"):
             raise UnknownNameError("render mode", render_mode, ["ansi"])
         self.render_mode = render_mode
+        require_whole("prepared", prepared, 0)
         if isinstance(tasks, Collection) and not tasks:
             raise FhirGymError("tasks is empty: an environment needs at least one task")
         self._task_set, from_file = config.task_set(), config.task_file is not None
@@ -127,6 +134,9 @@ class FHIREnv(gymnasium.Env[str, str]):
         # Two prepared episodes would share the records of one running server.
         self._max_prepared = _MAX_PREPARED if config.fhir_server is None else 1
         self._episodes: OrderedDict[_Choice, Episode] = OrderedDict()
+        self._start_states = shared_start_states if prepared else None
+        shared_start_states.reserve(prepared)
+        self._release = finalize(self, shared_start_states.release, prepared)
         self._episode: Episode | None = None
         self._over = False
         self._shown = ""
@@ -175,6 +185,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self._episode = None
         while self._episodes:
             self._episodes.popitem()[1].close()
+        self._release()
         if self._owns_world:
             self.world.close()
         super().close()
@@ -218,6 +229,6 @@ class FHIREnv(gymnasium.Env[str, str]):
             self._episodes.popitem(last=False)[1].close()
         task, variation, phrasing, max_steps = choice
         config = replace(self.config, phrasing=phrasing, max_steps=max_steps)
-        episode = Episode(config, task=task, variation=variation)
+        episode = Episode(config, task=task, variation=variation, start_states=self._start_states)
         self._episodes[choice] = episode
         return episode

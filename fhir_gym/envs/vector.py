@@ -36,6 +36,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         tasks: As for `FHIREnv`.
         split: As for `FHIREnv`.
         render_mode: As for `FHIREnv`.
+        prepared: As for `FHIREnv`.
         settings: As for `FHIREnv`; `fhir_server` allows one environment only.
     """
 
@@ -52,6 +53,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         tasks: str | Sequence[str] | None = None,
         split: str | None = DEFAULT_SPLIT,
         render_mode: str | None = None,
+        prepared: int = 0,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
         config = EpisodeConfig.of(env_id, settings, ARGUMENTS)
@@ -66,7 +68,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         config = replace(config, world=self._world)
 
         def create() -> FHIREnv | TimeLimit[str, str]:
-            env = FHIREnv(config, tasks=tasks, split=split, render_mode=render_mode)
+            env = FHIREnv(config, tasks=tasks, split=split, render_mode=render_mode, prepared=prepared)
             return env if max_episode_steps in (None, _NO_LIMIT) else TimeLimit(env, max_episode_steps)
 
         super().__init__([create] * num_envs, autoreset_mode=mode)

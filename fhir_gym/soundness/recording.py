@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -53,12 +53,12 @@ class GoldRecording:
 
     steps: tuple[RecordedStep, ...]
     answer: list[Json]
-    setup: tuple[Resource, ...]
+    setup: Sequence[Resource]
     ids: Mapping[str, list[str]] = field(default_factory=dict)
     residents: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: PolicyRun, setup: tuple[Resource, ...], residents: Mapping[str, str] = _NOBODY) -> GoldRecording:
+    def of(cls, run: PolicyRun, setup: Sequence[Resource], residents: Mapping[str, str] = _NOBODY) -> GoldRecording:
         """Record an episode of the reference solution."""
         steps = []
         for logged in run.end.requests:

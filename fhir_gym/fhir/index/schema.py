@@ -60,6 +60,11 @@ _COLUMNS = {"token": 7, "string": 4, "date": 7, "quantity": 5, "reference": 4, "
 TABLES: tuple[str, ...] = tuple(_COLUMNS)
 """Names of the index tables."""
 
+RID_COLUMN: Mapping[str, int] = MappingProxyType(
+    {"token": 3, "string": 2, "date": 3, "quantity": 2, "reference": 3, "uri": 2}
+)
+"""Position of the column `rid` in each table. The first column of every table is `pid`."""
+
 INSERT: Mapping[str, str] = MappingProxyType(
     {table: f"INSERT INTO {{db}}.{table} VALUES ({','.join('?' * n)})" for table, n in _COLUMNS.items()}
 )

@@ -8,6 +8,7 @@ on the number of writes and not on the size of the world.
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
@@ -16,14 +17,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir import index, serialization
-from fhir_gym.fhir.costs import too_costly
 from fhir_gym.fhir.store.connections import ConnectionPool
 from fhir_gym.fhir.store.schema import OVERLAY, ResourceRow
-from fhir_gym.fhir.store.unindexed import LoadedResource, Unindexed
+from fhir_gym.fhir.store.unindexed import Batch, LoadedResource, Unindexed
+from fhir_gym.fhir.store.work_budget import PORTION, WorkBudget
 from fhir_gym.types import Resource
-
-PORTION = 10_000
-"""Number of steps in one unit. SQLite reports steps in these units, and the budget counts them in these units."""
 
 COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PAGE = 4096  # size of an overlay's page in bytes
@@ -36,6 +34,7 @@ _TOGETHER = 16
 """Number of rows that one statement inserts."""
 _INSERT = {
     "resource": "INSERT INTO overlay.resource VALUES (?,?,?,?,?,?,?,?,?)",
+    "version": "INSERT INTO overlay.version VALUES (?,?,?,?,?,?,?,?,?)",
     **{  # OR IGNORE, because rows that were written before an interruption may be written again
         table: index.INSERT[table].replace("{db}", OVERLAY).replace("INSERT", "INSERT OR IGNORE", 1)
         for table in index.TABLES
@@ -74,39 +73,6 @@ class _EntryQueries(dict[tuple[bool, str, int], str]):
 _ENTRIES = _EntryQueries()
 
 
-class WorkBudget:
-    """The work that a request may do, counted in steps. `bool(budget)` is false once all steps are spent.
-
-    Args:
-        steps: The number of steps; several `Store.budget` blocks may spend from one budget.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self._portions = bytearray(steps // PORTION)
-        self._spent = 0
-        # The callback is not written in Python, because Python would run signal handlers in it, and SQLite would
-        # mistake an exception from a handler (Ctrl-C) for an interruption. Popping from an empty bytearray raises,
-        # which interrupts SQLite.
-        self.tick = self._portions.pop
-
-    def __bool__(self) -> bool:
-        return bool(self._portions)
-
-    def spend(self, steps: int) -> None:
-        """Spend steps for work outside of SQLite.
-
-        Raises:
-            FhirError: Fewer steps are left.
-        """
-        self._spent += steps
-        due, self._spent = divmod(self._spent, PORTION)
-        if due >= len(self._portions):
-            self._portions.clear()
-            raise too_costly()
-        if due:
-            del self._portions[-due:]
-
-
 class _Spending:
     """Charges a store's statements to a budget. Every request needs this, and a class is faster than a generator."""
 
@@ -130,6 +96,33 @@ class Savepoint(NamedTuple):
     seq: int
     types: Counter[str]
     unindexed: Unindexed
+
+
+class Snapshot(NamedTuple):
+    """The writes of a session that only loaded resources, to repeat them in another session on the same world.
+
+    A snapshot has no Python object per resource, so that many snapshots fit into memory.
+
+    Attributes:
+        rows: The pickled rows of the tables `resource` and `version`.
+        next_rid: The rid of the next new resource.
+        seq: The number of the last write.
+        types: The number of writes by type.
+        next_id: The number of the next id that the server assigns.
+        index_rows: The pickled index rows computed so far, by type and path id.
+    """
+
+    rows: bytes
+    next_rid: int
+    seq: int
+    types: Counter[str]
+    next_id: int
+    index_rows: dict[str, dict[int, bytes]]
+
+    @property
+    def size(self) -> int:
+        """The memory that the rows take, in bytes."""
+        return len(self.rows) + sum(len(rows) for by_path in self.index_rows.values() for rows in by_path.values())
 
 
 class Store:
@@ -303,6 +296,34 @@ class Store:
         self._unindexed.add(versions)
         if len(versions) >= _MANY:
             self.index_all()
+
+    def snapshot(self, next_id: int) -> Snapshot:
+        """Return the writes so far, which must all be loads; `next_id` is the session's own counter."""
+        current = self.db.execute(f"SELECT {COLUMNS}, seq FROM overlay.resource ORDER BY seq").fetchall()
+        replaced = self.db.execute(f"SELECT seq, {COLUMNS} FROM overlay.version").fetchall()
+        rows = pickle.dumps((current, replaced), pickle.HIGHEST_PROTOCOL)
+        index_rows: dict[str, dict[int, bytes]] = {name: {} for name in self._types}
+        self._unindexed.remember(index_rows)
+        return Snapshot(rows, self._next_rid, self._seq, self._types.copy(), next_id, index_rows)
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        """Repeat the writes of another session on the same world.
+
+        Raises:
+            ValueError: This session has already written something.
+        """
+        if self._seq:
+            raise ValueError("a snapshot needs a session without writes")
+        current, replaced = pickle.loads(snapshot.rows)
+        self._insert("resource", current)
+        self._insert("version", replaced)
+        self._next_rid, self._seq, self._types = snapshot.next_rid, snapshot.seq, snapshot.types.copy()
+        by_type: dict[str, list[tuple[int, Resource | bytes]]] = {}
+        for rid, resource_type, _, _, _, _, _, body, _ in current:
+            by_type.setdefault(resource_type, []).append((rid, body))
+        for resource_type, resources in by_type.items():
+            known = snapshot.index_rows[resource_type]
+            self._unindexed.add_batch(resource_type, Batch(resource_type, resources, known))
 
     def index_all(self) -> None:
         """Write all missing index rows, for queries that do not name their path ids."""

@@ -6,19 +6,18 @@ rows of a path are written when a query first reads that path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+import pickle
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from typing import TypeAlias
 
-from fhir_gym.fhir.index import IndexRows, index_rows_of, index_spec
+from fhir_gym.fhir import serialization
+from fhir_gym.fhir.index import RID_COLUMN, IndexRows, index_rows_of, index_spec
 from fhir_gym.fhir.store.schema import ResourceRow
 from fhir_gym.types import Resource
 
 LoadedResource: TypeAlias = tuple[ResourceRow, Resource]
 """A stored version and the parsed resource."""
-
-_Batch: TypeAlias = tuple[Sequence[tuple[int, Resource]], frozenset[int]]
-"""Resources of one type with their rids, and the ids of the paths with missing rows."""
 
 
 @cache
@@ -26,25 +25,86 @@ def _paths(resource_type: str) -> frozenset[int]:
     return frozenset(pid for _, _, pid in index_spec(resource_type).indexed)
 
 
+class Batch:
+    """Resources of one type that were loaded together. Copies of a store share it.
+
+    Args:
+        resource_type: The type.
+        resources: Rids and resources; a resource may be stored JSON, which is parsed only if its rows are unknown.
+        known: The pickled index rows computed so far, by path id. The batch adds those that it computes.
+        removed: Rids without index rows.
+    """
+
+    __slots__ = ("_removed", "_resources", "_type", "known")
+
+    def __init__(
+        self,
+        resource_type: str,
+        resources: Sequence[tuple[int, Resource | bytes]],
+        known: dict[int, bytes] | None = None,
+        removed: frozenset[int] = frozenset(),
+    ) -> None:
+        self._type, self._resources, self.known, self._removed = resource_type, resources, known, removed
+
+    def index_rows(self, pids: frozenset[int]) -> IndexRows:
+        """Return the index rows of these paths by table."""
+        found = self._computed(pids) if self.known is None else self._known(pids, self.known)
+        if self._removed:
+            for table, rows in found.items():
+                found[table] = [row for row in rows if row[RID_COLUMN[table]] not in self._removed]
+        return found
+
+    def _computed(self, pids: frozenset[int]) -> IndexRows:
+        resources = ((rid, serialization.loads(one) if isinstance(one, bytes) else one) for rid, one in self._resources)
+        return index_rows_of(self._type, resources, pids)
+
+    def _known(self, pids: frozenset[int], known: dict[int, bytes]) -> IndexRows:
+        if unknown := pids.difference(known):
+            by_path: dict[int, IndexRows] = {pid: {} for pid in unknown}
+            for table, rows in self._computed(unknown).items():
+                for row in rows:
+                    by_path[row[0]].setdefault(table, []).append(row)
+            known.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
+        found: IndexRows = {}
+        for pid in sorted(pids):
+            for table, rows in pickle.loads(known[pid]).items():
+                found.setdefault(table, []).extend(rows)
+        return found
+
+    def without(self, rid: int) -> Batch:
+        """Return the batch without one resource."""
+        return Batch(self._type, self._resources, self.known, self._removed | {rid})
+
+
 class Unindexed:
     """The rows that are missing from an overlay's index tables.
 
     Attributes:
-        missing: Batches by type. Batches never change, so copies of this object share them.
+        missing: By type, the batches and the ids of the paths whose rows are missing.
     """
 
     __slots__ = ("missing",)
 
-    def __init__(self, missing: dict[str, tuple[_Batch, ...]] | None = None) -> None:
+    def __init__(self, missing: dict[str, tuple[tuple[Batch, frozenset[int]], ...]] | None = None) -> None:
         self.missing = missing or {}
 
     def add(self, versions: Iterable[LoadedResource]) -> None:
         """Mark all index rows of these versions as missing."""
-        by_type: dict[str, list[tuple[int, Resource]]] = {}
+        by_type: dict[str, list[tuple[int, Resource | bytes]]] = {}
         for row, resource in versions:
             by_type.setdefault(row.type, []).append((row.rid, resource))
         for resource_type, resources in by_type.items():
-            self.missing[resource_type] = (*self.missing.get(resource_type, ()), (resources, _paths(resource_type)))
+            self.add_batch(resource_type, Batch(resource_type, resources))
+
+    def add_batch(self, resource_type: str, batch: Batch) -> None:
+        """Mark all index rows of a batch as missing."""
+        self.missing[resource_type] = (*self.missing.get(resource_type, ()), (batch, _paths(resource_type)))
+
+    def remember(self, index_rows: Mapping[str, dict[int, bytes]]) -> None:
+        """Let the batches add their index rows to `index_rows`, which is by type and path id."""
+        for resource_type, batches in self.missing.items():
+            if len(batches) == 1:
+                batches[0][0].known = index_rows[resource_type]
 
     def paths(self) -> Set[int]:
         """Return the ids of the paths with missing rows."""
@@ -53,17 +113,17 @@ class Unindexed:
     def rows(self, pids: Set[int]) -> IndexRows:
         """Return the missing rows of these paths."""
         found: IndexRows = {}
-        for resource_type, batches in self.missing.items():
-            for resources, missing in batches:
+        for batches in self.missing.values():
+            for batch, missing in batches:
                 if wanted := missing & pids:
-                    for table, rows in index_rows_of(resource_type, resources, wanted).items():
+                    for table, rows in batch.index_rows(wanted).items():
                         found.setdefault(table, []).extend(rows)
         return found
 
     def written(self, pids: Set[int]) -> None:
         """Mark the rows of these paths as written."""
         left = {
-            resource_type: tuple((resources, missing - pids) for resources, missing in batches if missing - pids)
+            resource_type: tuple((batch, missing - pids) for batch, missing in batches if missing - pids)
             for resource_type, batches in self.missing.items()
         }
         self.missing = {resource_type: batches for resource_type, batches in left.items() if batches}
@@ -72,8 +132,7 @@ class Unindexed:
         """Forget a version that was replaced."""
         if row.type in self.missing:
             self.missing[row.type] = tuple(
-                ([one for one in resources if one[0] != row.rid], missing)
-                for resources, missing in self.missing[row.type]
+                (batch.without(row.rid), missing) for batch, missing in self.missing[row.type]
             )
 
     def copy(self) -> Unindexed:

@@ -64,6 +64,7 @@ def grade(
     grading: Grading = "state",
     *,
     findings: SharedFindings | None = None,
+    idle: tuple[str, ...] | None = None,
     open_scratch: OpenScratchSession | None = None,
 ) -> Verdict:
     """Grade an episode.
@@ -75,6 +76,7 @@ def grade(
         grading: ``state`` requires evidence only if the task does (`Task.requires_evidence`). ``evidence`` always
             requires evidence. ``official`` applies the rules of the benchmark that the task comes from.
         findings: Parts of the verdict that the caller has computed. With `findings`, the verdict has no diagnosis.
+        idle: `SharedFindings.idle`, if it is already known.
         open_scratch: See `find_evidence`.
 
     Raises:
@@ -85,7 +87,8 @@ def grade(
     diagnosing = findings is None
     if findings is None:
         evidence = find_evidence(task, variation, end, open_scratch)
-        findings = SharedFindings(evidence, measure_tool_usage(task, end), idle_checks(task, variation, end, grading))
+        idle = idle_checks(task, variation, end, grading) if idle is None else idle
+        findings = SharedFindings(evidence, measure_tool_usage(task, end), idle)
     by_grading = _checks_by_grading(task, variation, end, findings.evidence)
     checks = by_grading[grading]
     exists = [check.passed for check in checks if check.level == "exists"]

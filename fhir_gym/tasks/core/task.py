@@ -104,7 +104,7 @@ class Variation:
     phrasing: int
     params: Params
     prompt: str
-    setup: tuple[Resource, ...]
+    setup: Sequence[Resource]
     next_id: int
     _target: str = ""
     _qualifying: tuple[str, ...] = ()

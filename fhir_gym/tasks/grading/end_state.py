@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,7 +46,7 @@ class BeforeView:
         changes: The changes that the episode made.
     """
 
-    def __init__(self, world: World, setup: tuple[Resource, ...], after: View, changes: tuple[Change, ...]) -> None:
+    def __init__(self, world: World, setup: Sequence[Resource], after: View, changes: tuple[Change, ...]) -> None:
         self._world = world
         self._setup = setup
         self._after = after
