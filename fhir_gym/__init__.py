@@ -1,6 +1,6 @@
 """Reinforcement-learning environments in which LLM agents work on an embedded FHIR R4 server.
 
-Importing this package registers the env ids with Gymnasium. Everything else is loaded on first use.
+The import of this package registers the env ids with Gymnasium. The public names are loaded on first use.
 
 Attributes:
     __version__: Version of this package.
@@ -87,7 +87,8 @@ def __dir__() -> list[str]:
 def _register_installed() -> None:
     """Register the packs of other distributions.
 
-    An entry point that has the name of its env id is registered without an import; other entry points are imported.
+    An entry point whose name is an env id is registered without an import. The modules of other entry points are
+    imported.
     """
     found = plugins.entry_points_of(plugins.PACKS)
     for name, point in found.items():

@@ -1,4 +1,4 @@
-"""Check user arguments. Each function raises an error with a one-line message before any work starts."""
+"""Check the arguments of users. Each function raises an error with a one-line message for an invalid argument."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def require_name(kind: str, name: object, known: Collection[str]) -> str:
 
 
 def require_whole(name: str, value: Any, least: int | None = None) -> int:
-    """Return `value` as an `int`. Any integer type is accepted, including NumPy's, but not a boolean.
+    """Return `value` as an `int`. All integer types are accepted, including NumPy's; booleans are refused.
 
     Raises:
-        FhirGymError: The value is not a whole number, or is less than `least`.
+        FhirGymError: The value is not a whole number, or it is less than `least`.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)

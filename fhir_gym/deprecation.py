@@ -1,4 +1,4 @@
-"""Keep old public names working for one release."""
+"""Support old public names for one more release."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["renamed"]
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__`` that warns about old names and returns the new ones.
+    """Return a module's ``__getattr__`` that warns about an old name and returns the object with the new name.
 
     Args:
         module: The module's ``__name__``.
-        names: The new name of each old name.
+        names: Maps each old name to its new name.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""One episode without any framework: start it, step through it, read its verdict."""
+"""One episode without a framework such as Gymnasium: start it, perform actions and read the verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Step:
     """The result of one action.
 
     Attributes:
-        observation: The text the agent reads next.
+        observation: The text that the agent reads next.
         reward: 0 until the last step.
         terminated: Whether the agent finished.
         truncated: Whether the step limit ended the episode.
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The result of an action before grading."""
+    """The result of an action before the episode is graded."""
 
     observation: str
     status: int = 0
@@ -66,11 +66,11 @@ class _Outcome:
 class Episode(AbstractContextManager["Episode"]):
     """One task for one agent on one server.
 
-    The start state (the world plus the records that the task adds) is prepared once. Each call of `start` returns to
-    it; the cost grows with the number of changes that the episode made.
+    The start state (the world plus the records that the task adds) is prepared once. Each call of `start` restores the
+    start state; the cost grows with the number of changes that the episode made.
 
     Args:
-        env_id: Pack of the task (``"FHIRAgent/Appointment-v0"``), or an `EpisodeConfig`.
+        env_id: Env id of the task's pack (``"FHIRAgent/Appointment-v0"``), or an `EpisodeConfig`.
         task: Key of the task in its pack.
         variation: Number of the variation.
         start_states: Start states to use and to extend; None to draw and load the variation.
@@ -163,7 +163,7 @@ class Episode(AbstractContextManager["Episode"]):
         return f"The FHIR R4 server's base URL is {base_url}. You have at most {limit} actions.\n{GRAMMAR.help()}"
 
     def start(self) -> str:
-        """Start or restart the episode from its prepared state.
+        """Start or restart the episode from its start state.
 
         Returns:
             The first observation: the prompt and the action format.
@@ -185,13 +185,13 @@ class Episode(AbstractContextManager["Episode"]):
             action: The agent's text, or the result of `GRAMMAR.from_tool_call` for a tool call.
 
         Returns:
-            The result. Its observation is a status line such as ``HTTP 200 OK`` followed by the body (`read_response`
-            parses it), or for an invalid action the reason and a valid example.
+            The result. Its observation is a status line such as ``HTTP 200 OK`` and the body; `read_response` parses
+            such an observation. For an invalid action, the observation is the reason and a valid example.
 
         Raises:
             FhirGymError: The episode has not started, or is over.
             WrongTypeError: The action is not a text.
-            InfraError: The server itself failed; the episode is over and has no reward.
+            InfraError: The server itself failed. The episode is over and has no reward.
         """
         if not isinstance(action, str | Action | Invalid):
             raise WrongTypeError(
@@ -211,7 +211,7 @@ class Episode(AbstractContextManager["Episode"]):
         return Step(outcome.observation, reward, outcome.over, truncated, info)
 
     def truncate(self) -> Step:
-        """End the episode now, as the step limit does, because the agent cannot continue (its context is full).
+        """End and grade the episode now, as the step limit does. A full context window is a reason to call this.
 
         Raises:
             FhirGymError: The episode has not started, or is over.
@@ -249,7 +249,7 @@ class Episode(AbstractContextManager["Episode"]):
         """Return the grading of the episode.
 
         Raises:
-            FhirGymError: The episode is not over; grading it earlier would disturb the agent's server.
+            FhirGymError: The episode is not over. Earlier grading would change the server that the agent sees.
         """
         if self._verdict is None:
             raise FhirGymError(f"there is no verdict yet: the episode is {self._state}")
@@ -269,7 +269,7 @@ class Episode(AbstractContextManager["Episode"]):
         self.close()
 
     def _text(self, action: str | Action | Invalid) -> str:
-        """Return an action as text; URLs of tool calls become absolute."""
+        """Return an action as text. URLs of tool calls become absolute."""
         if isinstance(action, str):
             return action
         if isinstance(action, Invalid):
@@ -289,7 +289,7 @@ class Episode(AbstractContextManager["Episode"]):
         return _Outcome(format_response(response), response.status)
 
     def _act_in_dialogue(self, dialogue: TurnProtocol, text: str) -> _Outcome:
-        """Perform one action of a task that has its own action syntax."""
+        """Perform one action in a task with its own action syntax."""
         heard = dialogue.parse(text)
         if heard.over:
             self._answer = heard.answer
@@ -338,7 +338,7 @@ class Episode(AbstractContextManager["Episode"]):
 
     @contextmanager
     def _with_records(self, records: Sequence[Resource]) -> Iterator[Session]:
-        """Add records to the session temporarily and yield it; the records are removed afterwards."""
+        """Yield the session with additional records. The records are removed afterwards."""
         session = self._session
         assert isinstance(session, Session)
         here = session.checkpoint()
@@ -362,7 +362,7 @@ _ADVICE = {"new": "; call start() first", "over": _RESTART, "broken": _RESTART}
 
 
 def format_response(response: Response) -> str:
-    """Return a response as the agent reads it: status line and body, or the Location header if there is no body."""
+    """Return a response as the agent reads it: the status line and the body, or the Location header without a body."""
     try:
         phrase = f" {HTTPStatus(response.status).phrase}"
     except ValueError:
@@ -375,7 +375,7 @@ def format_response(response: Response) -> str:
 
 
 def read_response(observation: str) -> Response | None:
-    """Parse an observation into a response; None for other observations (prompts, errors about invalid actions)."""
+    """Parse an observation into a response; None for a prompt or a message about an invalid action."""
     line, _, rest = observation.partition("\n")
     words = line.split(" ", 2)
     if words[0] != "HTTP" or len(words) < 2 or not words[1].isdecimal():

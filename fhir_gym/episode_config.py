@@ -17,7 +17,7 @@ __all__ = ["EpisodeConfig", "EpisodeSettings"]
 
 
 class EpisodeSettings(TypedDict, total=False):
-    """The fields of `EpisodeConfig` as keyword arguments: of `Episode`, `run` and the environments."""
+    """The fields of `EpisodeConfig`, as keyword arguments of `Episode`, `run` and the environments."""
 
     world: World | str | Path | None
     fhir_server: str | None
@@ -31,19 +31,19 @@ class EpisodeSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeConfig:
-    """The settings of episodes: their pack, world and server, the prompts, and the grading.
+    """The settings of episodes: pack, world, server, prompts and grading.
 
     Attributes:
-        env_id: The pack (``"FHIRAgent/Appointment-v0"``).
+        env_id: Env id of the pack (``"FHIRAgent/Appointment-v0"``).
         world: A world, or its name or path; None for the pack's default world.
-        fhir_server: Base URL of a running FHIR server that holds the world; None for the embedded server. A running
-            server serves one episode at a time.
-        phrasing: Index of the prompt wording to use; None for the one that each variation has drawn.
+        fhir_server: Base URL of a running FHIR server that contains the world; None for the embedded server. A running
+            server can serve only one episode at a time.
+        phrasing: Index of the prompt wording to use; None for the wording that each variation draws.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
-        task_file: A benchmark's own task file, for packs that read one; its tasks replace those of the pack.
-        funcs_file: The function list of that benchmark, to show in the prompt.
+        task_file: A benchmark's own task file, if the pack can read such files. Its tasks replace the pack's own tasks.
+        funcs_file: The benchmark's function list, which the prompt then contains.
 
     Raises:
         UnknownNameError: The grading or the reward rule does not exist.
@@ -84,12 +84,12 @@ class EpisodeConfig:
         """Make a config from an env id or from another config.
 
         Args:
-            env_id: The env id, or a config; `settings` replaces its fields.
-            settings: Fields by name.
-            other_names: Further argument names of the caller, to suggest when a name is unknown.
+            env_id: The env id, or a config whose fields `settings` replaces.
+            settings: Values of fields by name.
+            other_names: Names of the caller's other arguments. An error about an unknown name may suggest them.
 
         Raises:
-            UnknownNameError: The name of a setting, or a name given as a value, does not exist.
+            UnknownNameError: There is no such setting, or a value is a name that does not exist.
             FhirGymError: A value is invalid.
         """
         known = [field.name for field in fields(cls) if field.name != "env_id"]
@@ -104,7 +104,7 @@ class EpisodeConfig:
         return tasks.get_pack(self.env_id).max_steps if self.max_steps is None else self.max_steps
 
     def task_set(self) -> Mapping[str, Task[Any]]:
-        """Return the tasks by key: those of the task file if there is one, else those of the pack.
+        """Return the tasks by key: the tasks of the task file if there is one, otherwise the tasks of the pack.
 
         Raises:
             UnknownNameError: The pack does not exist.
@@ -125,7 +125,7 @@ class EpisodeConfig:
         require_phrasing(known, wanted, self.phrasing)
 
     def resolve_world(self) -> tuple[World, bool]:
-        """Return the world, and whether it was opened here so that the caller must close it.
+        """Return the world, and whether this method opened it. If so, the caller must close the world.
 
         Raises:
             WorldError: The world cannot be opened.

@@ -1,7 +1,7 @@
-"""The exceptions of this package; all derive from `FhirGymError`.
+"""The exceptions of this package. All exceptions derive from `FhirGymError`.
 
-An agent's mistakes are never exceptions: the agent reads a FHIR OperationOutcome or an explanation instead
-(`Session.handle` converts every `fhir_gym.fhir.outcome.FhirError` to a response).
+Mistakes of an agent never raise an exception to the caller. The agent reads a FHIR OperationOutcome or an explanation
+instead: `Session.handle` converts every `fhir_gym.fhir.outcome.FhirError` to a response.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 
 
 _SIMILAR = 0.5
-"""Minimum similarity, from 0 to 1, at which the message suggests a name."""
+"""Minimum similarity, from 0 to 1, of a name that the error message suggests."""
 _MAX_LENGTH = 100
-"""Maximum number of a name's characters that are compared and shown."""
+"""Maximum number of characters of a name that are compared and shown."""
 
 
 class FhirGymError(Exception):
@@ -39,10 +39,10 @@ class FhirGymError(Exception):
 
 
 class UnknownNameError(FhirGymError, ValueError):
-    """A name of a task, world, split, agent or option does not exist; the message suggests the most similar one.
+    """A name of a task, world, split, agent or option does not exist. The message suggests the most similar name.
 
     Args:
-        kind: Kind of name in words (``"task"``, ``"world"``).
+        kind: What the name refers to (``"task"``, ``"world"``).
         name: The unknown name.
         known: The names that exist.
     """
@@ -52,22 +52,22 @@ class UnknownNameError(FhirGymError, ValueError):
         given = str(name)[:_MAX_LENGTH]
         near = max(self.known, key=lambda one: SequenceMatcher(None, one, given).ratio(), default="")
         close = SequenceMatcher(None, near, given).ratio() >= _SIMILAR
-        hint = f"; did you mean {near!r}?" if near and close else "."  # the first of equally similar names
+        hint = f"; did you mean {near!r}?" if near and close else "."  # among equally similar names, the first one
         listed = ", ".join(self.known[:60]) + (" …" if len(self.known) > 60 else "")
         shown = repr(name) if len(str(name)) <= _MAX_LENGTH else f"{given!r} …"
         super().__init__(f"unknown {kind} {shown}{hint} Known: {listed or 'none'}")
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, tuple[str, ...]]]:
-        """Pickle the constructor's arguments, so that workers can send the error to their parent."""
+        """Pickle the constructor's arguments, so that a worker process can send the error to its parent."""
         return type(self), (self.kind, self.name, self.known)
 
 
 class WrongTypeError(FhirGymError, TypeError):
-    """A value has the wrong type: None as an action, or a class in place of an agent."""
+    """A value has the wrong type, such as None as an action or a class as an agent."""
 
 
 class AgentError(FhirGymError):
-    """An agent's own code raised an exception, available as `__cause__`; the message names the episode."""
+    """An agent's own code raised an exception, which is the `__cause__`. The message names the episode."""
 
 
 class WorldError(FhirGymError):
@@ -75,7 +75,7 @@ class WorldError(FhirGymError):
 
 
 class TaskError(FhirGymError):
-    """A task is defined wrongly or does not fit the world."""
+    """A task has an error in its definition, or does not fit the world."""
 
 
 class RecordError(FhirGymError):
@@ -83,7 +83,7 @@ class RecordError(FhirGymError):
 
 
 class TrainingError(FhirGymError):
-    """A training config is wrong, or does not fit the run folder or the recipe."""
+    """A training config is invalid, or does not fit the run folder or the recipe."""
 
 
 class PluginError(FhirGymError):
@@ -91,15 +91,15 @@ class PluginError(FhirGymError):
 
 
 class PluginWarning(UserWarning):
-    """An installed plugin cannot be used; everything else works."""
+    """An installed plugin cannot be used. Everything else works."""
 
 
 class MissingExtraError(FhirGymError, ImportError):
-    """An optional dependency is not installed; the message names the pip command."""
+    """An optional dependency is not installed. The message contains the pip command that installs it."""
 
 
 class InfraError(FhirGymError):
-    """The environment itself failed, for example because a remote server is down; the episode has no reward."""
+    """The environment itself failed, for example because a remote server is down. The episode has no reward."""
 
 
 class EndpointError(FhirGymError):
@@ -107,10 +107,10 @@ class EndpointError(FhirGymError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the type and the message of an exception on one line, for quoting in another error."""
+    """Return the type and message of an exception as one line, so that another error can quote it."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def describe_type(value: object) -> str:
-    """Return a value's type in words, for an error message about a wrong type."""
+    """Return a description of a value's type for an error message."""
     return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -1,6 +1,7 @@
-"""Write files atomically: to a temporary file beside the target, which then replaces the target.
+"""Write files atomically: write a temporary file in the same folder, then let it replace the target.
 
-A reader never sees half a file, and bad input, Ctrl-C, a full disk or a kill never destroys the old content.
+A reader never sees a partial file. Invalid input, Ctrl-C, a full disk or a killed process never destroys the old
+content.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ __all__ = ["atomic_write", "require_writable", "resolve", "why_not_writable", "w
 
 @contextmanager
 def atomic_write(path: str | PathLike[str], error: type[FhirGymError] = FhirGymError) -> Iterator[BinaryIO]:
-    """Replace a file when the block ends, or leave it unchanged after an exception. Missing folders are created.
+    """Replace a file when the `with` block ends. After an exception, the file remains unchanged.
 
-    A symbolic link stays, and the file that it points to is replaced. A pipe or terminal is written directly.
+    Missing folders are created. If the path is a symbolic link, the file that it points to is replaced. A pipe or a
+    terminal is written directly.
 
     Args:
         path: Path of the file.
@@ -44,7 +46,7 @@ def atomic_write(path: str | PathLike[str], error: type[FhirGymError] = FhirGymE
 
 
 def write_files(files: Mapping[Path, str | bytes], error: type[FhirGymError] = FhirGymError) -> None:
-    """Write all files, or none if one of them cannot be written. Missing folders are created.
+    """Write all files. If one file cannot be written, all files remain unchanged. Missing folders are created.
 
     Args:
         files: The content of each file.
@@ -73,14 +75,14 @@ def write_file(path: Path, content: str | bytes, error: type[FhirGymError] = Fhi
 
 
 def require_writable(path: str | PathLike[str], error: type[FhirGymError] = FhirGymError) -> None:
-    """Raise `error` if a file cannot be written; see `why_not_writable`."""
+    """Raise `error` if `why_not_writable` gives a reason why a file cannot be written."""
     reason = why_not_writable(path)
     if reason is not None:
         raise error(reason)
 
 
 def why_not_writable(path: str | PathLike[str]) -> str | None:
-    """Return the reason why a file cannot be written, without trying to write it; None if no reason is known."""
+    """Return why a file cannot be written, or None if no reason is found. The file is not opened for writing."""
     target = Path(path)
     try:
         if target.is_dir():
@@ -97,7 +99,7 @@ def why_not_writable(path: str | PathLike[str]) -> str | None:
 
 
 def resolve(path: str | PathLike[str]) -> Path:
-    """Return the absolute path with links resolved, for comparing paths. Never raises an exception."""
+    """Return the absolute path without symbolic links, so that paths can be compared. Never raise an exception."""
     try:
         return Path(path).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):  # a loop of links, or an unknown home directory
@@ -105,7 +107,10 @@ def resolve(path: str | PathLike[str]) -> Path:
 
 
 def _begin(path: Path, stack: ExitStack) -> tuple[BinaryIO, Callable[[], None]]:
-    """Return a temporary file and a function that moves it to its target; after a failure, the stack deletes it."""
+    """Return a temporary file and a function that moves the file to its target.
+
+    After a failure, the stack deletes the temporary file.
+    """
     whole = resolve(path)
     whole.parent.mkdir(parents=True, exist_ok=True)
     if whole.exists() and not whole.is_file():
@@ -133,7 +138,7 @@ def _discard(part: Path) -> None:
 
 
 def _remove_leftovers(whole: Path) -> None:
-    """Delete the temporary files of killed processes."""
+    """Delete temporary files that killed processes have left."""
     for part in whole.parent.glob(f".{escape(whole.name)}.*.part"):
         number = part.name.split(".")[-2]
         if number.isdecimal() and not is_running(int(number)):

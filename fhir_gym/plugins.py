@@ -1,7 +1,7 @@
-"""Entry points of other distributions (packs, agents, worlds), and objects that users name as ``module:name``.
+"""Load plugins: entry points of other distributions, and objects that users name as ``module:name``.
 
-An installed distribution is available to the command line, `gymnasium.make` and worker processes. Its modules are
-imported on first use.
+The packs, agents and worlds of an installed distribution are available to the command line, `gymnasium.make` and worker
+processes. The modules of the distribution are imported on first use.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 PACKS = "fhir_gym.packs"
-"""Packs, by env id: a `Pack`, a module with a `PACK`, or a module or function that registers tasks."""
+"""Entry point group of packs: a `Pack`, a module with a `PACK`, or a module or function that registers tasks."""
 AGENTS = "fhir_gym.agents"
-"""Agents: a class, or a function that creates one."""
+"""Entry point group of agents: an agent class, or a function that creates an agent."""
 WORLDS = "fhir_gym.worlds"
-"""Worlds: a `fhir_gym.worlds.Recipe`, the path of a world file, or a function that returns one of them."""
+"""Entry point group of worlds: a `fhir_gym.worlds.Recipe`, the path of a world file, or a function that returns one."""
 
 
 def entry_points_of(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group, sorted by name; if two distributions use the same name, the first wins."""
+    """Return the entry points of a group, sorted by name. If two distributions use the same name, the first wins."""
     found = sorted(entry_points(group=group), key=lambda point: (point.name, _distribution(point), point.value))
     return {point.name: point for point in reversed(found)}
 
@@ -61,7 +61,7 @@ def call_plugin(point: EntryPoint, function: Callable[[], Any]) -> Any:
     """Call the function of an entry point.
 
     Raises:
-        PluginError: The function fails. The message names the distribution and the cause.
+        PluginError: The function raises an exception. The message names the distribution and the cause.
     """
     try:
         return function()
@@ -76,7 +76,10 @@ def plugin_error(point: EntryPoint, what: str) -> PluginError:
 
 
 def warn_about(error: PluginError) -> None:
-    """Warn on one line about an unusable entry point that the user did not request. Worker processes never warn."""
+    """Show a one-line warning about an unusable entry point that the user did not request.
+
+    Worker processes never warn.
+    """
     is_worker = multiprocessing.parent_process() is not None or "--multiprocessing-fork" in sys.orig_argv
     if not is_worker:
         warnings.warn_explicit(str(error), PluginWarning, "fhir-gym", 1)
@@ -99,10 +102,10 @@ def import_by_name(name: str) -> Any:
 
 
 def find_object(reference: str) -> Any:
-    """Return an object by module and name: ``my_agents:Searcher``.
+    """Return the object that a reference such as ``my_agents:Searcher`` (module and name) refers to.
 
     Raises:
-        UnknownNameError: The module does not exist or lacks the name; the message suggests the most similar name.
+        UnknownNameError: The module or the name does not exist. The message suggests the most similar name.
         PluginError: The import of the module fails.
     """
     name, _, attribute = reference.partition(":")

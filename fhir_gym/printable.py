@@ -1,4 +1,4 @@
-"""Make untrusted text safe to show on one line."""
+"""Make untrusted text safe to print on one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ __all__ = ["one_line"]
 
 
 def one_line(text: str, max_chars: int = 400) -> str:
-    """Replace unprintable characters, such as line ends and escape codes, by `?` and cut the text to `max_chars`."""
+    """Replace unprintable characters, such as line ends and escape codes, with `?`; truncate to `max_chars`."""
     shown = "".join(char if char.isprintable() else "?" for char in text[:max_chars])
     return shown if len(text) <= max_chars else f"{shown}…"

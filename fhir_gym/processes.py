@@ -1,4 +1,4 @@
-"""Worker processes that end with their parent process, and temporary folders that are deleted even after a kill."""
+"""Worker processes that end when their parent ends, and temporary folders that do not outlive a killed process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _T = TypeVar("_T")
 _PREFIX = "fhir-gym-"
 
 _watched: int | None = None
-"""Id of the process in which a thread watches the parent. A forked child has another id and starts its own thread."""
+"""Id of the process whose thread waits for the end of the parent process.
+
+A forked child has another id, so it starts its own thread.
+"""
 
 
 class WorkerPool:
@@ -38,8 +41,8 @@ class WorkerPool:
         self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(self._receiver, start))
 
     def submit(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Call a function in a worker."""
-        with sigint_blocked():  # the call may start a worker, which would print a traceback if interrupted early
+        """Call a function in a worker process."""
+        with sigint_blocked():  # the call may start a worker, in which an early Ctrl-C would print a traceback
             return self._pool.submit(function, *args, **kwargs)
 
     def stop(self) -> None:
@@ -47,7 +50,7 @@ class WorkerPool:
         self._sender.close()
 
     def close(self) -> None:
-        """Wait for the running calls and drop the waiting ones."""
+        """Wait for running calls to end; cancel calls that have not started."""
         self._pool.shutdown(cancel_futures=True)
         self._sender.close()
         self._receiver.close()
@@ -55,7 +58,7 @@ class WorkerPool:
 
 @contextmanager
 def worker_pool(count: int, start: Callable[[], None]) -> Iterator[WorkerPool]:
-    """Start worker processes for the block. They are killed if an exception such as Ctrl-C ends the block.
+    """Provide worker processes for a `with` block. If an exception such as Ctrl-C ends the block, they are killed.
 
     Args:
         count: Number of workers.
@@ -83,22 +86,21 @@ def _begin(receiver: Connection, start: Callable[[], None]) -> None:
 
 
 def _exit_on_stop(receiver: Connection) -> None:
-    receiver.poll(None)  # nothing is ever sent; this waits until the other end is closed
+    receiver.poll(None)  # the parent never sends anything; this waits until the parent closes its end
     os._exit(1)
 
 
 @contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends, so that processes started in the block do not receive it.
+    """Delay Ctrl-C until the `with` block ends, so that processes started in the block do not receive the signal.
 
-    On Windows this does nothing.
-
-    A worker that is interrupted before it ignores Ctrl-C dies with a traceback, and its parent may wait for it forever.
+    If Ctrl-C interrupts a worker during its start, the worker dies with a traceback, and its parent may wait forever.
+    On Windows, this function does nothing.
     """
     if sys.platform == "win32":
         yield
         return
-    resource_tracker.ensure_running()  # started later, the tracker would unblock the signal
+    resource_tracker.ensure_running()  # if the tracker started inside the block, it would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -109,7 +111,7 @@ def sigint_blocked() -> Iterator[None]:
 def end_with_parent() -> None:
     """End this `multiprocessing` process as soon as its parent ends, even if the parent is killed.
 
-    In other processes, and when called again, this does nothing.
+    In other processes, and after the first call, this function does nothing.
     """
     global _watched
     parent = multiprocessing.parent_process()
@@ -121,11 +123,11 @@ def end_with_parent() -> None:
 
 def _watch(parent: BaseProcess) -> None:
     parent.join()
-    os._exit(1)  # no process is left that could read a result or an error
+    os._exit(1)  # no process could read a result or an error now
 
 
 def is_running(process: int) -> bool:
-    """Whether a process may exist. False on Windows, where files in use cannot be deleted anyway."""
+    """Whether a process may exist. On Windows, the result is False, because files in use cannot be deleted there."""
     if sys.platform == "win32":
         return False
     try:
@@ -139,7 +141,7 @@ def is_running(process: int) -> bool:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a temporary folder and delete it afterwards, together with the folders of killed processes.
+    """Provide a temporary folder for a `with` block, then delete it. Also delete folders that killed processes left.
 
     Yields:
         The path of the folder.

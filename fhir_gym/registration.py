@@ -1,4 +1,4 @@
-"""Registration of env ids with Gymnasium."""
+"""Register env ids with Gymnasium."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHIPPED: Mapping[str, str] = {
     "FHIRAgent/GeneticTesting-v0": "fhir_gym.tasks.packs.genetic_testing",
     "FHIRAgent/MedAgentBench-v0": "fhir_gym.tasks.packs.medagentbench",
 }
-"""The modules of the packs that come with this package, by env id; each is imported on first use."""
+"""Maps the env id of each shipped pack to its module, which is imported on first use."""
 
 _ENV_ID = re.compile(r"([\w-]+/)?[\w.-]+-v\d+")
 
@@ -31,7 +31,8 @@ def is_env_id(name: str) -> bool:
 def register_envs(*env_ids: str) -> None:
     """Register packs as Gymnasium environments.
 
-    `import fhir_gym` calls this for shipped and installed packs; `fhir_gym.tasks.register` calls it for others.
+    `import fhir_gym` calls this function for shipped and installed packs. `fhir_gym.tasks.register` calls it for other
+    packs.
 
     Raises:
         TaskError: An env id breaks Gymnasium's rules.
@@ -40,7 +41,7 @@ def register_envs(*env_ids: str) -> None:
         if env_id in registry:
             continue
         try:
-            # String entry points keep the spec serialisable as JSON. The environment has its own step limit.
+            # String entry points keep the spec JSON-serialisable. The environment itself applies the step limit.
             register(
                 env_id,
                 entry_point="fhir_gym.envs:FHIREnv",

@@ -1,7 +1,7 @@
-"""The actions of an agent, as text, HTTP requests and tool calls.
+"""The actions of an agent, as texts, HTTP requests and tool calls.
 
 `GRAMMAR` parses texts, writes the help for prompts, gives examples, and describes the actions as functions for
-tool-calling models. No agent output raises an exception: an invalid action becomes an `Invalid` with a reason and an
+tool-calling models. Invalid agent output raises no exception: the parser returns an `Invalid` with a reason and an
 example.
 
 Examples:

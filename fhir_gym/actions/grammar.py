@@ -21,7 +21,7 @@ _MAX_HEADERS = 32
 _HEADER_NAMES = {name.lower(): name for name in _HEADERS}
 
 _FENCE_LENGTH = 3
-"""Minimum number of marks in a code fence."""
+"""Minimum number of backticks or tildes in a code fence."""
 # All patterns match in linear time.
 _VERB = re.compile(r"[A-Za-z]+")
 _HEADER_LINE = re.compile(r"\A([A-Za-z][A-Za-z-]*):[ \t]*(.*)\Z")
@@ -59,8 +59,8 @@ class Grammar:
         """Parse one action.
 
         Unambiguous deviations are accepted: code fences, surrounding blank lines, CRLF, a lower-case verb, a body on
-        the verb's line or in its own fence, spaces in a query, a trailing ``HTTP/1.1``. Text around the action and a
-        second action are not accepted.
+        the same line as the verb or in a code fence of its own, spaces in a query, and a trailing ``HTTP/1.1``. An
+        action with text around it, or with a second action after it, is invalid.
         """
         if len(text) > MAX_ACTION_LENGTH:
             return Invalid(f"it is longer than {MAX_ACTION_LENGTH:,} characters", EXAMPLES["GET"])
@@ -80,7 +80,7 @@ class Grammar:
         return _parse_finish(rest) if kind == "FINISH" else _parse_request(kind, rest)
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return OpenAI function schemas of the five FHIR tools and ``finish``."""
+        """Return the OpenAI function schemas of the five FHIR tools and of ``finish``."""
         return tools.schemas()
 
     def from_tool_call(self, name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
@@ -93,11 +93,11 @@ class Grammar:
         action = tools.to_action(name, arguments)
         if isinstance(action, Invalid):
             return action
-        problem = self.parse(action.text())  # applies the same limits as to text
+        problem = self.parse(action.text())  # a tool call has the same limits as a text
         return Invalid(problem.reason, tools.example(name)) if isinstance(problem, Invalid) else action
 
     def to_tool_call(self, action: Action) -> tuple[str, dict[str, Any]] | None:
-        """Return an action as tool name and arguments; None without a fitting tool (PATCH, Bundles, operations …)."""
+        """Return the tool name and arguments for an action; None if no tool fits (PATCH, Bundles, operations)."""
         return tools.from_action(action)
 
 
@@ -122,7 +122,10 @@ def _unwrap(text: str) -> str:
 
 
 def _fenced(text: str) -> str | None:
-    """Return the text between two code fences (CommonMark: the second is at least as long as the first), or None."""
+    """Return the text between two code fences, or None.
+
+    As in CommonMark, the second fence must be at least as long as the first.
+    """
     mark = text[:1]
     if mark not in ("`", "~"):
         return None
@@ -180,7 +183,7 @@ def _parse_request(kind: Kind, rest: str) -> Action | Invalid:
 
 
 def _headers(text: str) -> tuple[tuple[tuple[str, str], ...] | str, str]:
-    """Return the leading header lines, or an error message about them, and the text after the lines."""
+    """Return the header lines at the start of a text (or an error message about them) and the rest of the text."""
     headers: list[tuple[str, str]] = []
     lines = text.split("\n")
     for line in lines:

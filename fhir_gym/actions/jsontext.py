@@ -1,4 +1,4 @@
-"""Check JSON texts for validity and depth, without recursion, so that deep nesting cannot overflow the stack."""
+"""Check the validity and depth of JSON texts without recursion, so that deep nesting cannot overflow the stack."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import orjson
 from fhir_gym.types import Json
 
 _MAX_DEPTH = 64
-"""Maximum nesting depth of a body or an answer; FHIR resources are far less deep."""
+"""Maximum nesting depth of a body or an answer. FHIR resources are nested far less deeply."""
 _CONTAINERS = (list, dict)
 _LONG = re.compile(r"[0-9]{19}")
 
 
 def parse_json(text: str) -> tuple[Json, str | None]:
-    """Parse a JSON text with integers of any size; return the value and an error message (None for a valid text)."""
+    """Parse a JSON text, which may have integers of any size; return the value and an error message or None."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -36,7 +36,7 @@ def json_problem(text: str) -> str | None:
 
 
 def too_deep(value: Json) -> str | None:
-    """Return a message if a decoded value is nested too deeply, else None."""
+    """Return an error message if a decoded value is nested too deeply, else None."""
     level: list[Json] = [value]
     for _ in range(_MAX_DEPTH + 1):
         below: list[Json] = []

@@ -30,8 +30,9 @@ class Action:
 
     Attributes:
         kind: The HTTP verb, or ``FINISH``.
-        url: URL relative to the server's base URL (``/Patient/1``, ``Patient/1``) or absolute; empty for ``FINISH``.
-        body: JSON text of the body, or None.
+        url: Absolute URL, or URL relative to the server's base URL (``/Patient/1``, ``Patient/1``); empty for
+            ``FINISH``.
+        body: JSON text of the body; None for no body.
         answer: The answer of ``FINISH``; None for requests.
         headers: Request headers, with names in HTTP's usual capitalisation.
     """
@@ -58,7 +59,7 @@ class Invalid:
 
     Attributes:
         reason: What is wrong, in one sentence.
-        example: A valid action of the probable kind.
+        example: A valid action of the kind that the agent probably meant.
     """
 
     reason: str
@@ -80,11 +81,11 @@ def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
 
 
 def Get(url: str, params: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> Action:
-    """Return a read or a search.
+    """Return the action for a read or a search.
 
     Args:
         url: Relative or absolute URL.
-        params: Search parameters, not yet percent-encoded; a list as value repeats the parameter.
+        params: Search parameters without percent-encoding. A list as a value repeats the parameter.
     """
     if params is not None:
         url += ("&" if "?" in url else "?") + _query(params)
@@ -92,22 +93,22 @@ def Get(url: str, params: Mapping[str, Any] | Iterable[tuple[str, Any]] | None =
 
 
 def Post(url: str, body: Json = None, headers: Mapping[str, str] | None = None) -> Action:
-    """Return a create, a Bundle sent to ``/``, or an operation; `body` is JSON text or a JSON value."""
+    """Return the action for a create, a Bundle (at ``/``) or an operation; `body` is JSON text or a JSON value."""
     return Action("POST", url, _body_text(body), headers=_headers(headers))
 
 
 def Put(url: str, body: Json, headers: Mapping[str, str] | None = None) -> Action:
-    """Return an update with a complete resource."""
+    """Return the action for an update with a complete resource."""
     return Action("PUT", url, _body_text(body), headers=_headers(headers))
 
 
 def Patch(url: str, body: Json, headers: Mapping[str, str] | None = None) -> Action:
-    """Return a JSON Patch (a list of operations) or a FHIRPath Patch (a Parameters resource)."""
+    """Return the action for a JSON Patch (a list of operations) or a FHIRPath Patch (a Parameters resource)."""
     return Action("PATCH", url, _body_text(body), headers=_headers(headers))
 
 
 def Delete(url: str) -> Action:
-    """Return a delete."""
+    """Return the action for a delete."""
     return Action("DELETE", url)
 
 

@@ -15,7 +15,7 @@ _URL_SAFE = "%!$&'()*+,;=:@/?|[]\"<>`{}\\^~-._"
 
 
 def url_problem(url: str) -> str | None:
-    """Return an error message for a URL that is invalid on any server; None for a valid URL."""
+    """Return an error message for a URL that no server can accept; None for other URLs."""
     if len(url) > _MAX_URL_LENGTH:
         return f"the url is longer than {_MAX_URL_LENGTH:,} characters"
     if CONTROL.search(url):
@@ -62,7 +62,7 @@ def _content_type(action: Action, path: str) -> str:
 
 
 def _path_below(target: str, base_url: str) -> str | None:
-    """Return the path relative to the base URL, with a leading slash; None for another server."""
+    """Return the path relative to the base URL, with a leading slash; None for a URL of another server."""
     try:
         base = urlsplit(base_url)
         parts = urlsplit(target)

@@ -1,7 +1,8 @@
 """The actions as functions for tool-calling models: five FHIR tools and ``finish``.
 
-Names and parameters follow FHIR-AgentEval, with two differences. One call is one request, so a search does not follow
-its ``next`` links (pass the link as ``pageUrl``). Bodies are objects, although JSON text is accepted too.
+Names and parameters follow FHIR-AgentEval, with two differences. First, one call is one request, so a search returns
+one page; the next page is requested with its link as ``pageUrl``. Second, bodies are objects, although JSON text is
+accepted too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fhir_gym.types import Json
 _TYPE = re.compile(r"\A[A-Z][A-Za-z]*\Z")
 _ID = re.compile(r"\A[A-Za-z0-9.-]{1,64}\Z")
 _BARE = {"count": "_count", "sort": "_sort", "include": "_include", "revinclude": "_revinclude"}
-"""Result parameters that FHIR-AgentEval's search accepts without the underscore."""
+"""Search result parameters for which FHIR-AgentEval's search tool accepts names without the underscore."""
 
 _RESOURCE_TYPE = {"type": "string", "description": "FHIR R4 resource type, such as Patient."}
 _RESOURCE_ID = {"type": "string", "description": "Logical id of the resource."}
@@ -112,7 +113,7 @@ def schemas() -> list[dict[str, Any]]:
 
 
 class _BadCallError(Exception):
-    """An invalid tool call; never leaves this module."""
+    """An invalid tool call. This module catches the exception itself."""
 
 
 def to_action(name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
@@ -151,7 +152,7 @@ def _checked(name: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]
 
 
 def _decoded(what: str, value: Json) -> Json:
-    """Return a value, decoded if it is JSON text; refuse values that are nested too deeply."""
+    """Return a value, or the decoded value of a JSON text; refuse values that are nested too deeply."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
@@ -210,7 +211,7 @@ def _update(args: Mapping[str, Any]) -> Action:
     kind, rid = args["resourceType"], args["resourceId"]
     version = _text(args, "ifMatchVersion")
     headers = {"If-Match": f'W/"{version}"'} if version is not None else None
-    # Like FHIR-AgentEval's tool, add missing type and id; the server refuses wrong ones.
+    # Like FHIR-AgentEval's tool, add a missing type or id; the server refuses a wrong type or id.
     body = {"resourceType": kind, "id": rid, **_object(args, "body_json")}
     return Put(f"/{kind}/{rid}", body, headers)
 
@@ -235,7 +236,7 @@ _BUILD: dict[str, Callable[[Mapping[str, Any]], Action]] = {
 
 
 def from_action(action: Action) -> tuple[str, dict[str, Any]] | None:
-    """Return an action as tool name and arguments; None if no tool can express the action."""
+    """Return the tool name and arguments for an action; None if no tool can express the action."""
     if action.kind == "FINISH":
         return "finish", {"answer": action.answer or []}
     path, mark, query = action.url.partition("?")

@@ -17,31 +17,32 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.types import Json
 
 _SEED_LIMIT = 2**31
-"""Providers accept seeds below this number."""
+"""Sampling seeds are below this number, because providers refuse larger seeds."""
 
 
 class ChatAgent(SyncAdapter):
-    """Requests each action from a model. Needs the extra ``llm``.
+    """An agent that requests each action from a model. It needs the extra ``llm``.
 
-    A run performs its episodes concurrently, each with its own conversation.
+    `run` performs several episodes concurrently; each episode has its own conversation.
 
     Args:
         model: Name of the model.
         base_url: The endpoint (``http://localhost:8000/v1``); None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
-        protocol: ``text``: the model writes actions; ``tools``: it calls functions.
+        protocol: ``text`` (the model writes actions) or ``tools`` (the model calls functions).
         system: System prompt that replaces the default; an empty text for no system prompt.
         temperature: Sampling temperature; None for the provider's default.
         top_p: Probability mass for nucleus sampling; None for the provider's default.
         max_tokens: Maximum number of tokens of a reply; None for the provider's default.
-        seed: Added to each episode's seed to give the sampling seed; None to send no seed.
-        extra_body: Further members of the request body (``{"top_k": 20}``, ``{"stop": ["END"]}``). They are recorded,
-            so they must not contain secrets.
-        api_key: The endpoint's key; None for ``OPENAI_API_KEY``. Never recorded.
+        seed: Number that is added to each episode's seed to obtain the sampling seed; None to send no seed.
+        extra_body: Further members of the request body (``{"top_k": 20}``, ``{"stop": ["END"]}``). Records contain
+            them, so they must not contain secrets.
+        api_key: The endpoint's key; None for ``OPENAI_API_KEY``. Records never contain the key.
         timeout: Seconds until a request counts as failed.
-        retries: How often to repeat a failed request (429, 5xx, timeout, lost connection).
-        backoff: Seconds before the first retry. The wait doubles with each retry, unless the provider names the wait.
-        context_tokens: Size of the model's context window; longer observations are shortened, with a note. None for
-            no limit.
+        retries: Maximum number of retries of a failed request (429, 5xx, timeout, lost connection).
+        backoff: Seconds before the first retry. The wait doubles with each retry; a wait that the provider requests
+            has priority.
+        context_tokens: Size of the model's context window; None for no limit. An observation that does not fit is
+            shortened and gets a note.
         observation_chars: Maximum number of characters of an observation; None for no limit.
 
     Raises:

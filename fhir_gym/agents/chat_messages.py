@@ -21,13 +21,13 @@ class _Data(BaseModel):
 
 
 class Usage(_Data):
-    """Token counts of the provider.
+    """Token counts that a provider reports.
 
     Attributes:
-        prompt: Input tokens.
-        completion: Output tokens, including reasoning.
-        cached: Input tokens that came from the provider's cache.
-        reasoning: Output tokens that were reasoning.
+        prompt: Number of input tokens.
+        completion: Number of output tokens, including reasoning.
+        cached: Number of input tokens that came from the provider's cache.
+        reasoning: Number of output tokens that were reasoning.
     """
 
     prompt: int = 0
@@ -54,7 +54,7 @@ class Opening(_Data):
     """The start of a conversation with a model.
 
     Attributes:
-        protocol: ``text`` (the model writes actions) or ``tools`` (it calls the functions of `GRAMMAR.tools`).
+        protocol: ``text`` (the model writes actions) or ``tools`` (the model calls the functions of `GRAMMAR.tools`).
         messages: The messages before the model's first reply.
         host: Host of the model's endpoint; None for a model in this process.
         seed: Sampling seed; None if no seed was sent.
@@ -67,14 +67,14 @@ class Opening(_Data):
 
 
 class Completion(_Data):
-    """One unprocessed reply of a model.
+    """A reply of a model before it is parsed.
 
     Attributes:
-        content: The text; None if there is none.
+        content: The text; None for a reply without text.
         tool_calls: The tool calls, unchanged.
         finish_reason: The provider's reason why the reply ended; ``unreadable`` if the provider could not parse it.
-        reasoning: The reasoning, if the provider reports it separately.
-        refusal: The refusal, if the provider reports it separately.
+        reasoning: The reasoning; None if the provider does not report reasoning separately.
+        refusal: The refusal; None if the provider does not report a refusal separately.
         usage: Token counts; None if the provider reports none.
         model: The model's name as reported by the provider.
         fingerprint: The provider's fingerprint of the model.
@@ -95,16 +95,16 @@ class Completion(_Data):
 
 
 class ModelReply(_Data):
-    """One recorded reply of a model; it may contain several actions.
+    """The record of one reply of a model. A reply may contain several actions.
 
     Attributes:
-        kind: ``action`` (valid or not), or the reason for having no action: ``no_call`` (text instead of a tool call),
-            ``empty``, ``length`` (truncated by the token limit), ``refusal``, ``filtered`` (withheld by the provider),
-            ``unreadable`` (the provider could not parse it).
-        message: The assistant message in later requests.
+        kind: ``action`` for a reply with an action, even an invalid one. Otherwise why the reply has no action:
+            ``no_call`` (text instead of a tool call), ``empty``, ``length`` (truncated by the token limit),
+            ``refusal``, ``filtered`` (withheld by the provider), or ``unreadable`` (the provider could not parse it).
+        message: The assistant message that later requests contain.
         finish_reason: The provider's reason why the reply ended.
-        reasoning: The reasoning, separate from the content.
-        raw: The original content, if `message` differs from it.
+        reasoning: The reasoning; None if the reply has none.
+        raw: The original content; None if `message` contains it unchanged.
         usage: Token counts; None if the provider reports none.
         model: The model's name as reported by the provider.
         fingerprint: The provider's fingerprint of the model.
@@ -130,7 +130,7 @@ def result_message(observation: str, call_id: str | None) -> Message:
 
 
 def with_decoded_calls(message: Message) -> Message:
-    """Return a message with the arguments of its tool calls as objects, which chat templates expect."""
+    """Decode the arguments of a message's tool calls, because chat templates expect objects."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message

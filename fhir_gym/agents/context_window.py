@@ -1,4 +1,4 @@
-"""The remaining tokens of a model's context window, and observations shortened to fit."""
+"""Count the tokens in a model's context window, and shorten observations so that they fit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.errors import FhirGymError
 
 _CHARS_PER_TOKEN = 2.5
-"""Used for estimates. Tokenizers reach about 3 on FHIR's JSON; the lower number avoids estimates that are too low."""
+"""Characters per token, for estimates.
+
+FHIR's JSON has about 3 characters per token. With the lower number, estimates are too high rather than too low.
+"""
 _MIN_OBSERVATION = 200
-"""Minimum tokens of a shortened observation; with fewer it would be useless."""
+"""Minimum number of tokens of a shortened observation; a shorter observation would be useless."""
 _DEFAULT_REPLY = 1_024
 _ENTRY = '{"fullUrl"'
 
 
 class ContextWindow:
-    """Counts the tokens of a conversation, with the provider's counts where available and estimates otherwise.
+    """Counts the tokens of a conversation. It uses the provider's counts if available, otherwise estimates.
 
     Args:
         context_tokens: Size of the model's context window; None for no limit.
@@ -42,7 +45,7 @@ class ContextWindow:
         """Count the messages before the first reply.
 
         Raises:
-            ContextWindowExceeded: They do not fit.
+            ContextWindowExceeded: The messages do not fit.
         """
         for message in messages:
             self._used += estimate_tokens(json.dumps(message, ensure_ascii=False))
@@ -50,14 +53,14 @@ class ContextWindow:
             raise ContextWindowExceeded
 
     def add_reply(self, usage: Usage | None, message: Message) -> None:
-        """Count a reply; the provider's count, if any, replaces the estimate."""
+        """Count a reply. If the provider reports a count, it replaces the estimate."""
         if usage is not None and usage.prompt:
             self._used = usage.total
         else:
             self._used += estimate_tokens(json.dumps(message, ensure_ascii=False))
 
     def fit(self, observation: str) -> str:
-        """Return an observation, shortened to at most half of the remaining tokens so that more observations fit.
+        """Return an observation, shortened to half of the remaining tokens if necessary, so that later ones also fit.
 
         Raises:
             ContextWindowExceeded: Too few tokens remain.
@@ -79,19 +82,19 @@ class ContextWindow:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the number of tokens in a text; the result is more likely too high than too low."""
+    """Estimate the number of tokens in a text. The estimate is usually too high, not too low."""
     return int(len(text) / _CHARS_PER_TOKEN) + 8
 
 
 def shorten(text: str, max_length: int) -> str:
-    """Return at most about `max_length` characters of a text, with a note about the rest and how to request it.
+    """Return about `max_length` characters of a text, and a note that says how to request the rest.
 
-    A Bundle is shortened to complete entries if at least one entry fits.
+    If at least one entry of a Bundle fits, the Bundle is shortened to complete entries.
     """
     if len(text) <= max_length:
         return text
     entries = text.count(_ENTRY)
-    kept = text[: max(0, max_length - 400)]  # the rest is for the note
+    kept = text[: max(0, max_length - 400)]  # 400 characters are for the note
     shown = kept.count(_ENTRY)
     if shown > 1:
         kept = kept[: kept.rfind(_ENTRY)].rstrip().rstrip(",")

@@ -23,7 +23,7 @@ from fhir_gym.agents.protocol import EpisodeContext, Reply
 from fhir_gym.types import Json
 
 Completer = Callable[[Sequence[Message], Opening], Awaitable[Completion]]
-"""Request a completion for the messages so far; the opening's protocol decides whether tools are offered."""
+"""Function that requests a completion for messages. The opening's protocol decides whether it offers tools."""
 
 _THINK_START, _THINK_END = "<think>", "</think>"
 
@@ -43,7 +43,7 @@ def make_opening(
         protocol: ``text`` or ``tools``.
         observation: The first observation.
         context: The episode.
-        system: System prompt; None for the default prompt, an empty text for no prompt.
+        system: System prompt; None for the default system prompt, an empty text for no system prompt.
         host: Host of the model's endpoint.
         seed: Sampling seed.
     """
@@ -58,14 +58,14 @@ def make_opening(
 
 
 class Conversation:
-    """One episode of a model; it implements `AsyncConversation`.
+    """One episode of a model, as an `AsyncConversation`.
 
-    Messages are only appended, so a provider's cache stays valid. Several tool calls in one reply are performed in
-    order, each as an action of its own; ``finish`` ends the episode even if further calls follow it.
+    Messages are only appended, so the provider's cache stays valid. If a reply has several tool calls, each call is an
+    action, and the actions are performed in order. ``finish`` ends the episode even if further calls follow.
 
     Args:
         opening: The messages before the first reply.
-        complete: Requests a completion.
+        complete: Function that requests a completion.
         window: The model's context window.
     """
 
@@ -106,12 +106,12 @@ class Conversation:
 
 
 def parse_completion(completion: Completion, protocol: ChatProtocol, number: int = 0) -> list[Reply]:
-    """Parse a completion into one or more actions; the first `Reply` holds the recorded model reply.
+    """Parse a completion into one or more actions. The first `Reply` contains the record of the model's reply.
 
     Args:
         completion: The completion.
         protocol: ``text`` or ``tools``.
-        number: A number that differs between completions, to make ids for tool calls that have none.
+        number: Number that differs between completions; it makes ids for tool calls without ids.
     """
     content, thought = _split_thought(completion.content or "")
     reasoning = completion.reasoning if thought is None else f"{completion.reasoning or ''}{thought}"
@@ -146,7 +146,7 @@ def parse_completion(completion: Completion, protocol: ChatProtocol, number: int
 
 
 def _split_thought(content: str) -> tuple[str, str | None]:
-    """Split a text into the reply and the ``<think>`` block before it; None if there is no block."""
+    """Split a text into the reply and the preceding ``<think>`` block; None without such a block."""
     thought, ended, reply = content.partition(_THINK_END)
     if not ended and not thought.lstrip().startswith(_THINK_START):
         return content, None
@@ -176,7 +176,7 @@ def _call_example() -> str:
 
 
 def _with_id(call: Message, id: str) -> tuple[Message, Message]:
-    """Return a tool call with an id, and a form of it that servers accept in later requests.
+    """Return a tool call with an id, and a variant of the call that servers accept in later requests.
 
     Servers decode the arguments of earlier calls for the chat template, and fail if they are not a JSON object.
     """

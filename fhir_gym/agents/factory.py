@@ -36,23 +36,23 @@ AGENTS: Mapping[str, Callable[..., Agent]] = MappingProxyType(
 
 
 def agent_names() -> tuple[str, ...]:
-    """Return the sorted names of the agents of this package and of installed plugins."""
+    """Return the sorted names of the agents in this package and in installed plugins."""
     return tuple(sorted({*AGENTS, *entry_points_of(GROUP)}))
 
 
 def make_agent(name: str, /, **settings: Any) -> Agent:
-    """Make an agent by name. The agent may be an `Agent` or only a `ConcurrentAgent`; `run` accepts both.
+    """Make an agent by name. Some plugins return only a `ConcurrentAgent` instead of an `Agent`; `run` accepts both.
 
     Args:
-        name: One of `agent_names`, or ``module:name`` of an agent class, of a function that returns an agent, or of a
-            function with the first parameter ``observation`` that returns the action.
+        name: One of `agent_names`, or ``module:name``. The latter names an agent class, a function that returns an
+            agent, or a function whose first parameter is ``observation`` and that returns the action.
         settings: Arguments of the class or function.
 
     Raises:
         UnknownNameError: The agent, module or setting does not exist.
         PluginError: The import of a plugin or module fails.
         AgentError: The agent's own code raises an exception.
-        FhirGymError: A setting is missing or has the wrong type, or the name is not that of an agent.
+        FhirGymError: A setting is missing or has the wrong type, or the named object is not an agent.
 
     Examples:
         >>> make_agent("random", finish=0.1).name
@@ -78,7 +78,7 @@ def make_agent(name: str, /, **settings: Any) -> Agent:
 
 
 class _FunctionScript:
-    """Adapts a function that may take only the observation to `ScriptedAgent`."""
+    """Adapts an action function for `ScriptedAgent`; the function may take the observation without the step."""
 
     def __init__(self, function: Callable[..., str]) -> None:
         self._function = function
@@ -95,7 +95,7 @@ def _is_policy(found: Factory) -> bool:
 
 
 def _call(name: str, maker: Factory, settings: Mapping[str, Any]) -> Any:
-    """Call a class or function with settings after checking them against its parameters."""
+    """Check settings against the parameters of a class or function, then call it with the settings."""
     parameters = inspect.signature(maker).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = {one.name: one for one in parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
@@ -115,10 +115,10 @@ def _call(name: str, maker: Factory, settings: Mapping[str, Any]) -> Any:
 
 
 def _check_types(name: str, maker: Factory, settings: Mapping[str, Any]) -> None:
-    """Refuse values of the wrong type, which a command line may pass; the agent checks their range."""
+    """Raise if a value has the wrong type, as a value from the command line may. The agent itself checks ranges."""
     try:
         hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
-    except NameError:  # hints that only type checkers import cannot be checked
+    except NameError:  # the name of a type is imported only for type checkers, so the types cannot be checked
         return
     for setting, value in settings.items():
         if setting not in hints:

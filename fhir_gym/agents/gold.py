@@ -14,7 +14,7 @@ from fhir_gym.types import Json
 
 
 class GoldAgent:
-    """Performs the reference solution, which reads only the server's responses."""
+    """An agent that performs the reference solution, which reads only the server's responses."""
 
     name = "gold"
 
@@ -33,7 +33,7 @@ class GoldAgent:
         self._started = False
 
     def act(self, observation: str) -> str:
-        """Return the solution's next action, or ``FINISH([])`` after its end."""
+        """Return the next action of the solution, or ``FINISH([])`` after the last action."""
         if self._solution is None:
             raise RuntimeError("act() before reset()")
         try:

@@ -1,4 +1,4 @@
-"""An agent that does nothing; a task that rewards it is unsound."""
+"""An agent that does nothing. A task that rewards this agent is unsound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fhir_gym.types import Json
 
 
 class IdleAgent:
-    """Finishes at once with an empty answer."""
+    """An agent that finishes at once with an empty answer."""
 
     name = "idle"
 

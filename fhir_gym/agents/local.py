@@ -21,33 +21,37 @@ from fhir_gym.types import Json
 
 _CALL_START, _CALL_END = "<tool_call>", "</tool_call>"
 _QUIET_TURNS = 8
-"""Iterations of the event loop without a new request before a batch starts. An episode needs fewer iterations
-between two requests, so batches do not depend on the machine's speed."""
+"""Number of event loop iterations without a new request after which a batch starts.
+
+An episode needs fewer iterations between two requests, so batches do not depend on the machine's speed.
+"""
 
 
 class LocalAgent(SyncAdapter):
-    """Requests each action from a transformers model in this process. Needs the extra ``local``.
+    """An agent that requests each action from a transformers model in this process. It needs the extra ``local``.
 
-    A run performs several episodes concurrently; their simultaneous requests form one batch. Each reply is recorded
-    with the exact token ids that the model read since its last reply (``prompt_ids``) and wrote (``completion_ids``).
-    Together they are the model's input, without encoding any text twice. If the chat template changes earlier messages
-    (some templates drop earlier reasoning), the reply is marked with ``restart`` and has the complete prompt.
+    `run` performs several episodes concurrently; simultaneous requests form one batch. The record of each reply
+    contains the token ids that the model read since its previous reply (``prompt_ids``) and the token ids that it wrote
+    (``completion_ids``). Joined over all replies, these ids are exactly the model's input; no text is encoded twice. If
+    the chat template changes earlier messages (some templates drop earlier reasoning), the reply is marked with
+    ``restart``, and its ``prompt_ids`` are the complete prompt.
 
     Args:
         model: Folder or name of the model, or a `Transformer` (then `gguf_file`, `device` and `dtype` do not apply).
-        gguf_file: Name of the GGUF file with the weights, if any.
-        device: ``cpu``, ``cuda`` …; None for the GPU if there is one, otherwise the CPU.
-        dtype: ``float32``, ``bfloat16`` …; None for the data type of the saved model.
-        protocol: ``text``: the model writes actions; ``tools``: it calls functions, if its chat template supports them.
+        gguf_file: Name of the GGUF file with the weights; None for other formats.
+        device: Name of the device (``cpu``, ``cuda``); None for the GPU if available, otherwise the CPU.
+        dtype: Data type of the weights (``float32``, ``bfloat16``); None for the data type of the saved model.
+        protocol: ``text`` (the model writes actions) or ``tools`` (the model calls functions; its chat template must
+            support tools).
         system: System prompt that replaces the default; an empty text for no system prompt.
         temperature: Sampling temperature; 0 for greedy decoding.
         max_new_tokens: Maximum number of tokens of a reply.
         logprobs: Whether to record the log-probability of each written token at temperature 1.
-        batch_size: Maximum number of requests in a batch; a run's `concurrency` should be the same.
-        context_tokens: Size of the context window; None for the model's own. Longer observations are shortened, with a
-            note.
+        batch_size: Maximum number of requests in a batch. The argument `concurrency` of `run` should be equal.
+        context_tokens: Size of the context window; None for the model's own size. An observation that does not fit is
+            shortened and gets a note.
         observation_chars: Maximum number of characters of an observation; None for no limit.
-        threads: Number of CPU threads of torch, for the whole process; None to keep the current number.
+        threads: Number of CPU threads that torch uses in the whole process; None to keep the current number.
 
     Raises:
         MissingExtraError: A package is missing.
@@ -136,7 +140,7 @@ class LocalAgent(SyncAdapter):
 
 
 class _TokenHistory:
-    """One conversation as token ids, which are only appended."""
+    """The token ids of one conversation; ids are only appended."""
 
     def __init__(self, agent: LocalAgent, seed: int) -> None:
         self._agent, self._model = agent, agent._model
@@ -182,7 +186,7 @@ class _TokenHistory:
         )
 
     def _new_ids(self, messages: Sequence[Message], tools: bool) -> list[int] | None:
-        """Return the token ids after the last reply; None if the chat template changes earlier messages."""
+        """Return the token ids that follow the last reply; None if the chat template has changed earlier messages."""
         before = self._model.render(messages[: self._answered + 1], tools=tools, answer=False)
         after = self._model.render(messages, tools=tools)
         ends = [(before.rfind(text), text, id) for id in self._model.ends if (text := self._model.decode([id]))]
@@ -198,7 +202,8 @@ class _Batcher:
     """Combines the requests of concurrent conversations into batches.
 
     Args:
-        sample: Answers a batch. It is called in a thread, with an event that is set once the result is not needed.
+        sample: Function that completes a batch. It runs in a thread and gets an event, which is set as soon as nobody
+            needs the result.
         size: Maximum number of requests in a batch.
     """
 
@@ -208,7 +213,7 @@ class _Batcher:
         self._work: asyncio.Task[None] | None = None
 
     async def complete(self, prompt: Prompt) -> Sample:
-        """Complete one prompt in a batch with concurrent prompts."""
+        """Complete one prompt; concurrent prompts are completed in the same batch."""
         future: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
         self._waiting.append((prompt, future))
         if self._work is None or self._work.done():
@@ -244,7 +249,7 @@ class _Batcher:
         stopped = threading.Event()
         try:
             samples = await asyncio.to_thread(self._sample, [prompt for prompt, _ in batch], stopped)
-        except Exception as error:  # raised in the conversations that wait for the batch
+        except Exception as error:  # the conversations that wait for the batch raise it
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
@@ -259,8 +264,8 @@ class _Batcher:
 def _split_calls(text: str) -> tuple[str, tuple[Message, ...]]:
     """Split a model's output into text and tool calls.
 
-    Two formats are known: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM3), and output that consists of one
-    JSON object (Llama). A tagged call that is not JSON becomes a call with unreadable arguments.
+    Two formats are supported: JSON between ``<tool_call>`` tags (Hermes, Qwen, SmolLM3), and a single JSON object as
+    the whole output (Llama). A tagged call that is not valid JSON becomes a call with unreadable arguments.
     """
     outside, tagged = _split_tags(text)
     if tagged:
@@ -270,7 +275,7 @@ def _split_calls(text: str) -> tuple[str, tuple[Message, ...]]:
 
 
 def _split_tags(text: str) -> tuple[str, list[str]]:
-    """Return the text outside of ``<tool_call>`` tags and the texts inside them; the last tag may be unclosed."""
+    """Return the text outside ``<tool_call>`` tags and the texts inside the tags. The last tag may be unclosed."""
     outside, tagged, place = [], [], 0
     while (begin := text.find(_CALL_START, place)) >= 0:
         outside.append(text[place:begin])

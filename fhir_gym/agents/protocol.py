@@ -1,4 +1,4 @@
-"""The protocols of agents, and the values they exchange with a run."""
+"""The protocols that agents implement, and the values that agents and `run` exchange."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from fhir_gym.types import Json
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """The episode that an agent starts.
+    """The episode that an agent is about to start.
 
-    Only reference agents may read more than `seed`, `max_steps` and `prompt`: task and world reveal the answers.
+    Only reference agents may read other attributes than `seed`, `max_steps` and `prompt`, because the task and the
+    world reveal the answers.
 
     Attributes:
-        env_id: The pack.
+        env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
         world: The world.
-        seed: Seed of the agent's own randomness, different for each episode.
+        seed: Seed of the agent's own randomness; each episode has another seed.
         max_steps: Step limit of the episode.
         prompt: The first observation without the action format, for agents that act by tool calls.
-        source: The task itself, for reference agents; None for the registered task.
+        source: The task as an object, for reference agents; None means the registered task with the key `task`.
     """
 
     env_id: str
@@ -43,16 +44,16 @@ class EpisodeContext:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An action with details for the record.
+    """An action, with details that the record contains.
 
     Attributes:
         action: The action's text, or the result of `GRAMMAR.from_tool_call` for a tool call.
-        text: The agent's original text, if it is not the action itself.
-        tool: Name of the called tool, if any.
+        text: The agent's original text; None if it equals the action.
+        tool: Name of the called tool; None without a tool call.
         notes: Further plain data for the record.
-        model: The model reply with this action; None for the second and later actions of one reply.
+        model: The model's reply that contains this action; None for all actions of a reply except the first.
         call_id: Id of the tool call.
-        shown: The previous observation as the agent read it, if it was shortened.
+        shown: The shortened form in which the agent read the previous observation; None if it was not shortened.
         retries: Number of failed requests to the provider.
     """
 
@@ -67,17 +68,17 @@ class Reply:
 
 
 class ContextWindowExceeded(Exception):
-    """The agent's context window is full; its episode is truncated and graded."""
+    """The agent's context window is full. The episode is then truncated and graded."""
 
 
 @runtime_checkable
 class Agent(Protocol):
     """An agent that acts in one episode at a time.
 
-    To run in worker processes an agent must be picklable; each worker has its own copy.
+    For worker processes, an agent must be picklable; each worker has its own copy.
 
     Attributes:
-        name: Name in records.
+        name: Name of the agent in records.
         settings: The agent's settings as plain data for records; they must not contain secrets.
     """
 
@@ -88,7 +89,7 @@ class Agent(Protocol):
         """Start an episode.
 
         Args:
-            observation: The first observation; the first call of `act` passes it again.
+            observation: The first observation. The first call of `act` gets the same observation.
             context: The episode.
         """
 
@@ -99,7 +100,7 @@ class Agent(Protocol):
             observation: The latest observation.
 
         Raises:
-            InfraError: The agent's provider failed; the episode is recorded without a reward.
+            InfraError: The agent's provider failed. The record of the episode then has no reward.
             ContextWindowExceeded: The agent's context window is full.
         """
 
@@ -114,7 +115,7 @@ class AsyncConversation(Protocol):
     opening: Opening
 
     async def act(self, observation: str) -> Reply:
-        """Return the next action; raises the same exceptions as `Agent.act`."""
+        """Return the next action. The method raises the same exceptions as `Agent.act`."""
         ...
 
 
@@ -122,11 +123,11 @@ class AsyncConversation(Protocol):
 class ConcurrentAgent(Protocol):
     """An agent that acts in several episodes concurrently, on one event loop.
 
-    With a remote model, the requests of many episodes can wait at the same time; a local model can answer them as a
-    batch.
+    With a remote model, many episodes can wait for responses at the same time. A local model can complete the requests
+    of many episodes as one batch.
 
     Attributes:
-        name: Name in records.
+        name: Name of the agent in records.
         settings: The agent's settings as plain data for records; they must not contain secrets.
     """
 
@@ -137,13 +138,13 @@ class ConcurrentAgent(Protocol):
         """Start an episode that runs concurrently with others.
 
         Args:
-            observation: The first observation; the first call of `AsyncConversation.act` passes it again.
+            observation: The first observation. The first call of `AsyncConversation.act` gets the same observation.
             context: The episode.
         """
         ...
 
     async def aclose(self) -> None:
-        """Release the resources of the event loop; the agent may be used again on another event loop."""
+        """Close what the agent opened on this event loop. The agent may be used again on another event loop."""
         ...
 
 
@@ -151,7 +152,7 @@ def require_agent(value: object) -> Agent | ConcurrentAgent:
     """Return the value if it is an agent.
 
     Raises:
-        WrongTypeError: The value is a class, or lacks attributes of an agent; the message names them.
+        WrongTypeError: The value is a class, or lacks attributes of an agent. The message names these attributes.
     """
     if isinstance(value, type):
         name = value.__name__

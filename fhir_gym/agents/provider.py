@@ -22,7 +22,7 @@ from fhir_gym.types import Json
 _CONNECT_TIMEOUT = 20.0  # seconds
 _MAX_WAIT = 60.0  # seconds between two attempts
 _TRANSIENT = frozenset({408, 409, 425, 429})
-"""HTTP statuses after which a request is repeated, in addition to all statuses from 500."""
+"""Statuses below 500 after which a request is repeated. All statuses from 500 on are repeated too."""
 _KNOWN_FIELDS = frozenset(
     {"role", "content", "tool_calls", "refusal", "reasoning", "reasoning_content", "audio", "annotations"}
     | {"function_call"}
@@ -31,10 +31,10 @@ _KNOWN_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters of requests; None stands for the provider's default.
+    """Sampling parameters of requests. None means the provider's default.
 
     Attributes:
-        model: The model.
+        model: Name of the model.
         temperature: Sampling temperature.
         max_tokens: Maximum number of tokens of a reply.
         extra_body: Further members of the request body.
@@ -62,7 +62,7 @@ class Sampling:
 
 
 class _TransientError(Exception):
-    """A provider failure after which a retry may succeed."""
+    """A failure of the provider after which a retry may succeed."""
 
     def __init__(self, message: str, wait: float | None = None) -> None:
         super().__init__(message)
@@ -70,9 +70,9 @@ class _TransientError(Exception):
 
 
 class Provider:
-    """Sends requests to an endpoint and repeats failed ones.
+    """Sends requests to an endpoint and repeats failed requests.
 
-    The other arguments are those of `ChatAgent`.
+    `ChatAgent` documents the other arguments.
 
     Args:
         sampling: Sampling parameters of all requests.
@@ -112,8 +112,8 @@ class Provider:
         """Request a completion.
 
         Raises:
-            InfraError: The provider failed at every attempt.
-            EndpointError: The endpoint is misconfigured, or has never answered.
+            InfraError: Every attempt failed.
+            EndpointError: The endpoint is misconfigured, or has never responded successfully.
             ContextWindowExceeded: The conversation is too long for the model.
         """
         request = self.sampling.request(messages, opening)
@@ -128,7 +128,7 @@ class Provider:
                 self._answered = True
                 return completion.model_copy(update={"retries": attempt})
         failed = f"{self.host} failed {self._retries + 1} times"
-        if not self._answered:  # a permanent failure: some servers also send 500 for a model they cannot load
+        if not self._answered:  # probably permanent: some servers send 500 for a model that they cannot load
             raise EndpointError(
                 f"{failed} and has not answered yet: {last}. Check its log: does it have the model "
                 f"{self.sampling.model!r}, and can it parse the model's tool calls?"
@@ -154,8 +154,8 @@ class Provider:
         if self._client is None:
             import openai
 
-            # The client's own retries are off because ours are counted and cover more failures. Redirects are off so
-            # that prompts and key go only to the endpoint that the user named.
+            # The client's retries are off, because the retries of this class are counted and cover more failures.
+            # Redirects are off, so that prompts and the key go only to the endpoint that the user named.
             self._client = openai.AsyncOpenAI(
                 base_url=self.base_url,
                 api_key=self._key,
@@ -190,7 +190,7 @@ class Provider:
             raise _TransientError(f"the connection failed: {type(cause).__name__}") from error
 
     async def _classify(self, error: Any) -> Exception:
-        """Return the exception for a response with an error status."""
+        """Return the exception to raise for a response with an error status."""
         status: int = error.status_code
         if 300 <= status < 400:
             target = destination(self._shown, error.response.headers.get("location")) or "elsewhere"
@@ -219,12 +219,12 @@ class Provider:
         return InfraError(f"{self.host} rejects the request ({short})")
 
     async def _models(self) -> list[str]:
-        """Return the endpoint's models; an empty list if it does not list them."""
+        """Return the endpoint's models; an empty list if the endpoint cannot list models."""
         import openai
 
         try:
             return [str(model.id) for model in (await self._opened().models.list()).data]
-        except (openai.OpenAIError, TypeError, AttributeError):  # no list, or another response format
+        except (openai.OpenAIError, TypeError, AttributeError):  # the endpoint has no list, or another response format
             return []
 
 
@@ -232,11 +232,11 @@ def read_completion(body: bytes) -> Completion:
     """Parse a response of the chat completions API.
 
     Raises:
-        _TransientError: The response is incomplete, or an error body with a success status.
+        _TransientError: The response is incomplete, or it has a success status but an error body.
     """
     try:
         data = json.loads(body)
-        if rb"\ud" in body.lower():  # JSON can hold lone surrogates, but a request cannot
+        if rb"\ud" in body.lower():  # JSON may contain lone surrogates, but a request cannot
             data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise _TransientError(f"an incomplete response of {len(body)} bytes") from None
@@ -266,7 +266,7 @@ def read_completion(body: bytes) -> Completion:
 
 
 def _text(value: Json) -> str | None:
-    """Return a text, or join the texts of a list of parts."""
+    """Return a text; join the texts of a list of parts."""
     if isinstance(value, list):
         parts = (part.get("text") for part in value if isinstance(part, dict))
         return "".join(part for part in parts if isinstance(part, str)) or None
@@ -290,7 +290,7 @@ def _count(given: Json, name: str) -> int:
 
 
 def _error_message(body: Json) -> str:
-    """Return the message of an error body, in any of the formats that servers use."""
+    """Return the message in an error body. Servers use several formats."""
     if isinstance(body, dict):
         inner = body.get("error", body)
         if isinstance(inner, dict):
@@ -300,7 +300,7 @@ def _error_message(body: Json) -> str:
 
 
 def _is_context_overflow(message: str) -> bool:
-    """Whether an error message means that the conversation is too long; servers use no common error code."""
+    """Whether an error message means that the conversation is too long. Servers have no common error code for this."""
     text = message.lower()
     return "context" in text and any(word in text for word in ("length", "exceed", "size", "window", "too long"))
 
@@ -308,8 +308,8 @@ def _is_context_overflow(message: str) -> bool:
 def _is_unreadable_reply(message: str) -> bool:
     """Whether an error message means that the server could not parse the model's reply.
 
-    llama.cpp then sends 500 ("The model produced output that does not match the expected peg-native format"). This is
-    the model's mistake, which retries often repeat; an episode without a verdict would hide it.
+    llama.cpp then sends 500 ("The model produced output that does not match the expected peg-native format"). The model
+    made this mistake and often repeats it after a retry, so the episode continues and gets a verdict.
     """
     return "model produced output that does not match" in message.lower()
 
@@ -318,11 +318,11 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         return max(0.0, float(headers.get("retry-after", "")))
     except ValueError:
-        return None  # absent or a date; the backoff applies
+        return None  # the header is absent or a date, so the backoff applies
 
 
 def _is_unreachable(cause: BaseException) -> bool:
-    """Whether a connection failed because no server listens or the host is unknown, at any level of the cause."""
+    """Whether any cause of a failed connection is a refused connection or an unknown host."""
     seen: BaseException | None = cause
     while seen is not None:
         if type(seen).__name__ in ("ConnectError", "ConnectTimeout") or isinstance(seen, ConnectionRefusedError):

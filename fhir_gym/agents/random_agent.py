@@ -1,4 +1,4 @@
-"""An agent that acts at random: a lower bound for scores and a robustness test of the server."""
+"""An agent that acts at random. It gives a lower bound for scores and tests the robustness of the server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MAX_SEEN = 200
 
 
 class RandomAgent:
-    """Sends random valid and invalid requests about resources it has seen, and finally a random answer.
+    """An agent that sends random valid and invalid requests about the resources it has seen, then a random answer.
 
     Args:
-        finish: Probability of finishing at each step.
+        finish: Probability that the agent finishes at a step.
 
     Raises:
         FhirGymError: `finish` is not a probability.

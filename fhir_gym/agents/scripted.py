@@ -1,4 +1,4 @@
-"""An agent that follows a script or a function of its observations."""
+"""An agent that sends the texts of a script, or texts that a function returns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fhir_gym.types import Json
 
 
 class ScriptedAgent:
-    """Sends its texts in order, then finishes with an empty answer.
+    """An agent that sends its texts in order and then finishes with an empty answer.
 
     Args:
-        script: The texts of every episode, or a function that takes observation and step (from 0) and returns a text.
-        name: Name in records.
+        script: The texts for every episode, or a function that returns a text for an observation and a step (from 0).
+        name: Name of the agent in records.
     """
 
     def __init__(self, script: str | Sequence[str] | Callable[[str, int], str], *, name: str = "scripted") -> None:

@@ -11,7 +11,7 @@ from fhir_gym.agents.protocol import EpisodeContext, Reply
 
 
 class SyncAdapter(ABC):
-    """Implements `Agent` for a `ConcurrentAgent`: one conversation at a time on an event loop of its own."""
+    """Implements `Agent` for a `ConcurrentAgent`. Conversations run one at a time on an event loop of their own."""
 
     _running: tuple[asyncio.Runner, Conversation] | None = None
 
@@ -21,7 +21,7 @@ class SyncAdapter(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Release the resources of the event loop; the agent may be used again."""
+        """Close what the agent opened on the current event loop. The agent may be used again."""
 
     def reset(self, observation: str, context: EpisodeContext) -> None:
         """Start an episode for `act`."""
@@ -29,14 +29,14 @@ class SyncAdapter(ABC):
         self._running = (asyncio.Runner(), self.converse(observation, context))
 
     def act(self, observation: str) -> Reply:
-        """Return the next action of the episode that `reset` started; inside an event loop use `converse` instead."""
+        """Return the next action of the episode that `reset` started. Inside an event loop, use `converse` instead."""
         if self._running is None:
             raise RuntimeError("act() before reset()")
         runner, conversation = self._running
         return runner.run(conversation.act(observation))
 
     def close(self) -> None:
-        """Release what `reset` opened."""
+        """Close the event loop and the conversation that `reset` opened."""
         if self._running is not None:
             runner, self._running = self._running[0], None
             runner.run(self.aclose())

@@ -1,4 +1,4 @@
-"""A transformers model: loading, chat template and batched sampling."""
+"""A transformers model: loading, chat template and sampling in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 
 _INSTALL = "pip install 'fhir-gym[local]'"
 _SAMPLED = 64
-"""Number of values of each tensor in a model's fingerprint."""
+"""Number of values of each tensor that a model's fingerprint includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Prompt:
 
     Attributes:
         ids: Token ids.
-        generator: The prompt's own random numbers, so that its completion does not depend on the batch.
+        generator: The prompt's own random number generator. Completions therefore do not depend on the batch.
     """
 
     ids: Sequence[int]
@@ -41,7 +41,7 @@ class Sample:
     Attributes:
         ids: The sampled token ids, including the token that ended the turn.
         logprobs: Log-probability of each token at temperature 1.
-        ended: Whether the model ended its turn; otherwise the completion was truncated.
+        ended: Whether the model ended its turn. If not, the completion was truncated.
     """
 
     ids: list[int]
@@ -52,7 +52,7 @@ class Sample:
 class Transformer:
     """A causal language model with its tokenizer.
 
-    The arguments are those of `LocalAgent`.
+    `LocalAgent` documents the arguments.
     """
 
     _precision: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -131,7 +131,7 @@ class Transformer:
         Args:
             messages: The messages.
             tools: Whether to offer the tools.
-            answer: Whether the text ends with the start of the model's turn.
+            answer: Whether the text should end with the start of the model's turn.
         """
         schemas = GRAMMAR.tools() if tools else None
         decoded = [with_decoded_calls(message) for message in messages]
@@ -141,7 +141,7 @@ class Transformer:
         return str(text)
 
     def supports_tools(self) -> bool:
-        """Whether the chat template includes tools; many templates ignore them silently."""
+        """Whether the chat template includes tools. Many templates silently ignore tools."""
         question: list[Message] = [{"role": "user", "content": "?"}]
         return "searchResources" in self.render(question, tools=True)
 
@@ -167,7 +167,7 @@ class Transformer:
             prompts: The prompts.
             max_tokens: Maximum number of tokens of each completion.
             temperature: Sampling temperature; 0 for greedy decoding.
-            stopped: Called before each token; once it returns True, the unfinished completions are returned.
+            stopped: Function that is called before each token. When it returns True, sampling ends early.
 
         Raises:
             InfraError: The device failed or does not have enough memory.
@@ -195,7 +195,7 @@ class Transformer:
         return [self._truncate(ids, [step[row] for step in sampler.logprobs]) for row, ids in enumerate(written)]
 
     def fingerprint(self) -> str:
-        """Return a hash of the weights' names, shapes and first values, to tell models apart."""
+        """Return a hash of the names, shapes and first values of the weights; it distinguishes models."""
         digest = blake2b(digest_size=8)
         for name, tensor in sorted(self._model.state_dict().items()):
             values = tensor.flatten()[:_SAMPLED].float().cpu().tolist()
@@ -230,9 +230,10 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 class _GumbelSampler:
-    """Samples tokens with each prompt's own random numbers, and keeps their log-probabilities.
+    """Samples tokens with each prompt's own random numbers, and keeps the log-probabilities of the tokens.
 
-    After Gumbel noise is added to the scores, the highest score is a sample of the softmax, so greedy decoding samples.
+    The sampler adds Gumbel noise to the scores. The highest score is then a random sample from the softmax, so greedy
+    decoding samples correctly.
     """
 
     def __init__(self, torch: Any, generators: Sequence[Any], temperature: float) -> None:
@@ -252,12 +253,12 @@ class _GumbelSampler:
 
     def _noise(self, size: int, generator: Any) -> Any:
         uniform = self._torch.rand(size, generator=generator, dtype=self._torch.float64)
-        # A uniform number can be zero, which has no logarithm.
+        # A uniform random number can be zero, which has no logarithm.
         return -self._torch.log(-self._torch.log(uniform.clamp_min(1e-300)))
 
 
 class _StopWhen:
-    """Stops the generation of a batch once its result is not needed any more."""
+    """Stops the generation of a batch when nobody needs the result any more."""
 
     def __init__(self, torch: Any, stopped: Callable[[], bool]) -> None:
         self._torch, self._stopped = torch, stopped
@@ -278,7 +279,7 @@ def _packages(gguf: bool) -> tuple[Any, Any]:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Hide the library's advice, and its progress bars unless the error stream is a terminal."""
+    """Hide the library's advice. Hide its progress bars too if the error stream is not a terminal."""
     logging = transformers.utils.logging
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -291,7 +292,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 @contextmanager
 def _errors_in_one_line(what: str) -> Iterator[None]:
-    """Raise errors of files and devices as `FhirGymError` with a one-line message."""
+    """Convert errors of files and devices to a `FhirGymError` with a one-line message."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, AssertionError) as error:  # torch raises AssertionError if it lacks CUDA

@@ -24,17 +24,20 @@ from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, choose_tasks, find_task
 
 ARGUMENTS = ("tasks", "split", "render_mode", "prepared")
-"""Arguments of an environment besides those of `EpisodeConfig`."""
+"""Names of the arguments that an environment has in addition to those of `EpisodeConfig`."""
 
 _OPTIONS = ("task", "variation", "phrasing")
 _MAX_OBSERVATION_LENGTH = 100_000_000
-"""More than the longest response of a session (64 MiB)."""
+"""A limit above the length of the longest response (64 MiB)."""
 _MAX_PREPARED = 16
-"""Number of prepared episodes to keep. Each needs memory, and training rarely repeats a pair of task and variation."""
+"""Maximum number of prepared episodes that stay in memory.
+
+A higher limit would need more memory, and training rarely repeats a variation soon.
+"""
 
 
 class _Choice(NamedTuple):
-    """The key of a prepared episode."""
+    """The task, variation and phrasing of a prepared episode."""
 
     task: str
     variation: int
@@ -58,19 +61,20 @@ class FHIREnv(gymnasium.Env[str, str]):
     ## Starting state
     The world plus the records that the task's variation adds. `reset(options={"task": key, "variation": k})` chooses
     the task and the variation; otherwise they are drawn with `np_random` from `tasks` and the variations of `split`.
-    The option `"phrasing"` chooses the wording of the prompt. Writes of earlier episodes are undone.
+    The option `"phrasing"` chooses the wording of the prompt. Each reset undoes the writes of earlier episodes.
 
     ## Rewards
     0 until the last step. With `reward="sparse"` the last reward is 1 for success and 0 otherwise. With `"dense"` the
-    last reward is the share of passed checks, not counting the checks that an idle agent passes; only success gives 1.
+    last reward is the share of passed checks among the checks that an idle agent fails, minus a penalty for failing
+    the other checks; only success gives 1.
 
     ## Episode end
-    `FINISH` terminates the episode. After `max_steps` actions, the episode is truncated, and still graded.
-    Gymnasium's `TimeLimit` wrapper and `make(max_episode_steps=…)` work like a smaller `max_steps`.
+    `FINISH` terminates the episode. After `max_steps` actions, the episode is truncated. A truncated episode is graded
+    too. Gymnasium's `TimeLimit` wrapper and `make(max_episode_steps=…)` work like a smaller `max_steps`.
 
     ## Info
     `task`, `variation`, `phrasing`, `step`, `status` (HTTP status; 0 if no request was sent) and `invalid` (whether the
-    action was invalid). At the end also:
+    action was invalid). The last step adds:
 
     - `success`, and `verdict`: the complete grading as plain data; its `process` has the tool usage
     - `check_rewards`: the part of each check in the dense reward (`name`, `level`, `passed`, `idle`, `reward`)
@@ -78,7 +82,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `stop_reason`: `finished`, or `step_limit` for a truncated episode
 
     ## Arguments
-    - `tasks`: keys of the tasks to draw from, or one key; None for all tasks of the pack that the world supports
+    - `tasks`: keys of the tasks to draw from, or one key; None for all of the pack's tasks that the world supports
     - `split`: `"train"` (variations 0 to 999; the default), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of
       the tasks held out in FHIR-AgentEval's fourth experiment), or None for all
     - `render_mode`: None, or `"ansi"`: `render()` returns the latest action and observation
@@ -131,7 +135,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.tasks = self._supported(keys, named=tasks is not None or from_file)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
-        # Two prepared episodes would share the records of one running server.
+        # A running server holds the records of one prepared episode, so an earlier one cannot be kept.
         self._max_prepared = _MAX_PREPARED if config.fhir_server is None else 1
         self._episodes: OrderedDict[_Choice, Episode] = OrderedDict()
         self._start_states = shared_start_states if prepared else None
@@ -147,10 +151,10 @@ class FHIREnv(gymnasium.Env[str, str]):
 
         Args:
             seed: Seed of `np_random`, which draws task and variation.
-            options: Fixed ``task``, ``variation`` and ``phrasing``.
+            options: Values of ``task``, ``variation`` and ``phrasing``; missing values are drawn.
 
         Raises:
-            UnknownNameError: The option or task does not exist.
+            UnknownNameError: An option or the task does not exist.
             TaskError: The variation or phrasing does not exist.
         """
         super().reset(seed=seed)
@@ -164,7 +168,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         """Perform one action.
 
         Raises:
-            ResetNeeded: The episode is over, or none was started.
+            ResetNeeded: The episode is over, or no episode was started.
             WrongTypeError: The action is not a text.
         """
         if self._episode is None:

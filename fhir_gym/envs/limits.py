@@ -9,11 +9,11 @@ from gymnasium.wrappers import TimeLimit
 
 
 def step_limit_around(env: gymnasium.Env[str, str]) -> int | None:
-    """Return the lowest limit of the `TimeLimit` wrappers around an environment; None without such a wrapper.
+    """Return the lowest step limit of the `TimeLimit` wrappers around an environment; None without such wrappers.
 
-    An episode must know its last step to grade it, but Gymnasium does not tell an environment about its wrappers, such
-    as the `TimeLimit` that `make(max_episode_steps=…)` adds. This function finds the wrappers that have called `reset`
-    and are on the call stack. Call it only from the environment's `reset`.
+    An environment must know the last step to grade the episode there. But Gymnasium does not tell an environment about
+    its wrappers, such as the `TimeLimit` that `make(max_episode_steps=…)` adds. This function therefore searches the
+    call stack for wrappers that have called `reset`. Call it only from the environment's `reset`.
     """
     limits = []
     frame = inspect.currentframe()

@@ -1,4 +1,4 @@
-"""A space of texts with a fast membership check."""
+"""A Gymnasium space of texts with a fast membership check."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TYPES = ("Appointment", "Condition", "Observation", "Patient", "Practitioner", 
 class TextSpace(Space[str]):
     """All texts up to a maximum length, with any characters.
 
-    Gymnasium's `Text` checks every character. For large FHIR responses, this takes longer than the server's own work.
-    `Text` samples random characters, whereas this space samples valid actions.
+    Gymnasium's `Text` checks every character, which takes longer for large FHIR responses than the server's own work.
+    `Text` samples random characters; this space samples valid actions.
 
     Args:
         max_length: Maximum number of characters.
@@ -71,7 +71,7 @@ class TextSpace(Space[str]):
 
 
 def _refuse(function: Any, advice: str) -> None:
-    """Make one of Gymnasium's space functions raise a helpful error for a `TextSpace`."""
+    """Make a space function of Gymnasium raise an error with advice if it gets a `TextSpace`."""
 
     def refused(space: TextSpace, *_: object, **__: object) -> NoReturn:
         raise WrongTypeError(f"observations are texts of any length up to {space.max_length:,} characters: {advice}")

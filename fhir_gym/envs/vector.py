@@ -1,4 +1,4 @@
-"""A vector environment: several environments in one process that share one world."""
+"""The vector environment: several environments in one process that share one world."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from fhir_gym.errors import FhirGymError, WrongTypeError
 from fhir_gym.tasks import DEFAULT_SPLIT
 
 _NO_LIMIT = -1
-"""Value that means "no limit" to Gymnasium's `make`."""
+"""Value with which Gymnasium's `make` sets no step limit."""
 
 
 class FHIRVectorEnv(SyncVectorEnv):
-    """The default of `gymnasium.make_vec`: environments that share one open world.
+    """The default vector environment of `gymnasium.make_vec`. Its environments share one open world.
 
-    A step of the embedded server takes well under a millisecond, so processes only help if the agent itself is slow.
-    In that case, use ``vectorization_mode="async", vector_kwargs={"shared_memory": False}``.
+    A step of the embedded server takes well under a millisecond, so separate processes help only if the agent itself is
+    slow. In that case, use ``vectorization_mode="async", vector_kwargs={"shared_memory": False}``.
 
     Args:
-        env_id: The pack, or an `EpisodeConfig`.
-        num_envs: Number of environments.
-        max_episode_steps: Gymnasium's own step limit. It works like `max_steps`; the smaller limit applies.
-        autoreset_mode: When an environment starts its next episode: ``"NextStep"`` (the step after
-            the episode's end resets the environment and ignores the action), ``"SameStep"``, or ``"Disabled"``.
-        tasks: As for `FHIREnv`.
-        split: As for `FHIREnv`.
-        render_mode: As for `FHIREnv`.
+    env_id: Env id of the pack, or an `EpisodeConfig`.
+    num_envs: Number of environments.
+    max_episode_steps: Gymnasium's name for `max_steps`. If both are given, the smaller limit applies.
+    autoreset_mode: When an environment starts its next episode: ``"NextStep"`` (the step after
+        the episode's end resets the environment and ignores the action), ``"SameStep"``, or ``"Disabled"``.
+    tasks: As for `FHIREnv`.
+    split: As for `FHIREnv`.
+    render_mode: As for `FHIREnv`.
         prepared: As for `FHIREnv`.
-        settings: As for `FHIREnv`; `fhir_server` allows one environment only.
+    settings: As for `FHIREnv`. With `fhir_server`, `num_envs` must be 1.
     """
 
     # Gymnasium also closes environments whose __init__ failed.
@@ -81,7 +81,7 @@ class FHIRVectorEnv(SyncVectorEnv):
             actions: One text for each environment.
 
         Raises:
-            WrongTypeError: The value is not a list with one text for each environment.
+            WrongTypeError: `actions` is not a list with one text for each environment.
         """
         if isinstance(actions, str) or not isinstance(actions, Sequence | np.ndarray) or len(actions) != self.num_envs:
             raise WrongTypeError(f"step() takes a list of {self.num_envs} actions, one text for each environment")

@@ -16,11 +16,11 @@ _Z = 1.959963984540054
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval of a proportion, which is valid for few trials and near 0 and 1.
+    """Return Wilson's 95 % score interval of a proportion; it is also valid for few trials and near 0 and 1.
 
     Args:
         successes: Number of successes.
-        trials: Number of trials; for 0 the interval is (0, 1).
+        trials: Number of trials; for 0 trials, the interval is (0, 1).
     """
     if trials == 0:
         return 0.0, 1.0
@@ -34,28 +34,28 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeMetrics:
-    """The parts of one record that a report needs; small, so that a report of many episodes fits into memory.
+    """The parts of one record that a report needs. They are small, so a report of many episodes fits into memory.
 
     Attributes:
         agent: Name of the agent.
         settings: The agent's settings as JSON text.
-        env_id: The pack.
+        env_id: Env id of the pack.
         task: The task and the variation.
-        key: Pack, task, variation, hash of the variation and repeat; the same for all agents.
-        conditions: Other conditions by name; metrics under different conditions are not comparable.
-        success: Whether the verdict is a success; None if the episode was not graded.
-        light: Whether light validation passed; None if it does not apply.
-        reward: The reward; None if not graded.
+        key: Pack, task, variation, hash of the variation and repeat; they identify the episode for all agents.
+        conditions: Other conditions by name. Episodes with different conditions are not comparable.
+        success: Whether the verdict is a success; None for an episode without a verdict.
+        light: Whether light validation passed; None without light validation.
+        reward: The reward; None for an episode without a verdict.
         steps: Number of turns.
         requests: Number of turns that sent a request to the server.
-        invalid: Reasons of the invalid actions.
-        usage: Token counts; None if not recorded.
+        invalid: For each invalid action, the reason why it was invalid.
+        usage: Token counts; None if no tokens were recorded.
         stop: Why the episode ended.
         replies: Kind and finish reason of each model reply.
-        error: The failure, if it was not the agent's fault.
-        checks: Names of the checks, and whether each passed.
-        gradings: Success under each grading.
-        label: The diagnosed error; None for a success or without a diagnosis.
+        error: Message of a failure that was not the agent's fault; None without such a failure.
+        checks: Names of the checks, and whether each check passed.
+        gradings: For each grading, whether the episode is a success.
+        label: The diagnosed error; None for a success and for an episode without a diagnosis.
     """
 
     agent: str
@@ -117,7 +117,7 @@ class EpisodeMetrics:
 
     @property
     def difficulty(self) -> str:
-        """Difficulty of the task in words."""
+        """Difficulty of the task as a word."""
         return {1: "easy", 2: "medium", 3: "hard"}.get(self.task.difficulty, str(self.task.difficulty))
 
 
@@ -142,18 +142,18 @@ class Proportion:
 
 @dataclass(frozen=True, slots=True)
 class AggregateMetrics:
-    """Metrics of several episodes. Only graded episodes count; all means are None without graded episodes.
+    """Metrics of several episodes. Means include only graded episodes; they are None without graded episodes.
 
     Attributes:
-        episodes: Number of episodes, graded or not.
+        episodes: Number of all episodes, including episodes without a verdict.
         graded: Number of graded episodes.
         success: Proportion of successful episodes.
-        light: Proportion that passes light validation, among episodes to which it applies.
+        light: Proportion of episodes that pass light validation, among those that have it.
         reward: Mean reward.
         steps: Mean number of actions.
         requests: Mean number of requests to the server.
         invalid: Mean number of invalid actions.
-        with_invalid: Number of episodes with an invalid action.
+        with_invalid: Number of episodes with at least one invalid action.
         prompt_tokens: Mean number of input tokens; None if no record counts them.
         completion_tokens: Mean number of output tokens; None if no record counts them.
     """

@@ -1,4 +1,4 @@
-"""Render a report as tables, as Markdown or as plain data."""
+"""Render a report as tables, Markdown or plain data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def markdown(report: Report) -> str:
 
 
 def plain(report: Report) -> dict[str, Any]:
-    """Return the report as plain data for JSON; numbers have six digits, proportions are between 0 and 1."""
+    """Return the report as plain data for JSON. Numbers have six digits; proportions are between 0 and 1."""
     compared = report.comparison()
     return {
         "runs": [
@@ -90,7 +90,7 @@ def plain(report: Report) -> dict[str, Any]:
 
 
 def _section(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Section:
-    """Return a section without its empty columns."""
+    """Return a section with these rows; columns without any value are dropped."""
     kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in rows)]
     return Section(title, tuple(columns[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows))
 
@@ -123,7 +123,7 @@ def _cells(metrics: AggregateMetrics) -> tuple[str, ...]:
 
 
 def _compared(report: Report) -> list[Section]:
-    """Compare two runs by group and by episode."""
+    """Return the tables that compare two runs by group and by episode."""
     compared = report.comparison()
     if compared is None:
         return []
@@ -146,7 +146,7 @@ def _compared(report: Report) -> list[Section]:
 
 
 def _counts(report: Report, title: str, head: str, every: Sequence[Sequence[tuple[str, int]]]) -> Section:
-    """Return a table of the most frequent values, with one column per run."""
+    """Return a table of the most frequent values, with one column for each run."""
     found = [dict(counts) for counts in every]
     names = sorted({name for counts in found for name in counts}, key=lambda n: (-sum(c.get(n, 0) for c in found), n))
     rows = [(name, *(str(counts.get(name, 0)) for counts in found)) for name in names[:_MAX_ROWS]]

@@ -1,4 +1,4 @@
-"""Measures of repeated attempts at the same variation: pass@k and reliability."""
+"""Measures for repeated attempts at the same variation: pass@k and reliability."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Attempts:
 def pass_at_k(attempts: Iterable[Attempts], k: int) -> float | None:
     """Return pass@k: the probability that at least one of k attempts at a variation succeeds.
 
-    For each variation with at least k attempts, this is the unbiased estimate from all its attempts; the result is the
-    mean over these variations, or None if there are none.
+    For each variation with at least k attempts, pass@k is estimated without bias from all its attempts. The result is
+    the mean of these estimates, or None if no variation has k attempts.
 
     Examples:
         >>> pass_at_k([Attempts("pack", "01", 0, successes=1, episodes=2)], 1)
@@ -42,7 +42,7 @@ def pass_at_k(attempts: Iterable[Attempts], k: int) -> float | None:
 
 
 def reliability(attempts: Iterable[Attempts], k: int) -> float | None:
-    """Return pass^k: the probability that all of k attempts at a variation succeed; see `pass_at_k`.
+    """Return pass^k: the probability that all k attempts at a variation succeed. It is estimated as in `pass_at_k`.
 
     Examples:
         >>> reliability([Attempts("pack", "01", 0, successes=3, episodes=4)], 2)
@@ -52,9 +52,10 @@ def reliability(attempts: Iterable[Attempts], k: int) -> float | None:
 
 
 def without_variance(attempts: Iterable[Attempts]) -> float | None:
-    """Return the share of variations whose attempts all succeed or all fail, among those with several attempts.
+    """Return the share of variations with the same result in all attempts, among the variations with several attempts.
 
-    A group-relative method such as GRPO learns nothing from such a variation. None if no variation was repeated.
+    A group-relative method such as GRPO learns nothing from such a variation. The result is None if no variation has
+    several attempts.
     """
     repeated = [one for one in attempts if one.episodes > 1]
     constant = sum(one.successes in (0, one.episodes) for one in repeated)

@@ -1,4 +1,4 @@
-"""A report reads runs from rollout files, groups their episodes and compares two runs."""
+"""Read runs from rollout files, group their episodes and compare two runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fhir_gym.rollouts import Rollout, read_rollouts
 Dimension = Literal["agent", "pack", "kind", "difficulty", "category", "task", "split"]
 """A property by which a report groups episodes."""
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
-"""Dimensions by which a report groups episodes."""
+"""All dimensions by which a report can group episodes."""
 
 _ORDER = MappingProxyType({name: f"{n}" for n, name in enumerate(("query", "action", "easy", "medium", "hard"))})
-"""Sort keys of names that are not sorted alphabetically."""
+"""Sort keys for names that do not sort alphabetically."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _NUMBER = re.compile(r"\d[\d,]*")
 _LONG_NUMBER = re.compile(r"\d{4,}")
@@ -35,12 +35,12 @@ class AgentRun:
     """The episodes of one agent in one file.
 
     Attributes:
-        name: Short name, unique in a report.
+        name: Short name that is unique in a report.
         source: The file.
         agent: Name of the agent.
         settings: Settings of the agent.
-        episodes: Metrics of the episodes, without repeated records.
-        repeated: Number of records left out because the file has the same episode more than once.
+        episodes: Metrics of the episodes, with one record per episode.
+        repeated: Number of records that were left out because the file contains the same episode several times.
     """
 
     name: str
@@ -53,14 +53,14 @@ class AgentRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs compared on the episodes that are graded in both.
+    """A comparison of two runs on the episodes that are graded in both runs.
 
     Attributes:
-        common: Number of these episodes.
-        both: Number of successes in both runs.
-        first: Number of successes in the first run only.
-        second: Number of successes in the second run only.
-        neither: Number of failures in both runs.
+        common: Number of episodes that are graded in both runs.
+        both: Number of episodes that succeed in both runs.
+        first: Number of episodes that succeed only in the first run.
+        second: Number of episodes that succeed only in the second run.
+        neither: Number of episodes that fail in both runs.
     """
 
     common: int
@@ -84,7 +84,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """Metrics of runs, in total and by group.
+    """The metrics of one or more runs, in total and by group.
 
     Attributes:
         runs: The runs.
@@ -101,7 +101,7 @@ class Report:
     left_out: str | None = None
 
     def brief(self, max_tasks: int = 60) -> Report:
-        """Return the report without the groups by task if there are more than `max_tasks`; a remark says so."""
+        """Return the report. If there are more than `max_tasks` tasks, a remark replaces the groups by task."""
         tasks = len({(episode.env_id, episode.task.key) for run in self.runs for episode in run.episodes})
         if tasks <= max_tasks or "task" not in self.by:
             return self
@@ -113,7 +113,7 @@ class Report:
         return AggregateMetrics.of(self.runs[run].episodes)
 
     def groups(self, dimension: Dimension) -> list[tuple[str, list[AggregateMetrics | None]]]:
-        """Return the values of a dimension with the metrics of every run; None for a run without such episodes."""
+        """Return each value of a dimension with the metrics of every run; None for a run without such episodes."""
         several_packs = len({episode.env_id for run in self.runs for episode in run.episodes}) > 1
         key = _KEYS[dimension]
         found: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
@@ -127,20 +127,20 @@ class Report:
         return rows
 
     def stops(self, run: int) -> list[tuple[str, int]]:
-        """Return why episodes ended, most frequent first."""
+        """Return the stop reasons of episodes with their counts, most frequent first."""
         return _ranked(Counter(episode.stop for episode in self.runs[run].episodes))
 
     def replies(self, run: int) -> list[tuple[str, int]]:
-        """Return kinds and finish reasons of model replies, most frequent first."""
+        """Return the kinds and finish reasons of model replies with their counts, most frequent first."""
         return _ranked(Counter(reason for episode in self.runs[run].episodes for reason in episode.replies))
 
     def invalid(self, run: int) -> list[tuple[str, int]]:
-        """Return why actions were invalid, without quoted details, most frequent first."""
+        """Return the reasons of invalid actions with their counts, most frequent first; quoted details are removed."""
         reasons = (_normalized(reason) for episode in self.runs[run].episodes for reason in episode.invalid)
         return _ranked(Counter(reasons))
 
     def failed_checks(self, run: int) -> list[tuple[str, int, int]]:
-        """Return all checks with their numbers of failures and of evaluations, most failures first."""
+        """Return all checks, each with its number of failures and its number of evaluations; most failures first."""
         failed: Counter[str] = Counter()
         evaluated: Counter[str] = Counter()
         for episode in self.runs[run].episodes:
@@ -150,20 +150,20 @@ class Report:
         return [(name, count, evaluated[name]) for name, count in _ranked(failed)]
 
     def labels(self, run: int) -> list[tuple[str, int]]:
-        """Return the diagnosed errors, most frequent first."""
+        """Return the diagnosed errors with their counts, most frequent first."""
         return _ranked(Counter(episode.label for episode in self.runs[run].episodes if episode.label is not None))
 
     def infra_errors(self, run: int) -> list[tuple[str, int]]:
-        """Return failures that were not the agent's fault, most frequent first."""
+        """Return the failures that were not the agent's fault with their counts, most frequent first."""
         failed = (episode for episode in self.runs[run].episodes if episode.stop == "infra_error")
         return _ranked(Counter(_LONG_NUMBER.sub("N", episode.error or "unknown") for episode in failed))
 
     def comparison(self) -> Comparison | None:
-        """Compare the report's two runs; None unless it has exactly two."""
+        """Compare the two runs of the report; None if the report has another number of runs."""
         return Comparison.of(*self.runs) if len(self.runs) == 2 else None
 
     def remarks(self) -> list[str]:
-        """Return notes on missing, repeated and incomparable episodes."""
+        """Return remarks about missing, repeated and incomparable episodes."""
         remarks = [self.left_out] if self.left_out else []
         for run in self.runs:
             count, lost = len(run.episodes), sum(not episode.graded for episode in run.episodes)
@@ -186,7 +186,7 @@ class Report:
 
 
 def dimensions(names: Iterable[str] | None = None) -> tuple[Dimension, ...]:
-    """Return dimensions by name, each once; all dimensions for None.
+    """Return the dimensions with these names, without repeats; None returns all dimensions.
 
     Raises:
         UnknownNameError: A dimension does not exist.
@@ -200,12 +200,12 @@ def dimensions(names: Iterable[str] | None = None) -> tuple[Dimension, ...]:
 
 
 def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
-    """Read the runs in rollout files: one for each file, agent and settings.
+    """Read the runs in rollout files. Each combination of file, agent and settings is one run.
 
-    If a file has several records of an episode, the first graded record counts; without one, the last record.
+    If a file has several records of an episode, the first graded record counts, or the last record if none is graded.
 
     Args:
-        paths: Files that `write_rollouts` wrote.
+        paths: Files that `write_rollouts` has written.
 
     Raises:
         RecordError: A file cannot be read, contains other data, or is empty.
@@ -237,7 +237,7 @@ def _runs(rollouts: Iterable[Rollout], source: str) -> list[tuple[EpisodeMetrics
         key = (*episode.key, rollout.seed, episode.conditions)
         known = episodes.get(key)
         if known is not None:
-            # An ungraded episode that ran again later is not a repetition.
+            # If an ungraded episode ran again later, the file does not repeat it.
             repeated[who] += known.graded and episode.graded
         if known is None or not known.graded:
             episodes[key] = episode
@@ -249,7 +249,7 @@ def _runs(rollouts: Iterable[Rollout], source: str) -> list[tuple[EpisodeMetrics
 
 
 def _names(runs: Sequence[tuple[str, EpisodeMetrics]]) -> list[str]:
-    """Return short names: agent, model, settings in which agents of the same name differ, and the file if needed."""
+    """Return a short name for each run: agent, model, differing settings, and the file if the name is not unique."""
     settings = [json.loads(episode.settings) for _, episode in runs]
     names = []
     for (_, episode), own in zip(runs, settings, strict=True):
@@ -269,7 +269,7 @@ def _names(runs: Sequence[tuple[str, EpisodeMetrics]]) -> list[str]:
 
 
 def _model(name: Any) -> str:
-    """Return a model's name; for an absolute path only the name of the folder."""
+    """Return a model's name; an absolute path is reduced to the name of its folder."""
     return _short(Path(name).name if isinstance(name, str) and Path(name).is_absolute() else name)
 
 

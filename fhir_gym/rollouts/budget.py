@@ -10,11 +10,11 @@ from fhir_gym.errors import FhirGymError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a run. After a limit is reached no new episode starts; running episodes are completed.
+    """Limits of a run. When a limit is reached, no new episode starts, but running episodes continue to their end.
 
     Attributes:
         episodes: Maximum number of episodes.
-        tokens: Maximum number of input and output tokens; only some agents count tokens.
+        tokens: Maximum total of input and output tokens; it has no effect on agents that do not count tokens.
         seconds: Maximum wall-clock time.
     """
 
@@ -31,7 +31,7 @@ class Budget:
 
 
 class BudgetTracker:
-    """Compares the cost of a run with its budget. Time counts from the tracker's creation."""
+    """Compares the cost of a run with its budget. The time limit starts when the tracker is created."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._budget = budget or Budget()
@@ -40,7 +40,7 @@ class BudgetTracker:
         self._tokens = 0
 
     def try_begin(self) -> bool:
-        """Count a new episode if the budget allows one, and return whether it does."""
+        """Return whether the budget allows a new episode; if so, count the episode."""
         elapsed, budget = time.monotonic() - self._start, self._budget
         pairs = ((self._episodes, budget.episodes), (self._tokens, budget.tokens), (elapsed, budget.seconds))
         if any(limit is not None and spent >= limit for spent, limit in pairs):
@@ -49,5 +49,5 @@ class BudgetTracker:
         return True
 
     def spend(self, tokens: int) -> None:
-        """Count tokens."""
+        """Add tokens to the cost of the run."""
         self._tokens += tokens

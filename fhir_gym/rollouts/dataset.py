@@ -3,8 +3,8 @@
 TRL's SFT trainer accepts all three formats, and `datasets` can load them:
 
 - ``messages``: a conversation in which each assistant message is the text of an action;
-- ``tools``: a conversation with tool calls (arguments as objects), tool messages and the tool schemas;
-- ``completion``: one row per turn, with the conversation so far as ``prompt`` and the turn as ``completion``.
+- ``tools``: a conversation with tool calls (with arguments as objects) and tool messages, and the tool schemas;
+- ``completion``: one row per turn. ``prompt`` is the conversation before the turn, ``completion`` is the turn.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Criteria for the rollouts in a dataset.
+    """Criteria that select the rollouts for a dataset.
 
     Attributes:
-        success_only: Only successful rollouts.
-        min_reward: Only rollouts with at least this reward.
-        tasks: Only these tasks (one key or several); None for all tasks.
-        valid_only: Only rollouts without invalid actions.
-        dedupe: Only the first of several rollouts with the same prompt and the same actions.
+        success_only: Whether to select only successful rollouts.
+        min_reward: Minimum reward of a rollout; None for no minimum.
+        tasks: Keys of the tasks, or one key; None for all tasks.
+        valid_only: Whether to select only rollouts without invalid actions.
+        dedupe: Whether to select only the first of several rollouts with the same prompt and the same actions.
     """
 
     success_only: bool = True
@@ -54,12 +54,12 @@ class Selection:
     dedupe: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse NaN as a bound."""
+        """Raise if the minimum reward is NaN."""
         if self.min_reward is not None and isnan(self.min_reward):
             raise FhirGymError("min_reward must be a number, not nan")
 
     def refusal(self, rollout: Rollout) -> str | None:
-        """Return why a rollout is left out, or None; `export` finds duplicates itself."""
+        """Return why a rollout is not selected, or None for a selected rollout. `export` finds duplicates itself."""
         wanted = (self.tasks,) if isinstance(self.tasks, str) else self.tasks
         if wanted is not None and rollout.task.key not in wanted:
             return "other task"
@@ -81,7 +81,7 @@ class ExportSummary:
     Attributes:
         rollouts: Number of exported rollouts.
         rows: Number of rows.
-        left_out: Number of rollouts left out, by reason.
+        left_out: For each reason, the number of rollouts that were left out.
     """
 
     rollouts: int = 0
@@ -101,8 +101,8 @@ def export(
     Args:
         rollouts: The rollouts.
         format: One of `FORMATS`.
-        selection: Which rollouts to use; by default successful ones, without duplicates.
-        summary: Updated with the counts of the export, if given.
+        selection: Which rollouts to use; by default, successful rollouts without duplicates.
+        summary: Object to update with the counts of the export, or None.
 
     Raises:
         UnknownNameError: The format does not exist.
@@ -139,7 +139,7 @@ def write_dataset(
     *,
     selection: Selection | None = None,
 ) -> ExportSummary:
-    """Write a dataset as JSON lines; an existing file is replaced once the new one is complete.
+    """Write a dataset as JSON lines. The complete new file replaces an existing file.
 
     Args:
         rollouts: The rollouts.
@@ -165,12 +165,12 @@ def write_dataset(
 def load(path: str | PathLike[str], format: Format = "messages") -> Any:
     """Load a dataset as a `datasets.Dataset`.
 
-    Conversations are loaded as JSON values. With an inferred schema, `datasets` would give every tool call the union of
-    all arguments, with nulls that the model would learn. Numbers keep their text: the library's own reader turns 1.7
-    into 1.7000000000000002.
+    Conversations are loaded as JSON values. If `datasets` inferred a schema, every tool call would get the arguments of
+    all tools, and a model would learn their null values. Numbers stay exact; the library's own reader turns 1.7 into
+    1.7000000000000002.
 
     Args:
-        path: A file that `write_dataset` wrote.
+        path: A file that `write_dataset` has written.
         format: The format of the file.
 
     Raises:
@@ -194,7 +194,7 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
 
 
 def _exact_json(base: type) -> Any:
-    """Return the library's feature for JSON values, with a parser that keeps numbers exactly."""
+    """Return a variant of the library's feature for JSON values that keeps numbers exact."""
 
     def encode_example(self: object, value: Json) -> str:
         return json.dumps(value, ensure_ascii=False)
@@ -255,7 +255,7 @@ def _conversation(rollout: Rollout) -> list[Row]:
 
 
 def _tools(rollout: Rollout) -> list[Row] | None:
-    """Return the episode as tool calls; None if an action has no equivalent tool call."""
+    """Return the episode as a conversation with tool calls; None if an action has no equivalent tool call."""
     if rollout.opening and rollout.opening.protocol == "tools":
         return [{"messages": _with_tool_names(rollout.messages), "tools": GRAMMAR.tools()}]
     messages: list[Row] = [
@@ -277,7 +277,7 @@ def _tools(rollout: Rollout) -> list[Row] | None:
 
 
 def _with_tool_names(messages: Iterable[Message]) -> list[Row]:
-    """Return messages with decoded tool calls, and with the tool's name in results."""
+    """Decode the arguments of tool calls, and add the tool's name to each tool message."""
     rows: list[Row] = []
     names: dict[str, str] = {}
     for message in messages:

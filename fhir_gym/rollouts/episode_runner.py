@@ -24,9 +24,9 @@ from fhir_gym.tasks import Variation, Verdict
 def run_episode(
     plan: RunPlan, spec: EpisodeSpec, agent: Agent, world: World, tracker: BudgetTracker | None = None
 ) -> Rollout:
-    """Run one episode and record it, however it ends.
+    """Run one episode and record it, whatever ends the episode.
 
-    After an infrastructure failure or Ctrl-C the record has the turns so far, but no verdict and no reward.
+    After an infrastructure failure or Ctrl-C, the record has the turns so far but no verdict and no reward.
     """
     runner = _EpisodeRunner(plan, spec, agent, world, tracker or BudgetTracker())
     try:
@@ -41,7 +41,7 @@ def run_episode(
 async def run_conversation(
     plan: RunPlan, spec: EpisodeSpec, agent: ConcurrentAgent, world: World, tracker: BudgetTracker
 ) -> Rollout:
-    """Run one of several concurrent episodes and record it; a cancelled episode is recorded as interrupted."""
+    """Run one of several concurrent episodes and record it. The record of a cancelled episode says "interrupted"."""
     runner = _EpisodeRunner(plan, spec, agent, world, tracker)
     try:
         await runner.converse(agent)
@@ -66,7 +66,7 @@ class _Stopwatch:
 
 
 class _EpisodeRunner:
-    """A running episode and the parts of its record that are known so far."""
+    """Runs one episode and collects the parts of its record."""
 
     def __init__(
         self, plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World, tracker: BudgetTracker
@@ -101,7 +101,7 @@ class _EpisodeRunner:
                     observation = step.observation
 
     async def converse(self, agent: ConcurrentAgent) -> None:
-        """Run the episode; other episodes proceed while the agent waits."""
+        """Run the episode with an asynchronous agent; other episodes continue while the agent waits."""
         with self._episode() as episode:
             observation = self._start(episode)
             with self.agent_time, self._attributed():
@@ -120,7 +120,7 @@ class _EpisodeRunner:
         self.stop_reason, self.error = "infra_error", str(failure)
 
     def record(self) -> Rollout:
-        """Return the record as far as it is known."""
+        """Return the record of the episode, also if the episode did not finish."""
         config, manifest, spec = self.config, self.world.manifest, self.spec
         task = config.task_set()[spec.task]
         variation = self.variation or task.variation(spec.variation, self.world, config.phrasing)
@@ -193,7 +193,7 @@ class _EpisodeRunner:
 
     @contextmanager
     def _attributed(self) -> Iterator[None]:
-        """Raise an exception of the agent's own code as an error that names the episode and the step."""
+        """Convert an exception of the agent's own code to an error that names the episode and the step."""
         try:
             yield
         except (FhirGymError, ContextWindowExceeded):
@@ -247,7 +247,7 @@ def _turn(reply: Reply, step: Step) -> Turn:
 
 
 def _encodable(text: str) -> str:
-    """Escape lone surrogates: agents may write them, but UTF-8 files cannot hold them."""
+    """Escape lone surrogates; agents may write them, but UTF-8 files cannot contain them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

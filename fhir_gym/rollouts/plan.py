@@ -27,7 +27,7 @@ _MAX_RANGE = 1_000_000
 
 
 class EpisodeSpec(NamedTuple):
-    """Task, variation and repeat of one episode."""
+    """The task, variation and repeat that identify an episode of a run."""
 
     task: str
     variation: int
@@ -42,7 +42,7 @@ class RunPlan:
         config: The settings of all episodes.
         episodes: The episodes in order.
         seed: Seed of the run; each episode's own seed is derived from it.
-        named: Whether the user named the tasks; then the world must support all of them.
+        named: Whether the user named the tasks. If so, the world must support all of them.
     """
 
     config: EpisodeConfig
@@ -51,10 +51,10 @@ class RunPlan:
     named: bool = False
 
     def supported(self, world: World) -> RunPlan:
-        """Return the plan without the tasks that a world does not support.
+        """Return the plan with only those tasks that a world supports.
 
         Raises:
-            TaskError: The world supports no task of the plan, or lacks support for a task that the user named.
+            TaskError: The world supports no task of the plan, or does not support a task that the user named.
         """
         if not self.episodes:
             return self
@@ -78,26 +78,26 @@ class RunPlan:
         )
 
     def unfinished(self, path: str | Path, agent: Agent | ConcurrentAgent, world: World) -> RunPlan:
-        """Return the plan without the episodes that a rollout file holds with a verdict; the file need not exist."""
+        """Return the plan without the episodes that have a verdict in a rollout file; the file may be missing."""
         return self.without(completed(path, like=lambda rollout: self.includes(rollout, agent, world)))
 
     def without(self, done: Container[tuple[str, int, int]]) -> RunPlan:
-        """Return the plan without some episodes, given by task, variation and repeat."""
+        """Return the plan without the episodes in `done`, which are given as task, variation and repeat."""
         return replace(self, episodes=tuple(episode for episode in self.episodes if episode not in done))
 
     def seed_of(self, episode: EpisodeSpec) -> int:
-        """Return the seed of one episode; it does not depend on workers or on the other episodes."""
+        """Return the seed of an episode. The seed does not depend on workers or on other episodes."""
         text = f"{self.seed}\n{self.config.env_id}\n{episode.task}\n{episode.variation}\n{episode.repeat}"
         return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "big")
 
 
 def _as_recorded(settings: Mapping[str, Json]) -> Json:
-    """Return an agent's settings after a JSON round trip."""
+    """Return an agent's settings as a rollout file stores them, that is, after a JSON round trip."""
     return json.loads(json.dumps(settings, default=str))
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Parse variation numbers: ``"3"``, ``"0-9"``, ``"0-4,1000-1004"``.
+    """Parse variation numbers such as ``"3"``, ``"0-9"`` or ``"0-4,1000-1004"``.
 
     Raises:
         FhirGymError: The text has another form.
@@ -127,7 +127,7 @@ def plan(
     skip: Container[tuple[str, int, int]] = (),
     **settings: Unpack[EpisodeSettings],
 ) -> RunPlan:
-    """Return the episodes that `run` performs with the same arguments."""
+    """Return the plan of the episodes that `run` performs if it gets the same arguments."""
     config = EpisodeConfig.of(env_id, settings, ("tasks", "variations", "split"))
     from_file = config.task_file is not None
     keys, allowed = choose_tasks(config.env_id, config.task_set(), tasks, split, from_file=from_file)

@@ -30,9 +30,9 @@ class TaskRecord(_Record):
         key: Key of the task in its pack.
         variation: Number of the variation.
         split: ``train`` or ``test``.
-        phrasing: Number of the prompt wording.
+        phrasing: Index of the prompt wording.
         title: Short title.
-        category: Group in reports.
+        category: Group in which reports count the task.
         task_kind: ``query`` or ``action``.
         difficulty: 1 to 3.
         hash: Hash of the variation's parameters, prompt and start state.
@@ -50,7 +50,7 @@ class TaskRecord(_Record):
 
     @classmethod
     def of(cls, variation: Variation, task: Task[Any]) -> Self:
-        """Return the record of a variation."""
+        """Return the task record of a variation."""
         content = [variation.prompt, variation.params.model_dump(mode="json"), list(variation.setup)]
         text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
         digest = blake2b(text.encode(), digest_size=16).hexdigest()
@@ -100,16 +100,17 @@ class Turn(_Record):
     """One action and its result.
 
     Attributes:
-        action: The action's text; for a tool call the equivalent text.
+        action: The action's text; for a tool call, the equivalent text.
         observation: The observation after the action.
         status: HTTP status; 0 if no request was sent.
-        tool: Name of the called tool, if any.
+        tool: Name of the called tool; None without a tool call.
         error: Why the action was invalid; None for a valid action.
-        text: The agent's original text, if it is not the action itself.
+        text: The agent's original text; None if it equals the action.
         notes: Further data from the agent.
-        reply: The model reply with this action; None without a model, and for the second and later actions of a reply.
+        reply: The model's reply that contains this action. None without a model, and for all actions of a reply except
+            the first.
         call_id: Id of the tool call.
-        shown: The observation as the model read it, if it was shortened.
+        shown: The shortened observation that the model read; None if the model read the whole observation.
     """
 
     action: str
@@ -130,12 +131,12 @@ class Turn(_Record):
 
 
 class Timings(_Record):
-    """Wall-clock seconds and retries: the only part of a record that differs between equal runs.
+    """Wall-clock times and retries. All other parts of a record are the same when a run is repeated.
 
     Attributes:
         prepare: Seconds until the first observation.
-        agent: Seconds in the agent.
-        server: Seconds in the server, including grading.
+        agent: Seconds spent by the agent.
+        server: Seconds spent by the server, including grading.
         retries: Number of repeated requests to a provider.
     """
 
@@ -151,27 +152,27 @@ class Rollout(_Record):
     Attributes:
         schema_version: Version of this format.
         package_version: Version of fhir_gym that wrote the record.
-        env_id: The pack.
+        env_id: Env id of the pack.
         task: The task.
         world: The world.
         agent: The agent.
         seed: Seed of the agent's randomness.
-        repeat: Number of the repetition of this variation, from 0.
+        repeat: Index of this run of the variation, from 0.
         grading: The grading that decided success.
         reward_rule: The reward rule.
         max_steps: The step limit.
         prompt: The prompt.
-        action_format: The part of the first observation after the prompt.
+        action_format: The rest of the first observation, after the prompt.
         opening: Start of the conversation with the agent's model; None without a model.
         turns: The actions in order.
-        usage: Token counts of all replies; None if they were not counted.
+        usage: Total token counts of all replies; None if tokens were not counted.
         steps: Number of turns.
         stop_reason: Why the episode ended.
-        error: The failure, for ``infra_error`` and some ``context_limit`` episodes.
+        error: Message of the failure that ended the episode; None for most stop reasons.
         success: Whether the verdict is a success; None without a verdict.
-        light: Whether light validation passed; None without a verdict or if it does not apply.
-        reward: The episode's reward; None without a verdict, because the agent is then not at fault.
-        verdict: The grading; None if the episode did not finish.
+        light: Whether light validation passed; None without a verdict or without light validation.
+        reward: The episode's reward; None without a verdict.
+        verdict: The verdict; None after an infrastructure failure or an interruption.
         timings: Wall-clock times; None if they were not recorded.
     """
 
@@ -209,7 +210,7 @@ class Rollout(_Record):
     def messages(self) -> list[Message]:
         """The conversation with the model; empty without a model.
 
-        It ends with the last reply, because the model does not read the result of its last action.
+        The last message is the last reply, because the model does not read the result of its last action.
         """
         messages = list(self.opening.messages) if self.opening else []
         for turn in self.turns if self.opening else ():
@@ -220,14 +221,14 @@ class Rollout(_Record):
 
     @property
     def graded(self) -> bool:
-        """Whether the episode finished and has a verdict."""
+        """Whether the episode has a verdict."""
         return self.verdict is not None
 
     def line(self, *, timings: bool = True) -> str:
         """Return the record as one line of JSON, without a line end.
 
         Args:
-            timings: Whether to include timings; without them, equal runs give equal bytes.
+            timings: Whether to include timings. Without timings, equal runs give equal lines.
         """
         exclude = None if timings else {"timings"}
         data: dict[str, Any] = self.model_dump(mode="json", exclude=exclude)

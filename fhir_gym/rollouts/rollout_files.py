@@ -1,4 +1,4 @@
-"""Read and write rollout files: JSON lines that are appended one by one."""
+"""Read and write rollout files, to which each episode appends one JSON line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fhir_gym.types import Json
 _BEGINNING = b'{"schema_version":'
 _CHUNK = 65_536
 _READABLE = (1, SCHEMA_VERSION)
-"""Version 2 only adds optional fields to version 1."""
+"""Schema versions that can be read. Version 2 only adds optional fields to version 1."""
 
 
 def write_rollouts(
@@ -30,22 +30,22 @@ def write_rollouts(
 ) -> int:
     """Append rollouts to a file, each as soon as its episode ends.
 
-    Records that the file already holds are not written again, so a script may run twice. An incomplete last line is
-    removed first. If the iterable raises an exception such as KeyboardInterrupt, the records written so far remain.
+    A record that the file already contains is not written again, so a script may run twice. An incomplete last line is
+    removed first. If `rollouts` raises an exception such as KeyboardInterrupt, the records written so far remain.
 
     Args:
-        path: The file. It is created, with its folder, for the first rollout.
+        path: The file. The first rollout creates the file and its folder.
         rollouts: The rollouts, usually from `fhir_gym.run`.
         timings: Whether to record timings.
-        overwrite: Whether to replace the file instead of appending to it. It is replaced at the first graded rollout;
-            without one it remains unchanged.
+        overwrite: Whether to replace the file instead of appending to it. The first graded rollout replaces the file;
+            without a graded rollout, the file remains unchanged.
 
     Returns:
         Number of rollouts written.
 
     Raises:
-        RecordError: The file cannot be written, contains other data than rollouts, or already holds a different record
-            of one of the episodes.
+        RecordError: The file cannot be written, contains other data than rollouts, or already contains a different
+            record of one of the episodes.
     """
     target = Path(path)
     require_writable(target, RecordError)
@@ -78,10 +78,10 @@ def write_rollouts(
 def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
     """Yield the rollouts of a file one at a time.
 
-    An incomplete last line, which an interrupted writer leaves, is skipped with a warning.
+    If a writer was interrupted and the last line is incomplete, the line is skipped with a warning.
 
     Raises:
-        RecordError: The file cannot be read, or a line is not a rollout; the message names file and line.
+        RecordError: The file cannot be read, or a line is not a rollout. The message names the file and the line.
     """
     source = Path(path)
     try:
@@ -100,14 +100,14 @@ def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
 def completed(
     path: str | PathLike[str], *, like: Callable[[Rollout], bool] | None = None
 ) -> frozenset[tuple[str, int, int]]:
-    """Return task, variation and repeat of every graded episode in a file; an empty set if the file does not exist.
+    """Return the task, variation and repeat of every graded episode in a file; an empty set if the file is missing.
 
-    `run(..., resume=path)` skips these episodes. Episodes without a verdict (a provider or server failed, or Ctrl-C)
-    are not included, so they run again.
+    `run(..., resume=path)` skips these episodes. It repeats episodes without a verdict, in which a provider or server
+    failed or the user pressed Ctrl-C.
 
     Args:
         path: The file.
-        like: Which rollouts to count, in case the file also holds rollouts of other runs; see `RunPlan.includes`.
+        like: Function that selects rollouts, because the file may contain other runs too; see `RunPlan.includes`.
     """
     if not Path(path).exists():
         return frozenset()
@@ -167,13 +167,13 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
 
 
 def _require_rollout_prefix(line: bytes, number: int, path: Path) -> None:
-    """Refuse a file with an incomplete first line that is not the start of a rollout."""
+    """Raise if the incomplete first line of a file is not the start of a rollout."""
     if number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
         raise RecordError(f"{path} contains other data than rollouts")
 
 
 def _is_known(line: bytes, known: Mapping[bytes, bytes], path: Path) -> bool:
-    """Whether a file already has this record."""
+    """Whether a file already contains this record."""
     data = json.loads(line)
     episode, record = _digests(data)
     if known.get(episode, record) != record:
@@ -187,7 +187,7 @@ def _is_known(line: bytes, known: Mapping[bytes, bytes], path: Path) -> bool:
 
 
 def _digests(data: Mapping[str, Json]) -> tuple[bytes, bytes]:
-    """Return a digest of episode and agent, and a digest of the complete record without timings."""
+    """Return a digest of the episode and its agent, and a digest of the complete record without timings."""
     task, world, agent = (data[name] for name in ("task", "world", "agent"))
     episode = (
         *(data["env_id"], task["key"], task["variation"], task["hash"], world["hash"], data["seed"]),
@@ -233,7 +233,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _remove_partial_line(file: BinaryIO) -> None:
-    """Remove an incomplete last line, or add the line end if only that is missing."""
+    """Remove an incomplete last line. If only its line end is missing, add the line end."""
     end = file.seek(0, os.SEEK_END)
     tail, start = b"", end
     while start > 0 and b"\n" not in tail:

@@ -28,7 +28,7 @@ from fhir_gym.rollouts.worker_pool import run_concurrently
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 
 _FIRST_ANSWER_TIMEOUT = 20.0
-"""Seconds to wait for the first answer of a running FHIR server."""
+"""Maximum number of seconds to wait for the first response of a running FHIR server."""
 
 
 def run(
@@ -47,40 +47,41 @@ def run(
     resume: str | Path | None = None,
     **settings: Unpack[EpisodeSettings],
 ) -> Iterator[Rollout]:
-    """Let an agent perform episodes and record them, ordered by task, variation and repeat.
+    """Let an agent perform episodes, and yield their records in the order of task, variation and repeat.
 
-    Arguments are checked at once; the episodes run while the caller iterates. Workers give the same records, except for
-    timings. Without workers a `ConcurrentAgent` runs several episodes concurrently and yields each rollout as soon as
-    its episode ends, so that paid work is saved immediately.
+    The function checks its arguments at once. The episodes run while the caller iterates. The records are the same with
+    and without worker processes, except for timings. Without workers, a `ConcurrentAgent` runs several episodes
+    concurrently. Each rollout is then yielded as soon as its episode ends, so that paid work is saved immediately.
 
     Args:
-        env_id: The pack, or an `EpisodeConfig`.
-        agent: The agent, or its name. Each worker gets its own copy: the agent must be picklable, and its class and
-            the classes of the tasks must be defined at the top level of a module.
-        tasks: Keys of tasks, or one key; None for all tasks of the pack that the world supports.
-        variations: A number, several numbers, or a text such as ``"0-9"``, of any split; None for the first ten
-            variations of the split.
-        split: ``"train"`` or ``"test"`` (variations of the other split are refused), or ``"heldout_tasks"`` for the
-            held-out tasks only. Without split and variations, the training split is used.
-        repeats: How often to run each variation.
+        env_id: Env id of the pack, or an `EpisodeConfig`.
+        agent: The agent or its name. Each worker gets a copy of the agent, so the agent must be picklable, and the
+            classes of the agent and of the tasks must be defined at the top level of a module.
+        tasks: Keys of tasks, or one key; None for all of the pack's tasks that the world supports.
+        variations: A variation number, several numbers, or a text such as ``"0-9"``; None for the first ten variations
+            of the split.
+        split: ``"train"`` or ``"test"``, which refuse variations of the other split, or ``"heldout_tasks"``, which
+            selects only the held-out tasks. If neither split nor variations are given, the training split is used.
+        repeats: Number of runs of each variation.
         seed: Seed of the run; each episode's own seed is derived from it.
-        skip: Task, variation and repeat of episodes to skip.
-        workers: Number of worker processes; 0 to run in this process. A `ConcurrentAgent` that is not also an `Agent`
-            ignores it.
-        concurrency: Number of episodes that a `ConcurrentAgent` runs concurrently without workers. With `fhir_server`
-            it is always 1.
+        skip: Episodes to skip, each given as task, variation and repeat.
+        workers: Number of worker processes; 0 to run in this process. The number is ignored for a `ConcurrentAgent`
+            that is not also an `Agent`.
+        concurrency: Number of episodes that a `ConcurrentAgent` runs concurrently if there are no workers. With
+            `fhir_server`, only one episode runs at a time.
         budget: Limits of the run; None for no limit.
-        resume: A rollout file. Its graded episodes that match the arguments are skipped. The file need not exist.
+        resume: A rollout file. Graded episodes in the file that match the arguments are skipped. The file may be
+            missing.
         settings: Fields of `EpisodeConfig`, such as ``world`` and ``grading``.
 
     Raises:
         UnknownNameError: The pack, agent, task, split, world, grading or reward rule does not exist.
         WrongTypeError: `agent` is not an agent (for example, a class instead of an instance).
-        TaskError: The world supports none of the tasks, or lacks support for a named task.
+        TaskError: The world supports no task, or does not support a named task.
         FhirGymError: Another argument is invalid.
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
-        InfraError: The FHIR server does not answer or does not hold the world (at once), or a worker process died
+        InfraError: The FHIR server does not answer or does not contain the world (at once), or a worker process died
             (during iteration).
 
     Examples:
@@ -133,7 +134,7 @@ def run_plan(
 
 
 def _prepare(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
-    """Return the episodes still to do, after checks for failures that would affect all of them."""
+    """Return the plan of the remaining episodes; first check for problems that would affect all episodes."""
     plan = plan.supported(world)
     if resume is not None:
         plan = plan.unfinished(resume, agent, world)
@@ -143,7 +144,7 @@ def _prepare(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume
 
 
 def _closing(rollouts: Iterator[Rollout], world: World) -> Iterator[Rollout]:
-    """Close a world after the last rollout."""
+    """Yield the rollouts, then close the world."""
     try:
         yield from rollouts
     finally:
@@ -185,7 +186,7 @@ def _run_in_workers(
 
 
 def _require_portable(agent: Agent) -> None:
-    """Refuse an agent that cannot be sent to worker processes, which import its class by name."""
+    """Raise if an agent cannot be sent to worker processes, which import the agent's class by name."""
     kind = type(agent)
     advice = "define it at the top of a file, or use workers=0"
     if kind.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):

@@ -1,4 +1,7 @@
-"""Run many conversations concurrently on one event loop, in its own thread so that callers may run a loop too."""
+"""Run many conversations concurrently on one event loop.
+
+The event loop runs in a thread of its own, so callers may run another event loop.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from fhir_gym.rollouts.record import Rollout
 def run_concurrently(
     plan: RunPlan, agent: ConcurrentAgent, world: World, tracker: BudgetTracker, concurrency: int
 ) -> Iterator[Rollout]:
-    """Run the episodes of a plan, `concurrency` at once, and yield each rollout when its episode ends."""
+    """Run up to `concurrency` episodes of a plan at the same time, and yield each rollout when its episode ends."""
     pool = AsyncWorkerPool(plan, agent, world, tracker, concurrency)
     try:
         try:
@@ -34,7 +37,7 @@ def run_concurrently(
 
 
 class AsyncWorkerPool:
-    """Asynchronous workers in a background thread that hand their rollouts to the caller's thread."""
+    """Asynchronous workers in a background thread; the caller's thread receives their rollouts."""
 
     def __init__(
         self, plan: RunPlan, agent: ConcurrentAgent, world: World, tracker: BudgetTracker, concurrency: int
@@ -54,14 +57,14 @@ class AsyncWorkerPool:
         self._started.wait()
 
     def rollouts(self) -> Iterator[Rollout]:
-        """Yield rollouts until all work is done; raise the exception that stopped it, if any."""
+        """Yield rollouts until all episodes are over; raise an exception of the workers, if there is one."""
         while (item := self._done.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
 
     def cancel(self) -> None:
-        """End the running episodes as interrupted."""
+        """Interrupt the running episodes."""
         self._cancelled = True
         if self._work is not None:
             with suppress(RuntimeError):  # the loop is closed, so there is nothing to cancel

@@ -16,7 +16,7 @@ from fhir_gym.fhir.adapters.http import bind
 
 
 class AppServer(AbstractContextManager[Any]):
-    """Serves an ASGI application on 127.0.0.1 from a thread, as a context manager.
+    """Context manager that serves an ASGI application on 127.0.0.1 from a thread.
 
     Args:
         app: The application.
@@ -34,7 +34,7 @@ class AppServer(AbstractContextManager[Any]):
 
     @property
     def url(self) -> str:
-        """URL of the server, without a trailing slash."""
+        """The URL of the server, without a trailing slash."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     @override

@@ -19,18 +19,19 @@ from fhir_gym.testing.faults import Fault
 from fhir_gym.testing.scripted_replies import ReplyPolicy, ScriptedReply, scripted_policy
 from fhir_gym.types import Json
 
-_TICK = 0.02  # seconds between checks whether a request with the fault "timeout" may end
+_TICK = 0.02  # seconds; how often a request with the fault "timeout" checks whether it may end
 
 
 class ChatServer(AppServer):
-    """Serves ``/v1/chat/completions`` and ``/v1/models`` on 127.0.0.1 from a thread, as a context manager.
+    """Context manager that serves ``/v1/chat/completions`` and ``/v1/models`` on 127.0.0.1 from a thread.
 
     Args:
-        policy: A function of the request body, or the replies of every conversation in order.
-        faults: A function that maps a request number (from 0) to a fault, or a list of faults for the first requests.
+        policy: Function that maps a request body to a reply, or the list of replies for every conversation.
+        faults: Function that maps the number of a request (from 0) to a fault, or the list of faults of the first
+            requests.
         models: Names of the available models; requests for other models get 404.
-        api_key: The required key; None to accept any key.
-        context_tokens: Maximum length of a conversation, at four characters per token; None for no limit.
+        api_key: The API key that requests must have; None to accept any key.
+        context_tokens: Maximum length of a conversation in tokens of four characters; None for no limit.
         delay: Seconds before each response.
         retry_after: Value of the ``Retry-After`` header of 429 responses.
         port: Port; 0 for a free port.
@@ -38,7 +39,7 @@ class ChatServer(AppServer):
     Attributes:
         requests: Bodies of all completion requests, including failed ones.
         faulted: Number of requests that failed because of `faults`.
-        busy: Seconds spent on replies.
+        busy: Seconds that the server has spent on replies.
 
     Raises:
         FhirGymError: The port is in use.
@@ -129,7 +130,7 @@ class ChatServer(AppServer):
 
 
 class _HalfResponse(Response):
-    """A response that announces its full length but sends half of its body; the server then closes the connection."""
+    """A response that announces its full length but sends only half of its body before the connection closes."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(self.body))]

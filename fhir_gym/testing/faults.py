@@ -1,4 +1,4 @@
-"""Faults of a scripted chat server."""
+"""Faults that a scripted chat server can simulate."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 Fault = Literal["429", "500", "503", "timeout", "half", "garbled", "no_message"]
-"""A fault: an error status, no response, a lost connection, truncated JSON, or a success without a message."""
+"""Name of a fault: an error status, no response, a lost connection, truncated JSON, or a reply without a message."""
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 """All faults that a chat server can simulate."""
 
 
 def random_faults(share: float, *, kinds: Sequence[Fault] = FAULTS, seed: int = 0) -> Callable[[int], Fault | None]:
-    """Return a function that assigns faults to a share of all requests, by request number and seed."""
+    """Return a function that gives a random share of all requests a fault, depending on request number and seed."""
 
     def fault(number: int) -> Fault | None:
         rng = random.Random(f"{seed}/{number}")

@@ -1,4 +1,4 @@
-"""Serve the embedded server over HTTP during a block."""
+"""Serve the embedded FHIR server over HTTP for a `with` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat policy that follows the reference solutions."""
+"""A policy for the scripted chat server that follows the reference solutions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fhir_gym.testing.scripted_replies import ScriptedReply
 
 
 class GoldOverChat:
-    """A policy for `ChatServer` that solves tasks by text or by tool calls, whichever the request offers.
+    """A policy for `ChatServer` that solves tasks with tool calls if the request offers tools, otherwise with text.
 
-    The policy tests the path between a model and an episode. Unlike a model, it knows the announced tasks and
-    variations and recognises them by their prompts. The policy then follows the reference solution, which reads the
-    server's responses from the messages.
+    The policy tests the path between a model and an episode. Unlike a model, the policy knows the announced tasks and
+    variations, and recognises them by their prompts. It then follows the reference solution, which reads the server's
+    responses from the messages.
 
     Args:
         world: The world of the tasks.
-        episodes: Env id, task and variation of all announced episodes.
+        episodes: Env id, task and variation of each announced episode.
 
     Raises:
         FhirGymError: Two announced episodes have the same prompt but different parameters.

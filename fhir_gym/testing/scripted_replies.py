@@ -16,10 +16,10 @@ class ScriptedReply:
 
     Attributes:
         content: The text; None for no text.
-        calls: Tool calls: name, and arguments as an object or as (possibly invalid) text.
-        finish_reason: The reported reason; None means ``tool_calls`` if the reply has calls, otherwise ``stop``.
-        refusal: The refusal, in OpenAI's format.
-        reasoning: The reasoning, as a separate member of the message.
+        calls: Tool calls. Each has a name, and arguments as an object or as text, which may be invalid.
+        finish_reason: The reported finish reason; None means ``tool_calls`` if the reply has calls, otherwise ``stop``.
+        refusal: Text of the refusal, in OpenAI's format.
+        reasoning: Text of the reasoning, as a separate member of the message.
         message: Further members of the message.
         usage: Whether the reply reports token counts.
     """
@@ -37,8 +37,8 @@ class ScriptedReply:
 
         Args:
             request: The body of the request.
-            number: Number of the request. Ids of tool calls do not depend on it, so that equal conversations get
-                equal replies.
+            number: Number of the request. The ids of tool calls do not depend on this number, so that equal
+                conversations get equal replies.
         """
         message: dict[str, Json] = {"role": "assistant", "content": self.content}
         if self.calls:
@@ -70,13 +70,13 @@ class ScriptedReply:
 
 
 ReplyPolicy = Callable[[Mapping[str, Any]], ScriptedReply | str]
-"""Maps the body of a request to a reply. It runs on the server's thread, so it must not block."""
+"""Function that maps a request body to a reply. It runs on the server's thread, so it must not block."""
 
 
 def scripted_policy(replies: Sequence[ScriptedReply | str]) -> ReplyPolicy:
-    """Return a policy that gives the same replies in every conversation, in order, and then ``FINISH([])``.
+    """Return a policy that gives these replies in order in every conversation, and then ``FINISH([])``.
 
-    The policy counts the model's messages in each conversation, so conversations may overlap.
+    The position in a conversation is the number of its assistant messages, so conversations may overlap.
     """
 
     def policy(request: Mapping[str, Any]) -> ScriptedReply | str:

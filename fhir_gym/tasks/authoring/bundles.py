@@ -10,7 +10,7 @@ from fhir_gym.tasks.grading.comparison import named
 from fhir_gym.types import Json, Resource
 
 Finding = Generator[Action, Json, str]
-"""Part of a reference solution; returns the id that it finds."""
+"""Generator of a part of a reference solution; it returns the id that it finds."""
 
 
 def reference(resource_type: str, id: str) -> dict[str, str]:
@@ -19,7 +19,7 @@ def reference(resource_type: str, id: str) -> dict[str, str]:
 
 
 def entries(bundle: Json) -> Iterator[Resource]:
-    """Yield the resources of a search response; none for an error."""
+    """Yield the resources in a search response; an error response yields no resources."""
     if isinstance(bundle, dict):
         for entry in bundle.get("entry", []):
             yield entry["resource"]
@@ -31,17 +31,17 @@ def has_name(resource: Resource, given: str, family: str) -> bool:
 
 
 def find_person(bundle: Json, person: Person) -> str:
-    """The id of the match in a search response that has exactly the person's name."""
+    """Return the id of the resource in a search response that has exactly the person's name."""
     return next(str(one["id"]) for one in entries(bundle) if has_name(one, person.given, person.family))
 
 
 def find_patient(person: Person) -> Finding:
-    """Search for a patient by name and birth date, and return the id."""
+    """Search for a patient by name and birth date, and return the patient's id."""
     query = {"family": person.family, "given": person.given, "birthdate": person.birth_date}
     return find_person((yield Get("/Patient", query)), person)
 
 
 def find_practitioner(person: Person) -> Finding:
-    """Search for a practitioner by name, and return the id."""
+    """Search for a practitioner by name, and return the practitioner's id."""
     query = {"family": person.family, "given": person.given}
     return find_person((yield Get("/Practitioner", query)), person)

@@ -11,16 +11,17 @@ from fhir_gym.types import Resource
 
 
 def new_resource(end: EndState, resource_type: str, answer: str | None = None) -> Resource:
-    """The created resource of a type: the one that the answer names, else the first one; empty if there is none.
+    """Return the created resource of a type; an empty object if the agent created none.
 
-    The check *nothing else changed* refuses further created resources.
+    If the agent created several, this is the resource with the id `answer`, or else the first resource. The check
+    *nothing else changed* refuses the others.
     """
     new = end.created(resource_type)
     return next((one for one in new if one["id"] == answer), new[0] if new else {})
 
 
 def created_check(end: EndState, resource_type: str) -> Check:
-    """An ``exists`` check that a resource of a type was created."""
+    """Return an ``exists`` check that the agent created a resource of a type."""
     new = [f"{resource_type}/{one['id']}" for one in end.created(resource_type)]
     name = f"{resource_type} created"
     return Check(name=name, passed=bool(new), expected=f"a new {resource_type}", actual=new, level="exists")
@@ -37,7 +38,7 @@ def update_checks(
 ) -> Iterator[Check]:
     """Yield checks that a resource was updated and that only the given elements changed.
 
-    The task itself checks the new values, with `EndState.after_update`.
+    The task itself must check the new values; see `EndState.after_update`.
 
     Args:
         end: The end state.
@@ -45,7 +46,7 @@ def update_checks(
         id: Id of the resource.
         changing: Elements that must change.
         may_add: Elements that may be added.
-        called: Name of the resource in the checks ("old slot"); default: its type.
+        called: Name of the resource in the checks ("old slot"); None for its type.
     """
     changed, called = end.updated(resource_type, id), called or resource_type
     before, after = changed or ({}, {})

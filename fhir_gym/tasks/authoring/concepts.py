@@ -1,4 +1,4 @@
-"""Coded concepts, and checks on CodeableConcepts."""
+"""Coded concepts, and checks of CodeableConcepts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Concept(Params):
 
 
 def codings(value: Json) -> list[Resource]:
-    """The codings of a CodeableConcept or of a list of them."""
+    """The codings of a CodeableConcept, or of all CodeableConcepts in a list."""
     concepts = value if isinstance(value, list) else [value]
     return [
         coding
@@ -54,12 +54,12 @@ def codings(value: Json) -> list[Resource]:
 
 
 def codes_of(value: Json, system: str) -> list[str]:
-    """The distinct codes of a system in a CodeableConcept or a list of them, sorted."""
+    """The distinct, sorted codes of a system in a CodeableConcept or a list of CodeableConcepts."""
     return sorted({str(coding.get("code")) for coding in codings(value) if coding.get("system") == system})
 
 
 def concept_texts(value: Json) -> list[str]:
-    """The texts and displays of a CodeableConcept or of a list of them."""
+    """The texts and displays in a CodeableConcept or a list of CodeableConcepts."""
     concepts = value if isinstance(value, list) else [value]
     texts = [concept.get("text") for concept in concepts if isinstance(concept, dict)]
     words = [*texts, *(coding.get("display") for coding in codings(value))]
@@ -67,18 +67,18 @@ def concept_texts(value: Json) -> list[str]:
 
 
 def has_display(value: Json, display: str) -> bool:
-    """Whether the text or a coding of a CodeableConcept, or of one in a list, equals a display; case is ignored."""
+    """Whether a text or display in a CodeableConcept or a list of them equals `display`; case is ignored."""
     return plain(display).casefold() in [plain(label).casefold() for label in concept_texts(value)]
 
 
 def concept_checks(name: str, value: Json, expected: Concept) -> Iterator[Check]:
     """Yield checks that a CodeableConcept has the expected code and display.
 
-    Codings of other systems are allowed; another code of the same system is not.
+    Codings of other code systems are allowed. Another code of the same system is not allowed.
 
     Args:
         name: Name of the concept in the checks.
-        value: The CodeableConcept, or a list of them.
+        value: The CodeableConcept, or a list of CodeableConcepts.
         expected: The expected concept.
     """
     yield equal(f"{name} code", codes_of(value, expected.system), [expected.code])

@@ -1,4 +1,4 @@
-"""Groups of people with similar names and dates of birth, for scenes with a randomly chosen target."""
+"""Draw groups of people with similar names and dates of birth."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fhir_gym.tasks.authoring.people import (
 
 NAME = ("given", "family")
 NAME_AND_BIRTH = ("given", "family", "birth_date")
-"""Attributes by which a prompt identifies people."""
+"""Attributes by which a prompt identifies a person."""
 
 _TRIES = 1_000
 _BORN = {(0, 0): (0, 2, 3, 4, 5), (0, 1): (0, 1), (1, 0): (0, 1), (1, 1): (0, 1, 6, 7)}
 _LINEUP = [(*name, day) for name, days in _BORN.items() for day in days]
-"""Grid cells (given name, family name, date of birth) of a line-up."""
+"""The occupied grid cells of a line-up, as indices of given name, family name and date of birth."""
 _DAYS = 8
 
 Cell = TypeVar("Cell", bound=tuple[Any, ...])
@@ -47,12 +47,12 @@ def draw_lookalikes(
     fewest: int = 0,
     resource_type: str = "Patient",
 ) -> tuple[Person, ...]:
-    """Draw people with overlapping names and dates of birth; no two share all of them, and every full name is new.
+    """Draw people with overlapping names and dates of birth; no two people share all of them.
 
-    The people are random cells of a grid of a few names and dates, with slightly more cells than people. Most people
-    therefore differ from one other person only in the given name, from another only in the family name (sometimes a
-    longer name with the same start), and from a third only in the date of birth. All other attributes are drawn
-    independently.
+    All full names are new in the world. The people are random cells of a grid of a few names and dates; the grid has
+    slightly more cells than people. Most people therefore differ from one other person only in the given name, from
+    another person only in the family name (sometimes a longer name with the same start), and from a third person only
+    in the date of birth. All other attributes are drawn independently.
 
     Args:
         rng: Random number generator.
@@ -96,11 +96,12 @@ def draw_all_combinations(
 
 
 def draw_lineup(rng: random.Random, world: World, new_id: Callable[[], str]) -> tuple[Person, ...]:
-    """Draw thirteen confusable people, and leave out one combination of name and birth date that would fit.
+    """Draw thirteen confusable people; one further combination of name and birth date would fit but does not exist.
 
-    Two given and two family names make four full names. For each full name, people were born on each of two days; one
-    of these people is missing. Two of the names occur more often, with other dates of birth. A search that omits part
-    of the name or the date of birth therefore usually has another person as its first hit, often of the same name.
+    Two given names and two family names make four full names. For each full name, there is a person for each of two
+    dates of birth, except for one missing person. Two of the full names also occur with other dates of birth. A search
+    that omits part of the name or the date of birth therefore usually returns another person first, often a person with
+    the same name.
 
     Args:
         rng: Random number generator.
@@ -166,13 +167,13 @@ def _cells(
 
 
 def confusable(people: Sequence[Person], by: Sequence[str] = NAME_AND_BIRTH) -> list[Person]:
-    """The people who can be identified only by all given attributes together.
+    """Return the people whom only all attributes in `by` together can identify.
 
-    For each attribute, some other person differs from them in this attribute only.
+    For such a person and for each attribute, the group has another person who differs only in this attribute.
 
     Args:
         people: The group.
-        by: Names of the attributes.
+        by: Names of the identifying attributes.
     """
     cells = [tuple(str(getattr(one, name)) for name in by) for one in people]
     near = _near_others(cells)
@@ -197,19 +198,19 @@ class PersonCandidate:
 
     @property
     def target(self) -> str:
-        """The reference of the record; empty if there is no record."""
+        """The reference to the person's record; empty for a person without a record."""
         return f"Patient/{self.id}" if self.id else ""
 
 
 def person_candidates(people: Sequence[Person]) -> list[PersonCandidate]:
-    """The people who can be identified only by given name, family name and date of birth together."""
+    """Return candidates for the people whom only given name, family name and date of birth together can identify."""
     return [PersonCandidate(one.given, one.family, one.birth_date, one.id) for one in confusable(people)]
 
 
 def absent_combinations(people: Sequence[Person]) -> list[tuple[str, str, str]]:
-    """Unused combinations of given name, family name and date of birth that fit the group.
+    """Return unused combinations of given name, family name and date of birth that fit the group.
 
-    For each attribute, someone in the group differs from the combination in this attribute only.
+    For each attribute, the group has a person who differs from the combination only in this attribute.
     """
     there = {(one.given, one.family, one.birth_date) for one in people}
     given, family, birth_date = (sorted({cell[n] for cell in there}) for n in range(3))
@@ -222,13 +223,13 @@ def absent_combinations(people: Sequence[Person]) -> list[tuple[str, str, str]]:
 
 
 def _near_others(cells: Collection[Cell]) -> set[Cell]:
-    """The cells that have, in every dimension, a neighbour that differs only in that dimension."""
+    """Return the cells that have another cell in line with them along every dimension of the grid."""
     partly = _all_but_one(cells)
     return {cell for cell in cells if all(partly[n, *cell[:n], *cell[n + 1 :]] > 1 for n in range(len(cell)))}
 
 
 def _all_but_one(cells: Iterable[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
-    """For each index n, count the cells that agree in all coordinates except the n-th."""
+    """For each coordinate, count the cells that agree in all other coordinates."""
     return Counter((n, *cell[:n], *cell[n + 1 :]) for cell in cells for n in range(len(cell)))
 
 
@@ -263,6 +264,6 @@ def _grid(
 
 
 def _add_unless_alike(names: list[str], name: str) -> None:
-    """Add a name unless it is a prefix of a listed name, or a listed name is a prefix of it."""
+    """Add a name to the list if no listed name starts with the name, and the name starts with no listed name."""
     if not any(name.startswith(one) or one.startswith(name) for one in names):
         names.append(name)

@@ -1,4 +1,4 @@
-"""Random people for tasks, with realistic names, and their resources."""
+"""Draw random people with realistic names, and build their Patient and Practitioner resources."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ _YOUNGEST, _OLDEST = 18, 95
 
 
 class Person(Params):
-    """One person.
+    """A person for a Patient or Practitioner.
 
     Attributes:
         id: Id of the resource.
-        given: Given name, as one text.
+        given: Given name; several given names are one text.
         family: Family name.
         gender: ``female`` or ``male``.
-        birth_date: Date, ``1985-03-20``.
+        birth_date: Date of birth (``1985-03-20``).
         phone: Telephone number.
         line: Street address.
         city: City.
@@ -132,12 +132,12 @@ def namesake(rng: random.Random, person: Person, id: str) -> Person:
 
 
 def person_called(rng: random.Random, id: str, given: str, family: str, gender: str, birth_date: str) -> Person:
-    """Draw the contact details of a person with given name, gender and date of birth."""
+    """Make a person with these attributes and random contact details."""
     return Person(id=id, given=given, family=family, gender=gender, birth_date=birth_date, **_contact(rng))
 
 
 def similar_person(rng: random.Random, person: Person, id: str, **same_but: str) -> Person:
-    """Copy a person with new contact details and with the changes in `same_but` (``given="Ana"``)."""
+    """Copy a person with new contact details. `same_but` changes further attributes (``given="Ana"``)."""
     return person.model_copy(update={**_other_contact(rng, person), "id": id, **same_but})
 
 
@@ -147,12 +147,12 @@ def other_given(rng: random.Random, person: Person) -> str:
 
 
 def longer_family(rng: random.Random, person: Person) -> str:
-    """Draw a double name that starts with the person's family name, so that a search by family finds it too."""
+    """Draw a double name that starts with the person's family name, so that a search for the family name finds both."""
     return f"{person.family}-{rng.choice(_other_families(person.family))}"
 
 
 def patient_resource(person: Person) -> Resource:
-    """Build the Patient."""
+    """Build the Patient resource of a person."""
     return {
         "resourceType": "Patient",
         "id": person.id,
@@ -166,7 +166,7 @@ def patient_resource(person: Person) -> Resource:
 
 
 def practitioner_resource(person: Person) -> Resource:
-    """Build the Practitioner, at the person's address."""
+    """Build the Practitioner resource of a person, with the person's address."""
     language = {"coding": [{"system": "urn:ietf:bcp:47", "code": "en", "display": "English"}]}
     return {
         "resourceType": "Practitioner",
@@ -222,9 +222,9 @@ _known: WeakKeyDictionary[World, dict[str, list[tuple[str, str]]]] = WeakKeyDict
 
 
 def is_new_name(world: World, resource_type: str, given: str, family: str) -> bool:
-    """Whether the name is new: a search for it, in either order, finds nobody in the world.
+    """Whether a name is new in the world: a search for it finds nobody, in whatever order the names are given.
 
-    Searches match prefixes.
+    Searches match prefixes, so a name is also taken if it is the start of an existing name.
     """
     names = _names(world, resource_type)
     for first, last in ((_searched(given), _searched(family)), (_searched(family), _searched(given))):
@@ -237,7 +237,7 @@ def is_new_name(world: World, resource_type: str, given: str, family: str) -> bo
 
 
 def _names(world: World, resource_type: str) -> list[tuple[str, str]]:
-    """Family and given names of all people of a type in a world, sorted; cached per world."""
+    """The sorted family and given names of all people of a type; the result is cached for each world."""
     kinds = _known.setdefault(world, {})
     if resource_type not in kinds:
         people = (orjson.loads(body) for body in world.resources(resource_type))
@@ -270,7 +270,7 @@ def _searched(name: str) -> str:
 
 
 def confusable_dates(birth_date: str) -> list[str]:
-    """Dates that are easily confused with a date: day and month swapped, a day, a year or a decade off."""
+    """Return dates that are easily confused with a date: day and month swapped, or a day, year or decade off."""
     born = date.fromisoformat(birth_date)
     days = [born - timedelta(days=1), born + timedelta(days=1)]
     if born.day <= 12:
