@@ -1,0 +1,186 @@
+"""A Gymnasium environment in which an agent chooses actions from a menu."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from fhir_gym import tasks as packs
+from fhir_gym import worlds
+from fhir_gym.arguments import require_whole
+from fhir_gym.envs import FHIREnv
+from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.fhir import World
+from fhir_gym.tasks import SPLITS, RewardRule, find_task, task_set
+from fhir_gym.training.config import TaskName
+from fhir_gym.training.curriculum import Curriculum
+from fhir_gym.training.menu.features import CANDIDATE_SIZE, STATE_SIZE, Features
+from fhir_gym.training.menu.menu import PLACES, Candidate, Menu, MenuSession
+from fhir_gym.training.menu.templates import Templates
+
+Observation = dict[str, NDArray[np.uint8]]
+_OPTIONS = ("env_id", "task", "variation", "phrasing")
+
+
+class MenuEnv(gymnasium.Env[Observation, np.int64]):
+    """An agent performs tasks of one or several packs by choosing actions from a menu.
+
+    ## Action
+    The number of a place of the menu. An empty place does nothing, but counts as a step. `action_masks()` tells which
+    places are filled.
+
+    ## Observation
+    A dict of arrays with 0 and 1: ``state`` (prompt, last answer, earlier actions) and ``candidates`` (one row for each
+    place; its first number says whether the place is filled). Names and ids are not part of it.
+
+    ## Rewards and episode end
+    As for `FHIREnv`.
+
+    ## Info
+    As for `FHIREnv`, and `env_id`; after a step also `action`, the text of the action.
+
+    Args:
+        templates: The templates, or the path of a template file.
+        tasks: The tasks to draw from.
+        variations: The variations to draw from.
+        curriculum: Draws the episodes instead of `np_random` and learns their results. Environments of one process may
+            share it.
+        reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
+        max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
+        distractors: Number of wrong fillings to add for each template.
+        world: The world; None for the pack's world. The environments of one process share an open world.
+
+    Raises:
+        TrainingError: The template file is unusable.
+        UnknownNameError: A task or the reward rule does not exist.
+        FhirGymError: Another argument is invalid.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares and reads it this way
+
+    def __init__(
+        self,
+        templates: Templates | str | Path,
+        tasks: Sequence[TaskName | tuple[str, str]],
+        *,
+        variations: Sequence[int] = SPLITS["train"],
+        curriculum: Curriculum | None = None,
+        reward: RewardRule = "sparse",
+        max_steps: int | None = None,
+        distractors: int = 0,
+        world: str | Path | World | None = None,
+    ) -> None:
+        self.tasks = tuple(TaskName(*name) for name in tasks)
+        if not self.tasks or not len(variations):
+            raise FhirGymError("a MenuEnv needs at least one task and one variation")
+        for name in self.tasks:
+            find_task(task_set(name.env_id), name.task)
+        self.variations = tuple(variations)
+        self.curriculum = curriculum
+        self.menu = Menu(templates if isinstance(templates, Templates) else Templates.load(templates), distractors)
+        self._settings: dict[str, Any] = {"reward": reward, "max_steps": max_steps}
+        self._world = world
+        self._envs: dict[str, FHIREnv] = {}
+        self._name = self.tasks[0]
+        self._session: MenuSession | None = None
+        self._features: Features | None = None
+        self.places: list[Candidate] = []
+        self.action_space = spaces.Discrete(PLACES)
+        shapes = {"state": (STATE_SIZE,), "candidates": (PLACES, CANDIDATE_SIZE)}
+        space: Any = spaces.Dict({name: spaces.Box(0, 1, shape, np.uint8) for name, shape in shapes.items()})
+        self.observation_space = space
+
+    @override
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Seed of `np_random`, which draws task and variation if there is no curriculum.
+            options: A fixed ``task`` with its ``env_id``, and ``variation`` and ``phrasing``.
+
+        Raises:
+            UnknownNameError: The option or task does not exist.
+            TaskError: The variation or phrasing does not exist.
+        """
+        super().reset(seed=seed)
+        self._name, chosen = self._choose(options or {})
+        first, info = self._env(self._name.env_id).reset(options=chosen)
+        self._session = self.menu.start(first)
+        self._features = Features(self._session)
+        return self._observe(), info | {"env_id": self._name.env_id}
+
+    def _choose(self, options: Mapping[str, Any]) -> tuple[TaskName, dict[str, Any]]:
+        for option in options:
+            if option not in _OPTIONS:
+                raise UnknownNameError("reset option", option, _OPTIONS)
+        if self.curriculum is not None and not options:
+            drawn = self.curriculum.draw()
+            extra = {} if drawn.phrasing is None else {"phrasing": drawn.phrasing}
+            return drawn.name, {"task": drawn.task, "variation": drawn.variation} | extra
+        name = self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        if "task" in options:
+            name = TaskName(options.get("env_id", name.env_id), options["task"])
+        chosen = {"task": name.task, "variation": options.get("variation")}
+        if chosen["variation"] is None:
+            chosen["variation"] = self.variations[int(self.np_random.integers(len(self.variations)))]
+        require_whole("option variation", chosen["variation"])
+        return name, chosen | ({"phrasing": options["phrasing"]} if "phrasing" in options else {})
+
+    @override
+    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Perform the action at a place of the menu."""
+        if self._session is None or self._features is None:
+            raise gymnasium.error.ResetNeeded("no episode has started: call reset()")
+        place = int(action)
+        candidate = self.places[place] if 0 <= place < len(self.places) else None
+        text = "" if candidate is None else candidate.text
+        observation, reward, terminated, truncated, info = self._env(self._name.env_id).step(text)
+        self._features.record(candidate)
+        self._session.add(text, observation)
+        done = terminated or truncated
+        if done and self.curriculum is not None:
+            self.curriculum.record(self._name, bool(info["success"]))
+        observed = self._observe(over=done)
+        return observed, reward, terminated, truncated, info | {"env_id": self._name.env_id, "action": text}
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return which places of the menu are filled."""
+        return np.arange(PLACES) < len(self.places)
+
+    @override
+    def close(self) -> None:
+        for env in self._envs.values():
+            env.close()
+        self._envs = {}
+        super().close()
+
+    def _env(self, env_id: str) -> FHIREnv:
+        if env_id not in self._envs:
+            world = self._world
+            if not isinstance(world, World):
+                world = shared_world(packs.get_pack(env_id).world if world is None else world)
+            config = EpisodeConfig(env_id, world=world, **self._settings)
+            self._envs[env_id] = FHIREnv(config, split=None)
+        return self._envs[env_id]
+
+    def _observe(self, *, over: bool = False) -> Observation:
+        assert self._session is not None and self._features is not None
+        self.places = [] if over else self._session.candidates()
+        return {"state": self._features.state(), "candidates": self._features.candidates(self.places)}
+
+
+@cache
+def shared_world(name: str | Path) -> World:
+    """Return an open world; each process opens it once and keeps it open."""
+    return worlds.load(name)

@@ -1,0 +1,207 @@
+"""Observations for learners: the state and the menu as fixed-size arrays of small integers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fhir_gym.training.menu.menu import PLACES, Candidate, MenuSession
+from fhir_gym.training.menu.prompt import Prompt, read_prompt
+from fhir_gym.training.menu.templates import Template
+from fhir_gym.training.menu.view import Pointer, View
+
+PROMPT_SIZE = 256
+ANSWER_SIZE = 96
+HISTORY_SIZE = 96
+STATE_SIZE = PROMPT_SIZE + ANSWER_SIZE + HISTORY_SIZE
+"""Length of the array ``state``."""
+TEMPLATE_SIZE = 160
+POINTER_SIZE = 192
+CANDIDATE_SIZE = 1 + TEMPLATE_SIZE + POINTER_SIZE
+"""Length of one row of the array ``candidates``."""
+
+_WORD = re.compile(r"(?<![\w'/-])[a-z]+(?![\w'/-])")
+_CODE = re.compile(r"[A-Za-z][\w-]{0,24}")
+_CODED = ("tatus", "code", "mode", "intent", "gender")
+_FEW = 4
+_MANY = 8
+_MAX_STEPS = 15
+
+Indices = NDArray[np.intp]
+
+
+@cache
+def _slot(name: str, size: int) -> int:
+    """Return the place of a feature in an array."""
+    return crc32(name.encode()) % size
+
+
+class Features:
+    """The observations of one episode.
+
+    Args:
+        session: The menus of the episode.
+    """
+
+    def __init__(self, session: MenuSession) -> None:
+        self._session = session
+        self._view = session.view
+        self._prompt = _prompt_indices(self._view.prompt.text)
+        self._pointers: dict[tuple[Any, ...], list[int]] = {}
+        self._taken: list[Candidate | None] = []
+
+    def record(self, candidate: Candidate | None) -> None:
+        """Remember the action that was taken; None for an empty place."""
+        self._taken.append(candidate)
+
+    def state(self) -> NDArray[np.uint8]:
+        """Return what the agent has seen and done: the prompt's words, the last answer, its actions."""
+        state = np.zeros(STATE_SIZE, np.uint8)
+        state[self._prompt] = 1
+        state[[PROMPT_SIZE + _slot(name, ANSWER_SIZE) for name in _answer_names(self._view)]] = 1
+        start = PROMPT_SIZE + ANSWER_SIZE
+        state[[start + _slot(name, HISTORY_SIZE) for name in self._history_names()]] = 1
+        return state
+
+    def _history_names(self) -> Iterator[str]:
+        templates = self._session.templates
+        yield f"step {min(len(self._taken), _MAX_STEPS)}"
+        for candidate in self._taken:
+            if candidate is not None:
+                yield f"done {templates[candidate.template].shape}"
+        if self._taken and self._taken[-1] is not None:
+            yield f"last {templates[self._taken[-1].template].shape}"
+        for seen in self._view.latest.values():
+            yield f"seen {seen.type}"
+
+    def candidates(self, menu: Sequence[Candidate]) -> NDArray[np.uint8]:
+        """Return one row for each place; the first number of a row says that the place is filled."""
+        rows = np.zeros((PLACES, CANDIDATE_SIZE), np.uint8)
+        flat: list[int] = []
+        for place, candidate in enumerate(menu):
+            start = place * CANDIDATE_SIZE
+            flat.append(start)
+            flat += [start + index for index in self._row(candidate)]
+        rows.reshape(-1)[flat] = 1
+        return rows
+
+    def _row(self, candidate: Candidate) -> list[int]:
+        template = self._session.templates[candidate.template]
+        indices = list(_template_indices(template, candidate.slots))
+        for number, pointer in enumerate(candidate.pointers):
+            key = (number, pointer.seen, pointer.reference, id(pointer.element))
+            if key not in self._pointers:
+                names = (f"{number} {name}" for name in _pointer_names(pointer, self._view))
+                self._pointers[key] = [_pointer_index(name) for name in names]
+            indices += self._pointers[key]
+            last = pointer.seen.turn == len(self._view.actions) - 1
+            indices.append(_pointer_index(f"{number} last {last}"))
+        indices += [_pointer_index(name) for name in _pair_names(candidate.pointers)]
+        if any(slot.kind in ("total", "count", "ids", "refs") for slot in candidate.slots):
+            indices.append(
+                _pointer_index(f"size {min(candidate.text.count(','), _FEW)} {candidate.text[-3:-1] == '[]'}")
+            )
+        return indices
+
+
+def _pointer_index(name: str) -> int:
+    return 1 + TEMPLATE_SIZE + _slot(name, POINTER_SIZE)
+
+
+@lru_cache(maxsize=4096)
+def _prompt_indices(text: str) -> Indices:
+    """Return the features of a prompt: its words and pairs of words, without names and numbers."""
+    words = _WORD.findall(read_prompt(text).body)
+    names = [*words, *(f"{left} {right}" for left, right in pairwise(words))]
+    return np.unique(np.array([_slot(name, PROMPT_SIZE) for name in names], np.intp))
+
+
+def _answer_names(view: View) -> Iterator[str]:
+    """Yield the features of the last answer."""
+    if not view.statuses:
+        yield "no answer"
+        return
+    yield f"status {view.statuses[-1]}"
+    if view.last_total is not None:
+        yield f"total {min(view.last_total, _FEW)}"
+    for seen in view.last:
+        yield f"entry {seen.type} {min(seen.position, _FEW)}"
+        for name in _code_names(seen.leaves):
+            yield f"{seen.type} {name}"
+
+
+@lru_cache(maxsize=16384)
+def _template_indices(template: Template, slots: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the features of a template with its slots: the action's shape, and each leaf with its slot."""
+    verb, kind = template.skeleton["verb"], template.skeleton.get("type", "")
+    names = [template.shape, f"shape {template.shape}", f"{verb} {kind}"]
+    for leaf, slot in zip(template.names, slots, strict=True):
+        name = slot.name
+        if slot.kind == "pointer":
+            name = f"{slot.prefix} {template.variables[slot.args[0]].name} {slot.args[1]}"
+        names.append(f"{kind} {leaf} {slot.kind} {name}")
+    return tuple({1 + _slot(name, TEMPLATE_SIZE) for name in names})
+
+
+def _pointer_names(pointer: Pointer, view: View) -> Iterator[str]:
+    """Yield the features of a pointer: where it stands, its codes, its dates and its texts against the prompt."""
+    seen, prompt = pointer.seen, view.prompt
+    yield f"type {seen.type} {pointer.reference.partition('/')[0]}"
+    yield f"position {min(seen.position, _FEW)}"
+    yield f"size {min(seen.size, _MANY)}"
+    yield f"mode {seen.mode}"
+    yield f"named {pointer.id in prompt.text}"
+    yield from _code_names(pointer.leaves)
+    yield from _date_names(pointer.leaves, prompt)
+    yield from _text_names(pointer.leaves, prompt)
+    for earlier in seen.before:
+        if earlier.type == seen.type:
+            yield from (f"earlier {name}" for name in _code_names(earlier.leaves))
+    yield f"first {not any(earlier.type == seen.type for earlier in seen.before)}"
+
+
+def _code_names(leaves: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """Yield the leaves with a code or a truth value."""
+    for path, value in leaves:
+        if isinstance(value, bool) or (isinstance(value, str) and path.endswith(_CODED) and _CODE.fullmatch(value)):
+            yield f"{path}={value}"
+
+
+def _date_names(leaves: Sequence[tuple[str, Any]], prompt: Prompt) -> Iterator[str]:
+    today = prompt.today.isoformat() if prompt.today else ""
+    known = [("now", today), *((f"date {at}", day.isoformat()) for at, day in enumerate(prompt.dates[:2]))]
+    known += [("next", day) for day in prompt.next_dates[:1]]
+    for path, value in leaves:
+        if isinstance(value, str) and value[4:5] == "-" and value[:4].isdigit():
+            day = value[:10]
+            for label, other in known:
+                yield f"{path} {label} {(day > other) - (day < other)}"
+            if value[11:16]:
+                yield f"{path} time {value[11:16] in prompt.times}"
+
+
+def _text_names(leaves: Sequence[tuple[str, Any]], prompt: Prompt) -> Iterator[str]:
+    known = prompt.word_set
+    for path, value in leaves:
+        if isinstance(value, str) and value[:1].isupper() and not value.isupper() and "/" not in value:
+            found = value in known if " " not in value else value in prompt.body
+            yield f"{path} {'in' if found else 'not in'} prompt"
+
+
+def _pair_names(pointers: Sequence[Pointer]) -> Iterator[str]:
+    """Yield which pointers refer to which."""
+    for number, pointer in enumerate(pointers):
+        for other, target in enumerate(pointers):
+            if number != other:
+                wanted = (target.reference, target.seen.reference)
+                paths = [link.path for link in pointer.seen.links if link.reference in wanted]
+                yield from (f"link {number} {other} {path}" for path in paths)
+                if not paths:
+                    yield f"no link {number} {other}"

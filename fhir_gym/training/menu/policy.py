@@ -1,0 +1,107 @@
+"""A policy for Stable-Baselines3 that scores each place of the menu against the state.
+
+This module needs torch and sb3-contrib.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import Tensor, nn
+from typing_extensions import override
+
+
+class MenuExtractor(BaseFeaturesExtractor):
+    """Turns an observation into one score for each place, followed by the inputs of the value.
+
+    The score of a place depends on the state and on the place's own row, so that equal rows have equal scores wherever
+    they stand. Only filled places are computed.
+
+    Args:
+        observation_space: The space of a `MenuEnv`.
+        width: Number of hidden units.
+    """
+
+    def __init__(self, observation_space: spaces.Dict, width: int = 96) -> None:
+        places, features = observation_space["candidates"].shape or (0, 0)
+        super().__init__(observation_space, places + 2 * width)
+        self.places, self.width = places, width
+        self.state = nn.Linear((observation_space["state"].shape or (0,))[0], 3 * width)
+        self.place = nn.Linear(features, 2 * width)
+        self.mixed = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
+
+    @override
+    def forward(self, observations: dict[str, Tensor]) -> Tensor:
+        width, rows = self.width, observations["candidates"]
+        filled = rows[:, :, 0] > 0
+        batch = filled.nonzero(as_tuple=True)[0]
+        states = self.state(observations["state"].float())
+        places = self.place(rows[filled].float())
+        chosen = states[batch]
+        added = torch.relu(places[:, :width] + chosen[:, :width])
+        gated = places[:, width:] * torch.tanh(chosen[:, width : 2 * width])
+        hidden = torch.relu(self.mixed(added) + gated)
+        scores = hidden.new_zeros(filled.shape)
+        scores[filled] = self.score(hidden).squeeze(-1)
+        pooled = hidden.new_zeros(len(rows), width).index_add(0, batch, hidden)
+        pooled = pooled / filled.sum(1, keepdim=True).clamp(min=1)
+        return torch.cat([scores, torch.relu(states[:, 2 * width :]), pooled], 1)
+
+
+class _Heads(nn.Module):
+    """Splits the extracted features into the scores of the places and the inputs of the value."""
+
+    def __init__(self, places: int, value_size: int) -> None:
+        super().__init__()
+        self.places = places
+        self.latent_dim_pi, self.latent_dim_vf = places, value_size
+        self.value = nn.Sequential(nn.Linear(value_size, value_size), nn.ReLU())
+
+    @override
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_actor(self, features: Tensor) -> Tensor:
+        return features[:, : self.places]
+
+    def forward_critic(self, features: Tensor) -> Tensor:
+        value: Tensor = self.value(features[:, self.places :])
+        return value
+
+
+class MenuPolicy(MaskableMultiInputActorCriticPolicy):
+    """A policy for `MaskablePPO` on a `MenuEnv`; see `MenuExtractor`.
+
+    Args:
+        args: As for `MaskableMultiInputActorCriticPolicy`.
+        width: Number of hidden units.
+        kwargs: As for `MaskableMultiInputActorCriticPolicy`.
+    """
+
+    def __init__(self, *args: Any, width: int = 96, **kwargs: Any) -> None:
+        kwargs |= {"features_extractor_class": MenuExtractor, "features_extractor_kwargs": {"width": width}}
+        super().__init__(*args, **kwargs)
+
+    @override
+    def _build_mlp_extractor(self) -> None:
+        extractor = self.features_extractor
+        assert isinstance(extractor, MenuExtractor)
+        self.mlp_extractor: Any = _Heads(extractor.places, 2 * extractor.width)
+
+    @override
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        self.action_net: Any = nn.Identity()  # the scores are the logits
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    @override
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        extractor = self.features_extractor
+        assert isinstance(extractor, MenuExtractor)
+        data = super()._get_constructor_parameters()
+        return {name: value for name, value in data.items() if "extractor" not in name} | {"width": extractor.width}

@@ -1,0 +1,156 @@
+"""Templates of actions, and the file that keeps them together with the rollouts that they were learnt from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fhir_gym.errors import TrainingError
+from fhir_gym.files import write_file
+from fhir_gym.tasks import TEST_START
+from fhir_gym.training.menu.slots import Slot, Value, Variable
+
+FORMAT_VERSION = 1
+"""Version of the file format."""
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """An action with a slot for each leaf.
+
+    Attributes:
+        skeleton: The action with holes.
+        names: Names of the leaves.
+        slots: The slot of each leaf. The first argument of a pointer is the index of its variable.
+        variables: The pointers that the template leaves open.
+        support: Number of actions in the rollouts that the template explains.
+    """
+
+    skeleton: dict[str, Any]
+    names: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    variables: tuple[Variable, ...]
+    support: int
+
+    @cached_property
+    def shape(self) -> str:
+        """A text that is equal for templates with the same skeleton."""
+        return json.dumps(self.skeleton, sort_keys=True)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the template as JSON data."""
+        return {
+            "skeleton": self.skeleton,
+            "leaves": [[name, *slot.dump()] for name, slot in zip(self.names, self.slots, strict=True)],
+            "variables": [[variable.type, variable.path, variable.target] for variable in self.variables],
+            "support": self.support,
+        }
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Self:
+        """Return the template of JSON data."""
+        leaves = data["leaves"]
+        return cls(
+            skeleton=data["skeleton"],
+            names=tuple(leaf[0] for leaf in leaves),
+            slots=tuple(Slot.load(leaf[1:]) for leaf in leaves),
+            variables=tuple(Variable(*variable) for variable in data["variables"]),
+            support=data["support"],
+        )
+
+
+class Source(BaseModel):
+    """A rollout that templates were learnt from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    env_id: str
+    task: str
+    variation: int
+    phrasing: int
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int
+    package_version: str
+    sources: list[Source]
+    dictionaries: dict[str, dict[str, Any]]
+    templates: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Templates:
+    """Templates of actions, the most common first.
+
+    Attributes:
+        templates: The templates.
+        dictionaries: By leaf, the words of prompts and the values that they stand for.
+        sources: The rollouts that the templates were learnt from.
+
+    Raises:
+        TrainingError: A source is a test variation.
+    """
+
+    templates: tuple[Template, ...]
+    dictionaries: Mapping[str, Mapping[str, Value]]
+    sources: tuple[Source, ...]
+
+    def __post_init__(self) -> None:
+        require_training(self.sources)
+
+    def save(self, path: str | Path) -> None:
+        """Write the templates to a JSON file."""
+        from fhir_gym import __version__
+
+        content = _File(
+            format_version=FORMAT_VERSION,
+            package_version=__version__,
+            sources=list(self.sources),
+            dictionaries={name: dict(words) for name, words in self.dictionaries.items()},
+            templates=[template.dump() for template in self.templates],
+        )
+        text = json.dumps(content.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"
+        write_file(Path(path), text, TrainingError)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read templates from a JSON file.
+
+        Raises:
+            TrainingError: The file cannot be read, is no template file of this version, or names test variations.
+        """
+        try:
+            content = _File.model_validate_json(Path(path).read_bytes())
+            if content.format_version != FORMAT_VERSION:
+                raise TrainingError(
+                    f"{path} has template format {content.format_version}; this version reads {FORMAT_VERSION}"
+                )
+            templates = tuple(Template.load(data) for data in content.templates)
+        except OSError as error:
+            raise TrainingError(f"cannot read the templates: {error}") from error
+        except (ValidationError, LookupError, TypeError, ValueError) as error:
+            raise TrainingError(f"{path} is not a template file; make one with learn_templates(rollouts)") from error
+        return cls(templates, content.dictionaries, tuple(content.sources))
+
+
+def require_training(sources: Iterable[Source]) -> None:
+    """Check that no source is a test variation.
+
+    Raises:
+        TrainingError: One is.
+    """
+    tested = [source for source in sources if source.variation >= TEST_START]
+    if tested:
+        first = tested[0]
+        raise TrainingError(
+            f"templates must not be learnt from test variations: {first.env_id}, task {first.task}, variation "
+            f"{first.variation}; use variations below {TEST_START}"
+        )

@@ -1,0 +1,231 @@
+"""What an agent has seen in an episode: the prompt, the resources in the server's answers, and its own actions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from fhir_gym.actions import GRAMMAR, Action
+from fhir_gym.episode import read_response
+from fhir_gym.training.menu.prompt import Prompt, read_prompt
+from fhir_gym.training.menu.slots import Variable
+
+_DATED = re.compile(r"\d{4}-\d\d-\d\d")
+_SKIPPED = frozenset({"meta", "text", "resourceType", "id"})
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A reference in a resource.
+
+    Attributes:
+        path: Path of the reference without list indices.
+        reference: The reference, such as ``Patient/12``.
+        element: The innermost list element that holds the reference; the resource itself if there is none.
+    """
+
+    path: str
+    reference: str
+    element: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One version of a resource in an answer.
+
+    Attributes:
+        type: Resource type.
+        id: Resource id.
+        data: The resource.
+        turn: Number of the turn with the answer, from 0.
+        position: Position among the answer's entries.
+        size: Number of entries of the answer; 0 if the answer is the resource itself.
+        mode: Search mode of the entry, or the verb of the action.
+        before: The entries before this one in the same answer.
+    """
+
+    type: str
+    id: str
+    data: dict[str, Any]
+    turn: int
+    position: int = 0
+    size: int = 0
+    mode: str = ""
+    before: tuple[Seen, ...] = field(default=(), repr=False)
+
+    @property
+    def reference(self) -> str:
+        """The relative reference to the resource."""
+        return f"{self.type}/{self.id}"
+
+    @cached_property
+    def leaves(self) -> list[tuple[str, Any]]:
+        """Path without list indices, and value, of each leaf."""
+        return list(leaves_of({k: v for k, v in self.data.items() if k not in _SKIPPED}))
+
+    @cached_property
+    def links(self) -> list[Link]:
+        """The references in the resource."""
+        return list(_links(self.data, "", self.data))
+
+    @cached_property
+    def dates(self) -> list[tuple[str, str]]:
+        """Path and value of the leaves with a date or a time."""
+        return [(path, value) for path, value in self.leaves if isinstance(value, str) and _DATED.match(value)]
+
+
+@dataclass(frozen=True, eq=False)
+class Pointer:
+    """A resource, or a reference in a resource, that can fill a slot.
+
+    Attributes:
+        seen: The resource that is pointed to, or that holds the reference.
+        reference: The reference that the pointer stands for.
+        element: The part of the resource around the reference; the resource itself for a pointer to it.
+    """
+
+    seen: Seen
+    reference: str
+    element: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The id in the reference."""
+        return self.reference.rpartition("/")[2]
+
+    @cached_property
+    def leaves(self) -> list[tuple[str, Any]]:
+        """Path and value of each leaf around the pointer."""
+        return self.seen.leaves if self.element is self.seen.data else list(leaves_of(self.element))
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The latest answer to a search for a type.
+
+    Attributes:
+        total: Number of matches.
+        entries: The matches in the answer.
+    """
+
+    total: int
+    entries: tuple[Seen, ...]
+
+
+class View:
+    """What an agent has seen.
+
+    Args:
+        prompt: The prompt, without the action format.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt: Prompt = read_prompt(prompt)
+        self.actions: list[str] = []
+        self.statuses: list[int] = []
+        self.latest: dict[str, Seen] = {}
+        self.searches: dict[str, SearchResult] = {}
+        self.last: tuple[Seen, ...] = ()
+        self.last_total: int | None = None
+        self._pointers: dict[Variable, list[Pointer]] = {}
+
+    def add(self, action: str, observation: str) -> None:
+        """Take in an action and the answer to it."""
+        turn = len(self.actions)
+        self.actions.append(action)
+        self.last, self.last_total = (), None
+        response = read_response(observation)
+        self.statuses.append(response.status if response else 0)
+        if response is None or not response.body:
+            return
+        try:
+            data = orjson.loads(response.body)
+        except orjson.JSONDecodeError:
+            return
+        if not isinstance(data, dict) or "resourceType" not in data:
+            return
+        if data["resourceType"] == "Bundle":
+            self._add_bundle(action, data, turn)
+        elif "id" in data:
+            self.last = (Seen(data["resourceType"], str(data["id"]), data, turn, mode=action.partition(" ")[0]),)
+        for seen in self.last:
+            self.latest[seen.reference] = seen
+        if self.last:
+            self._pointers = {}
+
+    def _add_bundle(self, action: str, bundle: dict[str, Any], turn: int) -> None:
+        entries = [e for e in bundle.get("entry", []) if "id" in e.get("resource", {})]
+        found: list[Seen] = []
+        for position, entry in enumerate(entries):
+            data, mode = entry["resource"], entry.get("search", {}).get("mode", "")
+            earlier = tuple(found)
+            found.append(Seen(data["resourceType"], str(data["id"]), data, turn, position, len(entries), mode, earlier))
+        self.last, self.last_total = tuple(found), bundle.get("total")
+        searched = searched_type(action)
+        if searched:
+            matches = tuple(seen for seen in found if seen.type == searched)
+            total = bundle.get("total")
+            self.searches[searched] = SearchResult(total if isinstance(total, int) else len(matches), matches)
+
+    def pointers(self, variable: Variable) -> list[Pointer]:
+        """Return what a variable can point to, in the order of the answers."""
+        if variable not in self._pointers:
+            self._pointers[variable] = list(self._find(variable))
+        return self._pointers[variable]
+
+    def _find(self, variable: Variable) -> Iterator[Pointer]:
+        seen_references = set()
+        for seen in self.latest.values():
+            if seen.type != variable.type:
+                continue
+            if not variable.path:
+                yield Pointer(seen, seen.reference, seen.data)
+                continue
+            for link in seen.links:
+                known = (link.reference, id(link.element))
+                fits = link.path == variable.path and _target(link.reference) == variable.target
+                if fits and known not in seen_references:
+                    seen_references.add(known)
+                    yield Pointer(seen, link.reference, link.element)
+
+
+def searched_type(action: str) -> str:
+    """Return the resource type that an action searches; empty if it is no search."""
+    parsed = GRAMMAR.parse(action)
+    if not isinstance(parsed, Action) or parsed.kind != "GET":
+        return ""
+    path = parsed.url.partition("?")[0].strip("/")
+    return path if path.isalpha() else ""
+
+
+def leaves_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path without list indices, and value, of each leaf."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves_of(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves_of(item, path)
+    else:
+        yield path, value
+
+
+def _links(value: Any, path: str, element: dict[str, Any]) -> Iterator[Link]:
+    if isinstance(value, dict):
+        reference = value.get("reference")
+        if isinstance(reference, str) and "/" in reference:
+            yield Link(path, reference, element)
+        for key, item in value.items():
+            yield from _links(item, f"{path}.{key}" if path else key, element)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _links(item, path, item if isinstance(item, dict) else element)
+
+
+def _target(reference: str) -> str:
+    return reference.rpartition("/")[0].rpartition("/")[2]
