@@ -36,7 +36,7 @@ def _is_local(host: object) -> bool:
 
 
 def _network_guard(event: str, args: tuple[Any, ...]) -> None:
-    """Refuse connections to other machines; an audit hook covers sync and async code."""
+    """Refuse connections to other machines. As an audit hook, this function sees sync and async code."""
     if event in ("socket.connect", "socket.sendto"):
         address = args[1]
         if isinstance(address, tuple) and not _is_local(address[0]):
@@ -54,7 +54,7 @@ settings.load_profile("fhir_gym")
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_ssl_context() -> Iterator[None]:
-    """Share one SSL context: each HTTP client would load all certificates (40 ms), and no test uses TLS."""
+    """Share one SSL context. Otherwise each HTTP client loads all certificates (40 ms), although no test uses TLS."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
@@ -62,14 +62,14 @@ def _one_ssl_context() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _variations_are_drawn_anew() -> None:
-    """Clear cached variations, because a test may change how a task draws."""
+    """Clear the cache of variations, because a test may change how a task draws them."""
     from fhir_gym.tasks.core.task import clear_variation_cache
 
     clear_variation_cache()
 
 
 def _source_digest() -> str:
-    """Digest of the code that generates worlds, so that a change rebuilds the test worlds."""
+    """Return a digest of the code that generates worlds. If the digest changes, the test worlds are rebuilt."""
     digest = hashlib.blake2b(digest_size=8)
     for folder in ("worlds", "fhir"):
         for path in sorted((ROOT / "fhir_gym" / folder).rglob("*")):
@@ -79,14 +79,14 @@ def _source_digest() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Do not trace the tests with the most work per line: other tests cover the same code at a fraction of the time."""
+    """Exclude the slowest tests from coverage tracing, because faster tests cover the same code."""
     for item in items:
         if item.path.relative_to(ROOT).parts[1] in ("conformance", "property", "soundness"):
             item.add_marker("no_cover")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep built worlds in pytest's cache between runs, also for child processes."""
+    """Keep built worlds in pytest's cache between test runs; child processes use this cache too."""
     cache = getattr(config, "cache", None)
     folder = cache.mkdir("fhir_gym") if cache else ROOT / ".pytest_cache" / "fhir_gym"
     os.environ["FHIR_GYM_CACHE"] = str(folder / _source_digest())
@@ -94,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def hospital() -> Iterator[World]:
-    """The world `hospital-small`, kept between runs."""
+    """The world `hospital-small`, cached between test runs."""
     from fhir_gym import worlds
 
     with worlds.load("hospital-small") as world:
@@ -103,7 +103,7 @@ def hospital() -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def own_world() -> Iterator[Callable[[str], World]]:
-    """Return the default world of a pack, kept between runs."""
+    """A function that returns the default world of a pack, cached between test runs."""
     from fhir_gym import worlds
     from fhir_gym.tasks import get_pack
 
@@ -122,7 +122,7 @@ def own_world() -> Iterator[Callable[[str], World]]:
 
 @pytest.fixture(scope="session")
 def mini(own_world: Callable[[str], World]) -> World:
-    """The world `cohort-mini`, kept between runs."""
+    """The world `cohort-mini`, cached between test runs."""
     return own_world("FHIRAgent/ActionReasoning-v0")
 
 
@@ -137,7 +137,7 @@ def empty_world() -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Two patients with non-numeric ids, just before midnight on a leap day."""
+    """A world with two patients with non-numeric ids; its time is just before midnight on a leap day."""
     from fhir_gym.fhir import World, WorldBuilder
 
     path = tmp_path_factory.mktemp("worlds") / "tiny.world"
@@ -158,7 +158,7 @@ def session(hospital: World) -> Iterator[Session]:
 
 @pytest.fixture
 def children_take_ctrl_c() -> Iterator[None]:
-    """Let child processes react to SIGINT, even if pytest ignores it in a background job or under nohup."""
+    """Let child processes react to SIGINT, even if pytest runs as a background job that ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -166,7 +166,7 @@ def children_take_ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """The folder of reference material beside the repository; the test is skipped if there is none."""
+    """The folder of reference material beside the repository. Without this folder, the test is skipped."""
     if not SHARED.is_dir():
         pytest.skip(f"needs the reference material in {SHARED.name}/ beside the repository")
     return SHARED

@@ -1,4 +1,4 @@
-"""Test whether a function takes linear time, by ratios of CPU time."""
+"""Test whether a function takes linear time, by comparing CPU times for texts of different lengths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import pairwise
 import orjson
 
 _LENGTHS = (1_024, 8_192, 65_536)
-"""Lengths in characters. The first two detect quadratic time before the third would take minutes."""
+"""Text lengths in characters. The first two detect quadratic time, so the third never takes minutes."""
 _TOLERANCE = 3
-"""Linear work takes 8 times as long for a text of 8 times the length; the test allows three times as much."""
+"""Linear work on a text of 8 times the length takes 8 times as long; the test allows 3 times as much."""
 _ATTEMPTS = 4
 
 
@@ -20,13 +20,13 @@ def is_linear(work: Callable[[str], object], text: Callable[[int], str]) -> bool
 
     Args:
         work: The measured function.
-        text: Returns a text of a given length.
+        text: Function that returns a text of a given length.
     """
     return all(_is_proportional(work, text(short), text(long)) for short, long in pairwise(_LENGTHS))
 
 
 def _is_proportional(work: Callable[[str], object], short: str, long: str) -> bool:
-    floor = f'["{"a," * (_LENGTHS[1] // 2)}"]'  # shorter times than this are too short to compare
+    floor = f'["{"a," * (_LENGTHS[1] // 2)}"]'  # times shorter than parsing this text are too short to compare
     for _ in range(_ATTEMPTS):  # another process may have disturbed a measurement
         least = max(_seconds(work, short), _seconds(orjson.loads, floor))
         if _seconds(work, long) <= _TOLERANCE * least * len(long) / len(short):

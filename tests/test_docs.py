@@ -1,4 +1,4 @@
-"""Documentation: its code runs, its commands exist, and it covers everything public."""
+"""The code in the documentation runs, its commands exist, and it covers all public names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page_id(page: Path) -> str:
 
 
 def commands() -> dict[str, list[str]]:
-    """Every command with the names of its long options."""
+    """Return every command with the names of its long options."""
     from typer.main import get_command
 
     found: dict[str, list[str]] = {}
@@ -67,14 +67,14 @@ def commands() -> dict[str, list[str]]:
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The Python blocks of a page, each with the output in the text block below it, which may be absent."""
+    """Return the Python blocks of a page, each with the expected output from the next text block (or without one)."""
     return BLOCK.findall(page.read_text("utf-8"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    """A page's blocks run in order as one program, and print what the page shows."""
+    """The blocks of a page run in order as one program and print the output that the page shows."""
     end = "-- end of block --"
     source = "".join(f"{code}\nprint({end!r})\n" for code, _ in blocks(page))
     if "write_rollouts(" in source:
@@ -112,7 +112,7 @@ def test_every_page_starts_with_an_example_and_is_short(page: Path) -> None:
 
 
 def signatures(body: list[ast.stmt]) -> set[str]:
-    """The methods and annotated attributes of a class."""
+    """Return the methods and annotated attributes of a class."""
     found = set()
     for node in body:
         if isinstance(node, ast.FunctionDef):
@@ -162,7 +162,7 @@ def test_every_public_package_has_a_page_of_reference() -> None:
 
 
 def test_the_site_has_every_page() -> None:
-    """Every page is in the menu and links only to files of the site."""
+    """Every page is in the menu, and its links lead only to files of the site."""
     menu = (ROOT / "zensical.toml").read_text("utf-8")
     docs = ROOT / "docs"
     for page in docs.rglob("*.md"):

@@ -1,4 +1,4 @@
-"""Episodes on a remote FHIR server, here our own over HTTP."""
+"""Episodes on a remote FHIR server; here it is the embedded server behind HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENV_ID = "FHIRAgent/Appointment-v0"
 
 @pytest.fixture(scope="module")
 def server(hospital: World) -> Iterator[str]:
-    """A server with the hospital."""
+    """The base URL of a server with the hospital world."""
     with serving(hospital) as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""Public names: the documented ones exist, and every `__all__` is complete."""
+"""All documented public names exist, and every `__all__` is complete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROMISED = {
 
 
 def modules() -> dict[str, bool]:
-    """Every module, and whether it needs `__all__`, as packages and top-level modules do."""
+    """Return every module and whether it needs `__all__`; packages and top-level modules need it."""
     found = pkgutil.walk_packages(fhir_gym.__path__, "fhir_gym.")
     inner = {info.name: info.ispkg or info.name.count(".") == 1 for info in found if not info.name.endswith("__main__")}
     return {"fhir_gym": True, **inner}
@@ -64,13 +64,13 @@ def test_all_is_complete(name: str) -> None:
 
 
 def test_modules_inside_of_packages_leave_exports_to_their_package() -> None:
-    """Inside a package, a leading underscore marks private names."""
+    """Modules inside a package have no `__all__`; a leading underscore marks their private names."""
     inner = [name for name, exports in modules().items() if not exports]
     assert not [name for name in inner if hasattr(importlib.import_module(name), "__all__")]
 
 
 def _own_public_names(module: ModuleType) -> set[str]:
-    """Public classes and functions defined in this module."""
+    """Return the public classes and functions that a module defines."""
     return {
         name
         for name, value in vars(module).items()

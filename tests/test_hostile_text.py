@@ -34,7 +34,7 @@ from tests.linear import is_linear
 
 
 def each_frame(work: Callable[[str], object]) -> Callable[[str], object]:
-    """Return a function that parses a text in each frame."""
+    """Return a function that runs `work` on a text inside each of several frames."""
 
     def framed(text: str) -> None:
         for before, behind in FRAMES:
@@ -137,7 +137,7 @@ def test_the_number_of_header_lines_is_limited(text: str) -> None:
     ],
 )
 def test_long_texts_are_not_cached(remember: Callable[[str], object], remembered: Any) -> None:
-    """Caches must not keep long texts of agents, because these could add up to gigabytes."""
+    """Caches must not keep long texts of agents, because many such texts could need gigabytes."""
     remembered.cache_clear()
     for n in range(3):
         remember(f"{n}{'x' * 1_000}")

@@ -1,4 +1,4 @@
-"""Imports load only what is used; one fresh process checks all claims."""
+"""An import loads only the modules that it needs. One fresh process checks all cases."""
 
 from __future__ import annotations
 

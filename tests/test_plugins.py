@@ -1,4 +1,4 @@
-"""Plugins of a real distribution with metadata."""
+"""Plugins from a distribution with real metadata."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _ENVIRONMENT = _PLAIN.replace(
 
 
 def outlived_by(script: Path) -> set[int]:
-    """Workers that still run after their script was killed; each prints its process id."""
+    """Kill a script and return the ids of its workers that still run; each worker prints its process id."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True) as main:
         assert main.stdout is not None
@@ -98,7 +98,7 @@ def test_an_exception_ends_the_workers_at_once() -> None:
         assert pool.submit(abs, -1).result() == 1
         sleeping = pool.submit(time.sleep, 600)
         raise KeyboardInterrupt
-    with pytest.raises((BrokenProcessPool, CancelledError)):  # the call may not have begun
+    with pytest.raises((BrokenProcessPool, CancelledError)):  # the call may not have started
         sleeping.result()
 
 

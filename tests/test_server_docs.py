@@ -1,4 +1,4 @@
-"""Each example in docs/server.md gets its stated status."""
+"""Each request in docs/server.md gets the status that the page states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def examples() -> list[tuple[str, str, int]]:
 
 
 def body(method: str, url: str) -> Any:
-    """A suitable body for a URL."""
+    """Return a suitable request body for a URL."""
     kind = url.removeprefix("/").partition("/")[0].partition("?")[0]
     if not kind:
         entry = {"request": {"method": "GET", "url": "Patient?_count=1"}}

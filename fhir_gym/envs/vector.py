@@ -28,16 +28,16 @@ class FHIRVectorEnv(SyncVectorEnv):
     slow. In that case, use ``vectorization_mode="async", vector_kwargs={"shared_memory": False}``.
 
     Args:
-    env_id: Env id of the pack, or an `EpisodeConfig`.
-    num_envs: Number of environments.
-    max_episode_steps: Gymnasium's name for `max_steps`. If both are given, the smaller limit applies.
-    autoreset_mode: When an environment starts its next episode: ``"NextStep"`` (the step after
-        the episode's end resets the environment and ignores the action), ``"SameStep"``, or ``"Disabled"``.
-    tasks: As for `FHIREnv`.
-    split: As for `FHIREnv`.
-    render_mode: As for `FHIREnv`.
+        env_id: Env id of the pack, or an `EpisodeConfig`.
+        num_envs: Number of environments.
+        max_episode_steps: Gymnasium's name for `max_steps`. If both are given, the smaller limit applies.
+        autoreset_mode: When an environment starts its next episode: ``"NextStep"`` (the step after
+            the episode's end resets the environment and ignores the action), ``"SameStep"``, or ``"Disabled"``.
+        tasks: As for `FHIREnv`.
+        split: As for `FHIREnv`.
+        render_mode: As for `FHIREnv`.
         prepared: As for `FHIREnv`.
-    settings: As for `FHIREnv`. With `fhir_server`, `num_envs` must be 1.
+        settings: As for `FHIREnv`. With `fhir_server`, `num_envs` must be 1.
     """
 
     # Gymnasium also closes environments whose __init__ failed.

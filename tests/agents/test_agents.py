@@ -83,7 +83,7 @@ def test_one_text_is_a_script_of_one() -> None:
     assert make_agent("scripted", script="FINISH([1])").act("") == "FINISH([1])"
 
 
-@pytest.mark.parametrize("name", sorted(set(AGENTS) - {"local"}))  # needs a model: see test_local
+@pytest.mark.parametrize("name", sorted(set(AGENTS) - {"local"}))  # `local` needs a model; see test_local
 def test_every_agent_implements_the_protocol_and_can_be_pickled(name: str) -> None:
     if name == "chat":
         pytest.importorskip("openai")

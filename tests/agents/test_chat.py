@@ -127,7 +127,7 @@ def test_lasting_failures_give_no_reward(hospital: World, fault: Fault, message:
 
 
 class Refusing(ChatServer):
-    """Fail as real servers do, with a status code and a raw body."""
+    """A chat server that fails as real servers do, with a status code and a raw body."""
 
     def __init__(self, status: int, body: Json, answers: Sequence[str], faults: Sequence[Fault | None]) -> None:
         super().__init__(answers, faults=faults)

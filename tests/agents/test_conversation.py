@@ -225,7 +225,7 @@ def test_all_parts_of_a_completion_are_read() -> None:
 
 
 class Model:
-    """Return fixed answers in order and record the messages."""
+    """A model that gives fixed replies in order and records the messages."""
 
     def __init__(self, *answers: Completion) -> None:
         self.answers = list(answers)
@@ -289,7 +289,7 @@ def test_long_observations_are_shortened_with_a_note(empty_world: World) -> None
     kept, note = reply.shown.split("\n[Shortened: ")
     entries = kept.count('"fullUrl"')
     assert note.startswith(f"{entries} of 100 entries of this page are shown, ")
-    assert kept.endswith("}}") and "/next" in kept  # whole entries, and the link to the next page
+    assert kept.endswith("}}") and "/next" in kept  # complete entries, and the link to the next page
     assert f"_count={entries} " in note and "_elements=" in note and "next link" in note
 
 

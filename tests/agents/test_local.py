@@ -53,7 +53,7 @@ def roll(agent: LocalAgent, world: World, **choice: Any) -> list[Rollout]:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, *texts: str) -> list[list[Sequence[int]]]:
-    """Make the model return these texts, and record the prompts' token ids by batch."""
+    """Make the model return these texts; return a list that collects the token ids of the prompts of each batch."""
     asked: list[list[Sequence[int]]] = []
     script = iter(texts)
 
@@ -192,7 +192,7 @@ def test_a_model_that_knows_how_succeeds(tiny: str, hospital: World, monkeypatch
         ids_of(rollout, "prompt_ids"), ids_of(rollout, "completion_ids"), asked, strict=True
     ):
         everything += read
-        assert list(seen) == everything  # the record holds exactly what the model read
+        assert list(seen) == everything  # the record contains exactly the tokens that the model read
         everything += wrote
     model = local(tiny)._model
     assert model.decode(everything) == model.render(rollout.messages, tools=False, answer=False).removesuffix("\n")

@@ -1,4 +1,4 @@
-"""Without the extra, one error line names the pip command."""
+"""If the extra is not installed, a one-line error names the pip command."""
 
 from __future__ import annotations
 

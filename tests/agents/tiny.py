@@ -1,4 +1,4 @@
-"""Build a language model with a few thousand random weights, without a download."""
+"""Build a language model with a few thousand random weights; no download is necessary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORGETFUL = CHAT.replace(
 
 
 def save(folder: Path, chat_template: str | None = CHAT) -> str:
-    """Write model and tokenizer to a folder and return its path."""
+    """Write the model and its tokenizer to a folder, and return the path of the folder."""
     torch, transformers, tokenizers = (import_module(name) for name in ("torch", "transformers", "tokenizers"))
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     bytes_only = tokenizers.Tokenizer(tokenizers.models.BPE())

@@ -292,7 +292,7 @@ def test_gymnasiums_step_limits_are_graded_like_our_own(hospital: World, limited
 
 
 def test_the_step_limit_of_another_env_is_ignored(hospital: World) -> None:
-    """An env may be reset during the reset of another env."""
+    """The reset of an environment may reset another environment."""
     inner = FHIREnv(ENV_ID, tasks="01", world=hospital)
 
     class Nested(gym.Wrapper[str, str, str, str]):

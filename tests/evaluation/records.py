@@ -1,4 +1,4 @@
-"""Hand-made rollout records, so that the report's tests need no world."""
+"""Rollout records written by hand, so that the tests of reports need no world."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rollout(
     grading: str = "state",
     label: ErrorLabel | None = None,
 ) -> Rollout:
-    """A record; `success` is None for an ungraded episode."""
+    """Make a record; with `success=None`, the episode has no verdict."""
     title, category, kind, difficulty = TASKS[task]
     verdict = None
     if success is not None:
@@ -108,7 +108,7 @@ LARGE = {"model": "large", "temperature": 0.5}
 
 
 def small() -> list[Rollout]:
-    """A weak model with invalid actions, truncated answers and one provider failure."""
+    """The run of a weak model, with invalid actions, truncated replies and one provider failure."""
     said = "it must start with one of GET, POST, not with 'The patient'"
     other = "it must start with one of GET, POST, not with 'I think that'"
     return [
@@ -121,7 +121,7 @@ def small() -> list[Rollout]:
 
 
 def large() -> list[Rollout]:
-    """A better model that ran one more task."""
+    """The run of a better model, with one additional task."""
     return [
         rollout("01", 0, True, settings=LARGE, turns=(turn(finish="stop"),), light=True),
         rollout("01", 1, False, settings=LARGE, turns=(turn(finish="stop"),), light=True),

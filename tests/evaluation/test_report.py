@@ -31,7 +31,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def golden(name: str, text: str) -> None:
-    """Compare with a golden file; FHIR_GYM_GOLDEN=1 rewrites it for review."""
+    """Compare a text with a golden file. FHIR_GYM_GOLDEN=1 rewrites the file, so that the change can be reviewed."""
     if os.environ.get("FHIR_GYM_GOLDEN"):
         (GOLDEN / name).write_text(text, encoding="utf-8")
     assert text == (GOLDEN / name).read_text("utf-8")
@@ -170,7 +170,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("successes", "trials", "low", "high"),
-    # Wilson's formula evaluated by hand; the first two are textbook values.
+    # These values were computed by hand with Wilson's formula; the first two are in textbooks.
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (1, 1000, 0.0002, 0.0056), (0, 0, 0.0, 1.0)],
 )
 def test_wilson_interval(successes: int, trials: int, low: float, high: float) -> None:

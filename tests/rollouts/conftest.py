@@ -16,5 +16,5 @@ def gold(hospital: World) -> list[Rollout]:
 
 @pytest.fixture(scope="session")
 def mixed(hospital: World) -> list[Rollout]:
-    """Random rollouts, with invalid actions and failures."""
+    """Rollouts of a random agent; some have invalid actions, and some fail."""
     return list(run(ENV_ID, "random", tasks=["01", "02a"], variations="0-2", world=hospital))

@@ -1,4 +1,4 @@
-"""Concurrent conversations: faults, kills and budgets never change the results of episodes."""
+"""Tests of concurrent conversations: faults, kills and budgets never change the results of episodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lines(rollouts: Sequence[Rollout]) -> list[str]:
 
 
 class Slow:
-    """An agent without a model: it waits, reads once and finishes; tests add failures."""
+    """An agent without a model that waits, reads once and finishes. Tests add failures to the agent."""
 
     name = "slow"
 
@@ -120,7 +120,7 @@ def test_invalid_budgets(budget: dict[str, Any]) -> None:
 
 
 class Failing(Slow):
-    """Fail with an exception after some answers."""
+    """An agent that raises an exception after some actions."""
 
     def __init__(self, failure: Exception, after: int) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def kept(path: Path) -> list[Rollout]:
 
 
 def wait_for_a_lull(path: Path) -> None:
-    """Wait until no line is being written, because Ctrl-C would then stop only the writer."""
+    """Wait until the process writes no line, because Ctrl-C during a write would stop only the writer."""
     size = -1
     while size != path.stat().st_size:
         size = path.stat().st_size
@@ -257,7 +257,7 @@ def test_a_killed_and_resumed_run_with_faults_gives_the_same_records(
 
 
 def test_stopping_after_the_loop_closed(hospital: World) -> None:
-    """Stopping a run must not fail while its thread is ending."""
+    """A run can be stopped while its thread is ending."""
     pool = AsyncWorkerPool(plan(ENV_ID, tasks="01", variations=0), Slow(), hospital, BudgetTracker(), 1)
     ended = threading.Event()
     pool._thread = threading.Thread(target=ended.wait, args=(20,))
@@ -272,7 +272,7 @@ def test_stopping_after_the_loop_closed(hospital: World) -> None:
 
 
 def test_a_failure_to_start_the_loop_is_raised(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure is reported even while the thread is ending."""
+    """The caller gets the exception even if the thread is already ending."""
     failed = OSError("too many open files")
 
     def no_loop(main: Coroutine[Any, Any, None]) -> None:

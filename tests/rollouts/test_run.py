@@ -63,7 +63,7 @@ def test_turns_record_status_and_errors(hospital: World) -> None:
 
 
 class ToolAgent(IdleAgent):
-    """An agent with tool calls."""
+    """An agent that acts by tool calls."""
 
     name = "tools"
 
@@ -93,7 +93,7 @@ def test_replies_carry_tool_text_and_notes_into_the_record(hospital: World) -> N
 
 
 class FailingAgent(IdleAgent):
-    """An agent that raises at its second action."""
+    """An agent that raises an exception at its second action."""
 
     name = "failing"
 
@@ -266,7 +266,7 @@ def test_ctrl_c_keeps_finished_rollouts(tmp_path: Path, hospital: World, workers
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "running\n"
-        os.killpg(process.pid, signal.SIGINT)  # a terminal signals workers too
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends Ctrl-C to the workers too
         _, errors = process.communicate(timeout=30)
     assert process.returncode != 0
     assert errors.rstrip().endswith("KeyboardInterrupt")

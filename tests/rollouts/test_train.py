@@ -25,7 +25,7 @@ ENV_ID = "FHIRAgent/Appointment-v0"
 TASKS = ("01", "02a")
 trl: Any = import_module("trl")
 MARKED = str(Path(trl.__file__).parent / "chat_templates" / "qwen2_5_training.jinja")
-"""A chat template that marks the model's tokens; it uses the tiny model's special tokens."""
+"""A chat template that marks the tokens of the model's turns; its special tokens are those of the tiny model."""
 
 # The training libraries emit many warnings that differ between versions.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -38,7 +38,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def files(hospital: World, tmp_path_factory: pytest.TempPathFactory) -> dict[Format, Path]:
-    """A dataset in each format, made by the command line from chat rollouts."""
+    """A dataset in each format, which the command line makes from chat rollouts."""
     folder = tmp_path_factory.mktemp("sft")
     jobs = [(ENV_ID, key, number) for key in TASKS for number in range(2)]
     with ChatServer(GoldOverChat(hospital, jobs)) as server:
@@ -76,7 +76,7 @@ def marked(format: Format) -> dict[str, Any]:
 
 
 def said(row: dict[str, Any], format: Format) -> Iterator[str]:
-    """The model's turns in the form of the chat template."""
+    """Yield the model's turns as the chat template formats them."""
     for message in row["completion" if format == "completion" else "messages"]:
         if message["role"] == "assistant":
             for call in message.get("tool_calls", []):
