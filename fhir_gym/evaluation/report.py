@@ -113,7 +113,7 @@ class Report:
         return AggregateMetrics.of(self.runs[run].episodes)
 
     def groups(self, dimension: Dimension) -> list[tuple[str, list[AggregateMetrics | None]]]:
-        """Return each value of a dimension with the metrics of every run; None for a run without such episodes."""
+        """Return each value of a dimension with the metrics of every run; None if a run has no such episodes."""
         several_packs = len({episode.env_id for run in self.runs for episode in run.episodes}) > 1
         key = _KEYS[dimension]
         found: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}
@@ -237,7 +237,7 @@ def _runs(rollouts: Iterable[Rollout], source: str) -> list[tuple[EpisodeMetrics
         key = (*episode.key, rollout.seed, episode.conditions)
         known = episodes.get(key)
         if known is not None:
-            # If an ungraded episode ran again later, the file does not repeat it.
+            # A second run of an ungraded episode does not count as a repetition.
             repeated[who] += known.graded and episode.graded
         if known is None or not known.graded:
             episodes[key] = episode

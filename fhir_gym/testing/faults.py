@@ -14,7 +14,10 @@ FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 
 def random_faults(share: float, *, kinds: Sequence[Fault] = FAULTS, seed: int = 0) -> Callable[[int], Fault | None]:
-    """Return a function that gives a random share of all requests a fault, depending on request number and seed."""
+    """Return a function that chooses a fault, or none, for a request; the request number and the seed determine it.
+
+    On average, this share of the requests fails.
+    """
 
     def fault(number: int) -> Fault | None:
         rng = random.Random(f"{seed}/{number}")

@@ -1,4 +1,4 @@
-"""Agents for the ActionReasoning pack that each make exactly one error; they test its tasks and diagnoses."""
+"""Agents that each make exactly one error, to test the tasks and diagnoses of the ActionReasoning pack."""
 
 from fhir_gym.soundness.lazy_agents import wrong_acts, wrong_values
 from fhir_gym.soundness.lazy_agents.base import LazyAgent, lazy_agents

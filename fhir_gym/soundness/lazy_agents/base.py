@@ -49,7 +49,7 @@ class LazyAgent(CarefulAgent):
         cls.name = (cls.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
     def applies(self, prompt: ParsedPrompt) -> bool:
-        """Whether the error can occur in the task of this prompt."""
+        """Whether the error can occur in an episode with this prompt."""
         return prompt.family in self.families
 
     @override
@@ -58,7 +58,7 @@ class LazyAgent(CarefulAgent):
         self.expected_label, self.ambiguous = self.label_for(self.prompt), False
 
     def label_for(self, prompt: ParsedPrompt) -> ErrorLabel:
-        """The diagnosis that a failure in the task of this prompt should get."""
+        """The diagnosis that a failed episode with this prompt should get."""
         return self.label
 
     @override

@@ -83,7 +83,7 @@ class _Scene:
         return float(sum(self.records[other]["resourceType"] != kind for some in others for other in some))
 
     def references(self, own: Sequence[int]) -> Columns:
-        """Counts of records one or two references away, by path and status, and the ranks of these counts."""
+        """Counts and ranks: for each path and status, how many records are one or two references away."""
         counted = [self.links.counts(at) for at in own]
         columns: Columns = {}
         for name in sorted({name for one in counted for name in one}):

@@ -25,7 +25,7 @@ def require_sklearn() -> None:
     """Check that scikit-learn is installed.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: scikit-learn is not installed.
     """
     _learner()
 

@@ -96,7 +96,7 @@ def draw_all_combinations(
 
 
 def draw_lineup(rng: random.Random, world: World, new_id: Callable[[], str]) -> tuple[Person, ...]:
-    """Draw thirteen confusable people; one further combination of name and birth date would fit but does not exist.
+    """Draw thirteen confusable people, without one combination of name and birth date that would fit the group.
 
     Two given names and two family names make four full names. For each full name, there is a person for each of two
     dates of birth, except for one missing person. Two of the full names also occur with other dates of birth. A search
@@ -167,7 +167,7 @@ def _cells(
 
 
 def confusable(people: Sequence[Person], by: Sequence[str] = NAME_AND_BIRTH) -> list[Person]:
-    """Return the people whom only all attributes in `by` together can identify.
+    """Return the people who can be identified only by all attributes in `by` together.
 
     For such a person and for each attribute, the group has another person who differs only in this attribute.
 
@@ -203,7 +203,7 @@ class PersonCandidate:
 
 
 def person_candidates(people: Sequence[Person]) -> list[PersonCandidate]:
-    """Return candidates for the people whom only given name, family name and date of birth together can identify."""
+    """Return a candidate for each person who can be identified only by both names and the date of birth together."""
     return [PersonCandidate(one.given, one.family, one.birth_date, one.id) for one in confusable(people)]
 
 
@@ -223,7 +223,7 @@ def absent_combinations(people: Sequence[Person]) -> list[tuple[str, str, str]]:
 
 
 def _near_others(cells: Collection[Cell]) -> set[Cell]:
-    """Return the cells that have another cell in line with them along every dimension of the grid."""
+    """Return the cells for which, in each dimension, another cell differs only in this dimension."""
     partly = _all_but_one(cells)
     return {cell for cell in cells if all(partly[n, *cell[:n], *cell[n + 1 :]] > 1 for n in range(len(cell)))}
 

@@ -126,7 +126,7 @@ def new_person(rng: random.Random, world: World, id: str, *, resource_type: str 
 
 
 def namesake(rng: random.Random, person: Person, id: str) -> Person:
-    """Draw a person of the same name with a similar date of birth."""
+    """Draw a person with the same name and a similar date of birth."""
     other = rng.choice(confusable_dates(person.birth_date))
     return person.model_copy(update={**_other_contact(rng, person), "id": id, "birth_date": other})
 

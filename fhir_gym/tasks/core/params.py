@@ -22,7 +22,7 @@ class SceneParams(Params):
 
     Attributes:
         scene: The drawn records of the start state; the target is chosen after them. Subclasses declare the type.
-        target: The record that the prompt asks about (``Patient/S1234567``); empty without such a record.
+        target: The record that the prompt asks about (``Patient/S1234567``), or an empty text.
         qualifying: The records that were equally likely to become the target, including the target.
     """
 

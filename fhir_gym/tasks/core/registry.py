@@ -143,7 +143,7 @@ def find_packs(text: str) -> tuple[str, ...]:
 
 
 def _import_pack(module: str) -> None:
-    """Import a module and register its `PACK`, if it defines one."""
+    """Import a module. If the module defines `PACK`, register this pack."""
     pack = getattr(import_by_name(module), "PACK", None)
     if isinstance(pack, Pack):
         register(pack)

@@ -33,7 +33,7 @@ class Candidate(Protocol):
 
     @property
     def target(self) -> str:
-        """The record that the prompt would ask about (``Patient/S1234567``); empty without such a record."""
+        """The record that the prompt would ask about (``Patient/S1234567``), or an empty text."""
         ...
 
 

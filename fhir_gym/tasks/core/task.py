@@ -92,8 +92,8 @@ class Variation:
         prompt: The prompt, including the present time and the answer instructions.
         setup: Resources that are added to the world before the episode, in the order of their creation.
         next_id: The first id (a number) that the server assigns; it differs between variations.
-        _target: The record that the prompt asks about (``Patient/S1234567``); empty without such a record. Only
-            analyses use it.
+        _target: The record that the prompt asks about (``Patient/S1234567``), or an empty text. Only analyses
+            use it.
         _qualifying: The records that were equally likely to become the target, including the target. Only analyses
             use them.
     """
@@ -129,7 +129,7 @@ class Task(ABC, Generic[P]):
         title: Title of a few words.
         category: Name of the group in which reports count the task.
         difficulty: From 1 (one step) to 3.
-        kind: ``query`` (the answer counts) or ``action`` (the end state counts too).
+        kind: ``query`` (the agent only answers) or ``action`` (the agent also changes records).
         required_tools: Sequences of tools that solve the task; only metrics use them.
         required_resources: Resource types that the task needs.
         prohibited_tools: Tools that the agent must not use; any use fails the task.
