@@ -113,12 +113,12 @@ def disagreements(case: ReasoningCase, found: Examination) -> Iterator[str]:
     for name, right in found.truth.items():
         said = getattr(case.ground_truth, name)
         if not _same(name, said, right):
-            yield f"{name} is {_shown(right)}, the task says {_shown(said)}"
+            yield f"{name} is {_shown(right)}, but the task says {_shown(said)}"
     if len(case.sol) != len(found.sol) or not all(
         _same("sol", *pair) for pair in zip(case.sol, found.sol, strict=False)
     ):
         right_answer = ", ".join(map(_shown, found.sol))
-        yield f"the answer is [{right_answer}], the task says [{', '.join(map(_shown, case.sol))}]"
+        yield f"the answer is [{right_answer}], but the task says [{', '.join(map(_shown, case.sol))}]"
 
 
 def plan_faults(plan: CaseSpec, now: datetime, *, own: bool) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _range(lab: str, sex: str | None, age: int | None) -> ReferenceRange:
 
 
 def _limits(row: ReferenceRange, shift: float) -> dict[str, Decimal]:
-    """Return the limits of a range, each increased by the share `shift`."""
+    """Return the limits of a range after a relative shift; a shift of 0.1 raises them by ten percent."""
     found = {name: Decimal(str(getattr(row, name))) for name in _LIMITS}
     if not shift:
         return found

@@ -90,7 +90,7 @@ def rules_missing(case: ReasoningCase, plan: CaseSpec, found: Examination) -> It
     if reading.later:
         needed["later"] = "there are results after the reference time"
     if plan.family == "aggregation":
-        needed["half"] = "a mean has to be rounded"
+        needed["half"] = "the mean must be rounded"
     for name, why in needed.items():
         if not _RULES[name].search(text):
             yield f"{why}, but the text has no rule for it"
@@ -101,19 +101,19 @@ def untruths(case: ReasoningCase, plan: CaseSpec, found: Examination, extract: E
     age = found.age
     for match in _AGE.finditer(case.instruction):
         if int(match[1] or match[2]) != age:
-            yield f"the patient is {age} years old, the text says {match[0]!r}"
+            yield f"the patient is {age} years old, but the text says {match[0]!r}"
     said = senses(case.instruction)
     for sex in ("male", "female"):
         if sex in said and found.person.gender != sex:
-            yield f"the patient is {found.person.gender}, the instruction says {sex}"
+            yield f"the patient is {found.person.gender}, but the instruction says {sex}"
     if age is not None and age < _ADULT and re.search(r"\b(?:wo)?man\b", case.instruction):
-        yield f"the patient is {age} years old, the instruction calls the patient an adult"
+        yield f"the patient is {age} years old, but the instruction calls the patient an adult"
     if "old" in said and (age is None or age < _OLD):
-        yield f"the patient is {age} years old, the instruction says elderly"
+        yield f"the patient is {age} years old, but the instruction calls the patient elderly"
     text = f"{case.instruction}\n{case.context}"
     for word in dict.fromkeys(re.findall(r"\w+", text)):
         if word in extract.people and word != case.eval_MRN:
-            yield f"the text names another patient, {word}"
+            yield f"the text names another patient: {word}"
 
 
 def wording(case: ReasoningCase, plan: CaseSpec, found: Examination, now: datetime) -> tuple[bool, list[str]]:
@@ -168,7 +168,7 @@ def _order_missing(case: ReasoningCase, plan: CaseSpec) -> Iterator[str]:
     if side not in said and not (side == "outside" and {"inside", "not"} <= said):
         yield f"the instruction does not say {plan.direction}"
     if {"below", "above", "outside"} & said - {side}:
-        yield f"the instruction names another side than {plan.direction}"
+        yield f"the instruction names a side of the range other than {plan.direction}"
 
 
 def _table_faults(text: str, plan: CaseSpec) -> Iterator[str]:

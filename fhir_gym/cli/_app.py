@@ -1,4 +1,4 @@
-"""The command line `fhir-gym`: all commands, and the conversion of errors to messages and exit codes.
+"""Entry point of the command line `fhir-gym`: run a command, and convert errors to messages and exit codes.
 
 Exit codes: 0 success, 1 failure (or an unsound task), 2 wrong usage, 130 interrupted by Ctrl-C.
 """
@@ -26,7 +26,7 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 
 _INTERRUPTED = 130
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
-"""Typer's base class of usage errors; its module depends on Typer's version."""
+"""Typer's base class of usage errors; Typer's version determines which module defines it."""
 
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ def _show_version(asked: bool) -> None:
 def _top(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_show_version)] = False,
 ) -> None:
-    """Accept the options of `fhir-gym` itself."""
+    """Accept the options that come before the command."""
 
 
 app.command("demo")(demo.demo)
@@ -73,15 +73,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code.
 
     Args:
-        argv: Arguments without the program name; by default those of the process.
+        argv: Arguments without the program name; by default the arguments of the process.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # for names that the terminal cannot encode
+            stream.reconfigure(errors="backslashreplace")  # the terminal may not be able to encode all names
     command = _command()
     sys.excepthook = _tell
     try:
-        # `app()` would print six lines for a usage error and nothing for Ctrl-C.
+        # Calling `app()` instead would print six lines for a usage error, and nothing for Ctrl-C.
         arguments = list(sys.argv[1:] if argv is None else argv)
         with _surroundings(), command.make_context("fhir-gym", arguments) as context:
             command.invoke(context)
@@ -101,14 +101,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback with its control characters escaped."""
+    """Print a traceback in which control characters are escaped."""
     note("".join(traceback.format_exception(error)))
 
 
 def _line(error: Exception) -> str:
-    """Return the error message in one line."""
+    """Return the message of an error as one line."""
     if isinstance(error, _UsageError):
-        message = error.format_message().replace("Value error, ", "")  # empty after --help
+        message = error.format_message().replace("Value error, ", "")  # empty if Typer has printed the help
         message = " ".join(message.split())
         return message and f"{message} (see {error.ctx.command_path if error.ctx else 'fhir-gym'} --help)"
     if isinstance(error, FhirGymError):
@@ -121,7 +121,7 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def _surroundings() -> Iterator[None]:
-    """Make modules of the current folder importable (installed modules come first), and print one-line warnings."""
+    """Make modules of the current folder importable, after installed modules, and print warnings in one line."""
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
@@ -144,6 +144,6 @@ def _leave(message: str, code: int, *, show: BaseException | None = None) -> NoR
 
 
 def _leave_quietly() -> NoReturn:
-    """Exit silently after the reader of the output has closed it (`| head`)."""
+    """Exit silently if the program that reads the output has stopped, as in ``fhir-gym … | head``."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)

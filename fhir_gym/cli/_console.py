@@ -1,4 +1,4 @@
-"""Output of the commands: Rich on a terminal, plain text elsewhere, JSON on request."""
+"""Output of the commands: formatted by Rich on a terminal, plain text elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ err = Console(stderr=True, highlight=False, emoji=False)
 """Standard error, for progress, notes and errors."""
 
 _OBEYED = (
-    *((0x00, 0x1F), (0x7F, 0x9F)),  # control characters: colours, titles, cursor, line ends
-    *((0x061C, 0x061C), (0x200E, 0x200F), (0x202A, 0x202E), (0x2066, 0x2069)),  # writing direction
-    *((0x2028, 0x2029), (0xD800, 0xDFFF)),  # Unicode line ends; surrogates, which streams cannot encode
+    *((0x00, 0x1F), (0x7F, 0x9F)),  # control characters, which change colours or titles, move the cursor or end lines
+    *((0x061C, 0x061C), (0x200E, 0x200F), (0x202A, 0x202E), (0x2066, 0x2069)),  # marks of the writing direction
+    *((0x2028, 0x2029), (0xD800, 0xDFFF)),  # Unicode line ends, and surrogates, which streams cannot encode
 )
 _ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for a, b in _OBEYED for code in range(a, b + 1)}
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ESCAPES if code != ord("\n")}
@@ -30,7 +30,7 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ESCAPES if code != ord("\n"
 def visible(text: str, *, keep: str = "") -> str:
     """Escape control characters, so that a terminal shows them instead of executing them.
 
-    File names, names of worlds and tasks, records, server responses and agent output may contain any characters.
+    Printed names, records, server responses and agent output may contain any characters.
 
     Args:
         text: The text.
@@ -40,18 +40,18 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print plain data as indented JSON, the same on a terminal and elsewhere."""
+    """Print JSON data, indented but without colours or line wrapping."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    out.file.write(text.translate(_JSON_ESCAPES) + "\n")  # in JSON they occur in strings only
+    out.file.write(text.translate(_JSON_ESCAPES) + "\n")  # in JSON, control characters occur only in strings
 
 
 def print_raw(text: str) -> None:
-    """Print multi-line text with its control characters escaped."""
+    """Print multi-line text in which control characters, except line ends, are escaped."""
     out.file.write(visible(text, keep="\n\t"))
 
 
 def print_text(text: str = "", *, style: str | None = None) -> None:
-    """Print text without markup or line wrapping, with its control characters escaped."""
+    """Print text without markup or line wrapping, and escape its control characters."""
     out.print(visible(text, keep="\n\t"), style=style, markup=False, soft_wrap=True)
 
 
@@ -61,7 +61,7 @@ def note(text: str, *, style: str | None = None) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table; columns of numbers are right-aligned."""
+    """Print a table in which columns of numbers are right-aligned."""
     columns = [visible(name) for name in columns]
     cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     numeric = [all(_is_number(row[at]) for row in cells) and bool(cells) for at in range(len(columns))]
@@ -82,7 +82,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
 
 
 def fields(pairs: Sequence[tuple[str, object]]) -> None:
-    """Print names and values, one pair per line."""
+    """Print pairs of a name and a value, one pair per line."""
     wide = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         print_text(f"{name.ljust(wide)}  {visible(str(value))}")
@@ -90,10 +90,13 @@ def fields(pairs: Sequence[tuple[str, object]]) -> None:
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on a terminal's standard error from the first update on, and clear it at the end.
+    """Show a progress bar on standard error if it is a terminal.
+
+    The progress bar appears with the first update and disappears at the end of the context.
 
     Yields:
-        A function of the number done, the total (0 if unknown) and an optional text.
+        A function that updates the progress bar. Its arguments are the number of finished items, the total number (0 if
+        the total is unknown) and an optional text.
     """
     told = TextColumn("{task.fields[told]}", markup=False)
     columns = (

@@ -9,14 +9,14 @@ import typer
 
 
 def _one_pack(text: str) -> str:
-    """Return the env id of an argument; import a module that is given instead of an id."""
-    if "/" in text and ":" not in text:  # an env id, which the command looks up
+    """Return the env id that an argument names; if the argument names a module, import it and return its env id."""
+    if "/" in text and ":" not in text:  # an env id; the command reports an unknown one
         return text
     from fhir_gym.tasks import find_packs
 
     found = find_packs(text)
     if len(found) > 1:
-        raise typer.BadParameter(f"{text} registers {', '.join(found)}; name one as {text}:{found[0]}")
+        raise typer.BadParameter(f"{text} registers {', '.join(found)}; choose one, such as {text}:{found[0]}")
     return found[0]
 
 
@@ -25,7 +25,7 @@ EnvArgument = Annotated[
     typer.Argument(
         metavar="ENV_ID",
         callback=_one_pack,
-        help="Env id, e.g. FHIRAgent/Appointment-v0, or a module that registers one.",
+        help="Env id, such as FHIRAgent/Appointment-v0, or a module that registers an environment.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -39,7 +39,7 @@ AGENT_SETTINGS = "NAME=VALUE"
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
-    """Split names at commas; return None for an empty text, which means all."""
+    """Split a list of names at commas; return None, which means all, if the list is empty."""
     found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     return found or None
 
@@ -48,7 +48,7 @@ def agent_settings(given: list[str] | None) -> dict[str, Any]:
     """Parse agent settings in the form ``name=value``; values may be JSON.
 
     Raises:
-        typer.BadParameter: A text does not have that form.
+        typer.BadParameter: A setting does not have the form ``name=value``.
     """
     settings: dict[str, Any] = {}
     for text in given or []:

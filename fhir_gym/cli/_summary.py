@@ -1,4 +1,4 @@
-"""A summary of rollouts by agent and task, and a transcript of one of them."""
+"""Print a summary of rollouts by agent and task, and a transcript of one rollout."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from fhir_gym.rollouts import Rollout
 
 _MAX_SHOWN = 600
-_MAX_ROWS = 60  # maximum rows of a table; a task file can have hundreds of tasks
+_MAX_ROWS = 60  # maximum number of rows to print, because a task file may have hundreds of tasks
 _ORDER = {name: str(place) for place, name in enumerate(("query", "action", "easy", "medium", "hard"))}
-"""Sort keys of names that are not sorted alphabetically."""
+"""Sort keys of kinds and difficulties, which are not sorted alphabetically."""
 
 
 class Summary:
-    """Counts rollouts while they are written, without keeping them in memory.
+    """Statistics of rollouts, collected while the rollouts are written, without keeping them in memory.
 
     Args:
-        prices: Prices of a million input tokens and a million output tokens; None if unknown.
+        prices: Price of a million input tokens and price of a million output tokens; None if they are unknown.
     """
 
     def __init__(self, prices: tuple[float, float] | None = None) -> None:
@@ -34,7 +34,7 @@ class Summary:
         self._graded: list[EpisodeMetrics] = []
         self.seen = 0
         self.first_failure = ""
-        """Reason of the first episode without a verdict."""
+        """Why the first episode without a verdict has none."""
 
     @property
     def graded(self) -> int:
@@ -47,7 +47,7 @@ class Summary:
         return self.seen - self.graded
 
     def watch(self, rollouts: Iterable[Rollout], progress: Callable[[int], None] | None = None) -> Iterator[Rollout]:
-        """Count rollouts and pass them on; `progress` is called with the count."""
+        """Count rollouts and yield them unchanged; `progress` is called with the number of rollouts so far."""
         from fhir_gym.evaluation import EpisodeMetrics
 
         for rollout in rollouts:
@@ -65,7 +65,7 @@ class Summary:
             yield rollout
 
     def standing(self) -> str:
-        """Return the success rate so far, the tokens and their cost in one line."""
+        """Return one line with the success rate, the number of tokens and their cost so far."""
         parts = [f"success {self._successes / self.graded:.0%}"] if self.graded else []
         return ", ".join([*parts, *self._spent()])
 
@@ -79,23 +79,23 @@ class Summary:
         return parts
 
     def interrupted(self, todo: int, out: Path, overwrite: bool) -> str:
-        """Return a message about the results of a run that Ctrl-C ended."""
+        """Return a message that says which results of an interrupted run are kept."""
         if overwrite and not self.graded:
             return f"interrupted before an episode was graded; {out} is unchanged"
         return f"interrupted: {self.graded} of {todo} episodes are in {out}; use --resume to continue"
 
     def require_verdict(self, out: Path, written: int) -> None:
-        """Check that at least one episode was graded, if any started.
+        """Check that at least one of the episodes was graded.
 
         Raises:
-            FhirGymError: No episode was graded.
+            FhirGymError: There are episodes, but no episode was graded.
         """
         if self.seen and not self.graded:
             kept = f"; {written} records without a verdict are in {out}" if written else ""
             raise FhirGymError(f"no episode has a verdict: {self.first_failure}{kept}")
 
     def rows(self) -> list[tuple[str, str, str, int, str, str, str]]:
-        """Return agent, task, title, episodes, success, mean steps and mean reward of each row."""
+        """Return the rows of the first table: agent, task, title, episodes, success, mean steps and mean reward."""
         from fhir_gym.evaluation import AggregateMetrics
 
         grouped: dict[tuple[str, str, str, str], list[EpisodeMetrics]] = defaultdict(list)
@@ -109,7 +109,7 @@ class Summary:
         return found
 
     def groups(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return columns and rows of the second table: success by kind, difficulty and category for each grading."""
+        """Return columns and rows of the second table: success under each grading by kind, difficulty and category."""
         grouped: dict[tuple[str, int, str], list[Mapping[str, bool]]] = defaultdict(list)
         for one in self._graded:
             for place, name in enumerate(("", one.task.task_kind, one.difficulty, one.task.category)):
@@ -144,7 +144,7 @@ def _share(successes: list[bool]) -> str:
 
 
 def print_transcript(rollout: Rollout) -> None:
-    """Print the turns of an episode, then the checks of its verdict."""
+    """Print the turns of an episode and the checks of its verdict."""
     about = f"{rollout.task.key}, variation {rollout.task.variation}, agent {rollout.agent.name}"
     print_text(f"One episode: task {about}", style="bold")
     print_text(f"\n{rollout.prompt}")

@@ -34,13 +34,13 @@ TasksArgument = Annotated[
 ]
 SheetOption = Annotated[Path | None, typer.Option(help="Write a review sheet (CSV).")]
 PageOption = Annotated[Path | None, typer.Option(help="Write the review sheet as an HTML page with checkboxes.")]
-SampleOption = Annotated[int, typer.Option(min=0, help="Tasks to review besides the doubtful ones.")]
+SampleOption = Annotated[int, typer.Option(min=0, help="Number of tasks to review in addition to doubtful tasks.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 
 
 @app.command()
 def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> None:
-    """List what a world offers for tasks: candidates by scenario and test, value categories, pitfalls and rejections.
+    """Count the records of a world that are suitable for tasks, by scenario, test, value category and pitfall.
 
     Example: fhir-gym art mine --world cohort
     """
@@ -62,21 +62,21 @@ def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> Non
 def generate(
     out: Annotated[Path, typer.Option(help="Task file to write.")],
     world: WorldOption = "cohort-mini",
-    seed: Annotated[int, typer.Option(help="Seed of the tasks; the same seed gives the same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks; the same seed gives the same file.")] = 0,
     per_family: Annotated[
         int, typer.Option(min=1, help="Number of tasks of each kind: retrieval, aggregation, conditional.")
     ] = 200,
     rephrase_with: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Reword the instructions with this model; facts are checked.")
+        str | None, typer.Option(metavar="MODEL", help="Let this model reword the instructions; facts are checked.")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="The model's OpenAI-compatible endpoint.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="URL of the model's OpenAI-compatible endpoint.")] = None,
     review: SheetOption = None,
     review_html: PageOption = None,
     sample: SampleOption = 60,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate tasks, audit them, and write those that pass.
+    """Generate tasks, audit them, and write the tasks that pass the audit.
 
     Example: fhir-gym art generate --world cohort --out tasks.json --review sheet.csv --review-html review.html
     """
@@ -106,14 +106,14 @@ def audit(
     sheet: SheetOption = None,
     html: PageOption = None,
     sample: SampleOption = 60,
-    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write the tasks that pass.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for choosing the sample.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the tasks that pass to this file.")] = None,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Derive every task again with independent code, and list those that disagree, are ambiguous or lack a fact.
+    """Derive every task again with independent code, and list the tasks that are wrong, ambiguous or incomplete.
 
-    Exits with 1 if a task is listed.
+    The exit code is 1 if a task is listed.
 
     Example: fhir-gym art audit tasks.json --world cohort --html review.html
     """
@@ -137,16 +137,16 @@ def audit(
 def review(
     tasks: TasksArgument,
     verdicts: Annotated[
-        Path, typer.Argument(metavar="SHEET", help="The completed sheet, or the file saved by the page.")
+        Path, typer.Argument(metavar="SHEET", help="The completed sheet, or the file that the page saved.")
     ],
     out: Annotated[Path, typer.Option(help="Task file to write.")],
     keep_unreviewed: Annotated[
-        bool, typer.Option("--keep-unreviewed", help="Keep doubtful tasks without a verdict.")
+        bool, typer.Option("--keep-unreviewed", help="Keep doubtful tasks that have no verdict.")
     ] = False,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply the verdicts of a review: remove rejected tasks and withhold doubtful tasks without a verdict.
+    """Apply the verdicts of a review: remove rejected tasks, and doubtful tasks that have no verdict.
 
     Example: fhir-gym art review tasks.json sheet.csv --out reviewed.json
     """
@@ -169,34 +169,36 @@ def review(
 
 @app.command()
 def sweep(
-    out: Annotated[Path, typer.Option(help="File to write, one JSON line per episode.")] = Path("sweep.jsonl"),
+    out: Annotated[Path, typer.Option(help="Output file with one JSON line per episode.")] = Path("sweep.jsonl"),
     world: WorldOption = "cohort-mini",
-    agent: Annotated[str, typer.Option(help="Agent as in `rollout`: a name, or module:Class.")] = "gold",
+    agent: Annotated[str, typer.Option(help="Name of an agent, or your own as module:Class; see `rollout`.")] = "gold",
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Agent setting; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Setting of the agent; may be repeated.")
     ] = None,
-    windows: Annotated[str | None, typer.Option(help="Time windows, e.g. 12h,24h,36h,48h.")] = None,
+    windows: Annotated[str | None, typer.Option(help="Time windows, such as 12h,24h,36h,48h.")] = None,
     shifts: Annotated[
-        str | None, typer.Option(help="Relative shifts of the reference limits, e.g. -10%,0%,10%.")
+        str | None, typer.Option(help="Relative shifts of the reference limits, such as -10%,0%,10%.")
     ] = None,
     tasks_file: Annotated[Path | None, typer.Option(help="Task file to vary; by default, tasks are generated.")] = None,
-    tasks: Annotated[int, typer.Option(min=3, help="Number of tasks to generate without a file.")] = 60,
+    tasks: Annotated[int, typer.Option(min=3, help="Number of tasks to generate if there is no task file.")] = 60,
     seed: Annotated[int, typer.Option(help="Seed of the generated tasks and of the agent.")] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 runs in this process.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent episodes of a model agent.")] = 8,
+    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")
+    ] = 8,
     csv: Annotated[Path | None, typer.Option(help="Write the curve as CSV.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Run only the episodes that the file lacks.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a file: run only the missing episodes.")] = False,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the same tasks with other time windows or shifted limits, and print the success rate by setting.
+    """Run the same tasks with other time windows or shifted limits, and print the success rate for each.
 
-    The tasks are written next to the records. After Ctrl-C, finished episodes are kept; continue with `--resume`.
+    The tasks are written next to the records. After Ctrl-C, finished episodes are kept; `--resume` continues the run.
 
     Example: fhir-gym art sweep --windows 12h,24h,36h,48h --shifts=-10%,0%,10% --agent gold --out sweep.jsonl
     """
     if resume and overwrite:
-        raise typer.BadParameter("--resume and --overwrite exclude each other")
+        raise typer.BadParameter("--resume and --overwrite cannot be combined")
     if not windows and not shifts:
         raise typer.BadParameter("pass --windows or --shifts")
     read, hint = [*_given(tasks_file), *_file_of(world)], "continue it with --resume or replace it with --overwrite"
@@ -239,7 +241,7 @@ def _require_free(
     read: Sequence[Path] = (),
     hint: str = "replace it with --overwrite",
 ) -> None:
-    """Raise BadParameter for output files that are not writable, are also inputs, or already exist."""
+    """Raise BadParameter if an output file is not writable, is also an input, or already exists."""
     named = {resolve(path) for path in read}
     for option, path in wanted:
         if path is None:
@@ -269,7 +271,7 @@ def _rephrased(
         found = Rephraser(model, base_url=base_url).rephrase(
             cases, names=names, phrases={key: order.name for key, order in ORDERS.items()}, progress=update
         )
-    note(f"{found.reworded} of {len(cases)} instructions reworded ({found.asked} requests, other answers cached)")
+    note(f"{found.reworded} of {len(cases)} instructions reworded ({found.asked} requests; other answers were cached)")
     for reason, count in found.problems()[:_SHOWN]:
         note(f"  {count} answers rejected: {reason}")
     return found.cases
@@ -278,7 +280,7 @@ def _rephrased(
 def _write(
     report: AuditReport, tasks: Path | None, csv: Path | None, html: Path | None, sample: int, seed: int
 ) -> None:
-    """Write the kept tasks, the review sheet and the review page as requested, all or nothing."""
+    """Write the requested files (kept tasks, review sheet, review page); if one of them fails, write none."""
     from fhir_gym.art_curation.audit import for_review
     from fhir_gym.art_curation.page import review_page
     from fhir_gym.art_curation.review import entries, review_sheet
@@ -295,7 +297,7 @@ def _write(
     write_files(files)
     if csv or html:
         doubtful = sum(row.why == "doubtful" for row in rows)
-        note(f"{len(rows)} tasks to review: {doubtful} doubtful and a sample of {len(rows) - doubtful} others")
+        note(f"{len(rows)} tasks to review: {doubtful} doubtful tasks and a sample of {len(rows) - doubtful} others")
 
 
 def _print_audit(report: AuditReport, as_json: bool) -> None:
@@ -321,13 +323,13 @@ def _print_audit(report: AuditReport, as_json: bool) -> None:
         for reason in one.reasons:
             print_text(f"  {reason.kind}: {reason.text}")
     if len(report.dropped) > _SHOWN:
-        print_text(f"\n{len(report.dropped) - _SHOWN} more dropped; --json lists all")
+        print_text(f"\n{len(report.dropped) - _SHOWN} more tasks were dropped; --json lists all")
     print_text()
     table(COLUMNS, balance_rows(report.cases), title="Balance of kept tasks")
 
 
 def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[ReasoningCase, ...]:
-    """Return the tasks to vary: those of the file, or `count` generated tasks, balanced by kind."""
+    """Return the tasks to vary: the tasks of the file or, without a file, `count` generated tasks, balanced by kind."""
     from fhir_gym.tasks.packs.action_reasoning.generation import generate
     from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
 
@@ -342,23 +344,23 @@ def _base(world: World, file: Path | None, count: int, seed: int) -> tuple[Reaso
 
 
 def _tasks_of(records: Path) -> Path:
-    """Return the path of a sweep's tasks, next to its records."""
+    """Return the path of the file with a sweep's tasks, which is next to the records."""
     return records.with_suffix(".tasks.json")
 
 
 def _require_same_tasks(path: Path, cases: Sequence[ReasoningCase]) -> None:
-    """Raise TaskError if a resumed sweep has other tasks."""
+    """Raise TaskError if the sweep to resume has other tasks."""
     from fhir_gym.errors import TaskError
     from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
 
     if path.exists() and read_cases(path) != tuple(cases):
-        raise TaskError(f"{path} has the tasks of another sweep; start over with --overwrite")
+        raise TaskError(f"{path} contains the tasks of another sweep; use --overwrite to start over")
 
 
 def _do_sweep(
     found: Sweep, world: World, actor: Any, records: Path, overwrite: bool, seed: int, how: dict[str, Any]
 ) -> tuple[Point, ...]:
-    """Run the missing episodes and return the curve of all records."""
+    """Run the missing episodes, and return the results of all recorded episodes for each setting."""
     from fhir_gym import rollouts
     from fhir_gym.art_curation.sweep import curve
     from fhir_gym.tasks.packs.action_reasoning.cases import ENV_ID
@@ -385,7 +387,7 @@ def _do_sweep(
 
 
 def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[ReasoningCase]) -> Iterator[Rollout]:
-    """Pass on the rollouts, and write the tasks at the first graded rollout, when the records file is created too."""
+    """Yield the rollouts unchanged, and write the tasks together with the first graded rollout."""
     from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
     missing = True

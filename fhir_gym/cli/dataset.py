@@ -26,15 +26,16 @@ def dataset(
             help="messages: chats with text actions; tools: chats with tool calls; completion: one row per turn."
         ),
     ] = "messages",
-    tasks: Annotated[str | None, typer.Option(help="Only these tasks, separated by commas.")] = None,
-    min_reward: Annotated[float | None, typer.Option(help="Only episodes with at least this reward.")] = None,
-    failures: Annotated[bool, typer.Option("--failures", help="Include episodes without success.")] = False,
+    tasks: Annotated[str | None, typer.Option(help="Use only these tasks (keys separated by commas).")] = None,
+    min_reward: Annotated[float | None, typer.Option(help="Use only episodes with at least this reward.")] = None,
+    failures: Annotated[bool, typer.Option("--failures", help="Include failed episodes.")] = False,
     invalid: Annotated[bool, typer.Option("--invalid", help="Include episodes with invalid actions.")] = False,
     duplicates: Annotated[bool, typer.Option("--duplicates", help="Include repeated episodes.")] = False,
 ) -> None:
     """Turn rollouts into examples for supervised fine-tuning.
 
-    By default, only successful episodes without invalid actions are used, and repeated episodes only once.
+    By default, the examples come only from successful episodes without invalid actions, and repeated episodes count
+    once.
 
     Example: fhir-gym dataset rollouts.jsonl --format messages --out train.jsonl
     """
@@ -56,7 +57,7 @@ def dataset(
 
 
 def _read(sources: Sequence[Path], tasks: Sequence[str]) -> Iterator[Rollout]:
-    """Yield the rollouts of files; refuse a file without rollouts and a task without any."""
+    """Yield the rollouts of files; raise an error if a file or a requested task has no rollouts."""
     from fhir_gym.rollouts import read_rollouts
 
     seen: dict[str, None] = {}

@@ -21,19 +21,19 @@ _ENV_ID = "FHIRAgent/Appointment-v0"
 _AGENTS = ("gold", "random", "idle")
 _TASKS = ("01", "02a", "02b", "11a", "14a", "15a")
 _SHOWN = "15a"
-"""Task of the printed episode; its solution searches, decides and writes."""
+"""Task of the episode to print; its solution searches, decides and writes."""
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder; files of an earlier demo are replaced.")] = Path(
         "demo-output"
     ),
-    variations: Annotated[int, typer.Option(min=1, max=1000, help="Variations of each task.")] = 3,
+    variations: Annotated[int, typer.Option(min=1, max=1000, help="Number of variations of each task.")] = 3,
     world: WorldOption = "hospital-small",
 ) -> None:
-    """Let three agents perform six appointment tasks, and show the results.
+    """Let three agents perform six appointment tasks, and print the results.
 
-    Writes a record of every episode and a dataset for fine-tuning, and prints one episode turn by turn.
+    The demo writes a record of every episode and a dataset for fine-tuning, and prints one episode turn by turn.
     """
     from fhir_gym import rollouts, worlds
 
@@ -47,15 +47,15 @@ def demo(
     report = rollouts.write_dataset(rollouts.read_rollouts(records), examples, "messages")
     summary.print()
     print_text()
-    print_text(f"{records}  {summary.seen} episodes: every turn, every check")
-    print_text(f"{examples}  {report.rows} chats of the successful ones, for fine-tuning")
+    print_text(f"{records}  {summary.seen} episodes with every turn and check")
+    print_text(f"{examples}  {report.rows} chats of successful episodes, for fine-tuning")
     print_text()
     shown = (one for one in rollouts.read_rollouts(records) if (one.agent.name, one.task.key) == ("gold", _SHOWN))
     print_transcript(next(shown))
 
 
 def _require_own(records: Path, examples: Path) -> None:
-    """Refuse to replace files that an earlier demo did not write."""
+    """Raise FhirGymError if the output folder contains files that an earlier demo did not write."""
     from fhir_gym import rollouts
 
     for path in (records, examples):
@@ -65,9 +65,7 @@ def _require_own(records: Path, examples: Path) -> None:
         for one in rollouts.read_rollouts(records)
     )
     if not earlier and (records.exists() or examples.exists()):
-        raise FhirGymError(
-            f"{records.parent} contains other files than those of a demo; choose another folder with --out"
-        )
+        raise FhirGymError(f"{records.parent} contains files that no demo wrote; choose another folder with --out")
 
 
 def _run(world: World, records: Path, variations: int) -> Summary:

@@ -16,16 +16,16 @@ def report(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="agent, pack, kind, difficulty, category, task or split, separated by commas; default: all, but task "
-            "only for at most 60 tasks (in JSON always)."
+            help="Groups, separated by commas: agent, pack, kind, difficulty, category, task or split; default: all "
+            "(without --json, task only if there are at most 60 tasks)."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
-    """Report success with 95 % intervals, steps, requests, tokens and failures of rollouts.
+    """Report the success rates (with 95 % intervals), steps, requests, tokens and failures of rollouts.
 
-    Two files, or one file with two agents, are also compared.
+    If there are two files, or two agents in one file, the report also compares them.
 
     Example: fhir-gym report small.jsonl large.jsonl --by task,kind
     """

@@ -27,20 +27,20 @@ def rollout(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
     variations: Annotated[
-        str | None, typer.Option(help="Numbers such as 0-9 or 3,1000-1004; default: the first ten.")
+        str | None, typer.Option(help="Numbers of variations, such as 0-9 or 3,1000-1004; default: the first ten.")
     ] = None,
     split: Annotated[
         Literal["train", "test", "heldout_tasks"] | None,
-        typer.Option(help="Only variations of this split; default: train, unless --variations is given."),
+        typer.Option(help="Run only variations of this split; default: train, or all if --variations is given."),
     ] = None,
     phrasing: Annotated[
-        int | None, typer.Option(min=0, help="Number of the prompt wording; default: chosen by each variation.")
+        int | None, typer.Option(min=0, help="Number of the prompt's wording; default: each variation has its own.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How often to run each variation.")] = 1,
-    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 to run in this process.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of episodes of each variation.")] = 1,
+    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
     protocol: Annotated[
         Literal["text", "tools"] | None,
-        typer.Option(help="How a model acts; default: text. Short for --set protocol=…"),
+        typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
     ] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")
@@ -57,33 +57,33 @@ def rollout(
     world: OwnWorldOption = None,
     fhir_server: Annotated[
         str | None,
-        typer.Option(help="Base URL of a running FHIR server that holds the world; default: the embedded server."),
+        typer.Option(help="Base URL of a running FHIR server that contains the world; default: the embedded server."),
     ] = None,
     grading: Annotated[
         Literal["state", "evidence", "official"],
         typer.Option(
-            help="state: the end state and the answer; evidence: also whether the agent read the records; official: "
-            "the grading of a task file's benchmark."
+            help="What to grade. state: the end state and the answer; evidence: also whether the agent read the "
+            "records; official: as the benchmark of the task file does."
         ),
     ] = "state",
     reward: Annotated[
-        Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success; dense: share of passed checks.")
+        Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success, else 0; dense: share of passed checks.")
     ] = "sparse",
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the agent's randomness.")] = 0,
     task_file: Annotated[
-        Path | None, typer.Option(help="Task file of a benchmark; its tasks replace those of the pack.")
+        Path | None, typer.Option(help="Task file of a benchmark; its tasks replace the tasks of the pack.")
     ] = None,
-    funcs_file: Annotated[Path | None, typer.Option(help="Function list of that benchmark.")] = None,
+    funcs_file: Annotated[Path | None, typer.Option(help="Function list of the task file's benchmark.")] = None,
     out: Annotated[Path, typer.Option(help="Output file with one JSON line per episode.")] = Path("rollouts.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue a file: run only the missing episodes.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Let an agent perform episodes and write a record of each.
+    """Let an agent perform episodes, and write a record of each episode.
 
-    After Ctrl-C the finished records are kept; `--resume` continues the run.
+    After Ctrl-C, finished episodes are kept; `--resume` continues the run.
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent gold --tasks 01,02a --variations 0-9 --workers 2
 
@@ -108,7 +108,7 @@ def rollout(
     every = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split, repeats=repeats, seed=seed)
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
     settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
-    actor = make_agent(agent, **settings)  # last, because it may load a model
+    actor = make_agent(agent, **settings)  # after all other checks, because it may load a model
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
@@ -119,7 +119,7 @@ def rollout(
         with opened, progress(f"Agent {agent}") as update:
             plan = replace(every, config=replace(config, world=opened)).supported(opened)
             if left_out := sorted({one.task for one in every.episodes} - {one.task for one in plan.episodes}):
-                note(f"world {opened.name} does not support {', '.join(left_out)} of {env_id}: left out")
+                note(f"the world {opened.name} does not support {', '.join(left_out)} of {env_id}: left out")
             if resume:
                 plan = plan.unfinished(out, actor, opened)
             todo = len(plan.episodes)

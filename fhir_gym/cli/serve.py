@@ -14,7 +14,7 @@ Level = Literal["hapi", "strict"]
 
 def serve(
     world: WorldOption = "hospital-small",
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
     validation: Annotated[
         Level, typer.Option(help="hapi: as lenient as HAPI FHIR; strict: reject invalid resources.")
@@ -29,7 +29,7 @@ def serve(
     from fhir_gym import worlds
     from fhir_gym.fhir.adapters import http
 
-    http.bind(host, port).close()  # Fail on a used port before building a world.
+    http.bind(host, port).close()  # if the port is in use, fail before building a world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     with opened:

@@ -25,7 +25,7 @@ app = typer.Typer(help="List and show tasks, and check that they are sound.", no
 @app.command("list")
 def list_(
     env_id: Annotated[
-        str | None, typer.Argument(help="Environment, or module that registers some (default: all).")
+        str | None, typer.Argument(help="Environment, or module that registers environments (default: all).")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,7 +59,7 @@ def list_(
 
 @app.command()
 def experiments(as_json: JsonOption = False) -> None:
-    """List FHIR-AgentEval's experiments with their training and test episodes.
+    """List FHIR-AgentEval's experiments and their numbers of training and test episodes.
 
     Example: fhir-gym tasks experiments --json
     """
@@ -89,8 +89,10 @@ def experiments(as_json: JsonOption = False) -> None:
 @app.command()
 def show(
     env_id: EnvArgument,
-    task: Annotated[str, typer.Argument(help="Key of the task, e.g. 02a.")],
-    variation: Annotated[int, typer.Option(min=0, help="Number of the variation; 0-999 train, 1000-1999 test.")] = 0,
+    task: Annotated[str, typer.Argument(help="Key of the task, such as 02a.")],
+    variation: Annotated[
+        int, typer.Option(min=0, help="Number of the variation; 0-999 are for training, 1000-1999 for testing.")
+    ] = 0,
     world: OwnWorldOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -140,7 +142,7 @@ def check(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys, separated by commas (default: all).")] = None,
     variations: Annotated[
-        str, typer.Option(help="Number of variations of each task, or their numbers: 0-199,1000-1099.")
+        str, typer.Option(help="How many variations of each task to check, or which ones, such as 0-199,1000-1099.")
     ] = "10",
     world: OwnWorldOption = None,
     workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
@@ -148,9 +150,9 @@ def check(
 ) -> None:
     """Check that tasks are sound, without a model.
 
-    The reference solution and its equivalents must succeed. Idling, constant answers, blind writes, the solution of
-    another variation, decoys and near misses of every graded field must fail. The exit code is 1 if a task
-    fails the check.
+    The reference solution and other correct solutions must succeed. Wrong behaviour must fail: doing nothing, constant
+    answers, writing without reading, the solution of another variation, using decoys, and solutions in which one graded
+    detail is wrong. The exit code is 1 if a task fails the check.
 
     Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50 --workers 2
     """
@@ -198,11 +200,11 @@ def probe(
     workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Test whether a learner solves tasks without their prompts. Needs scikit-learn.
+    """Test whether a learner can solve tasks without their prompts. Needs scikit-learn.
 
     The learner sees solved training variations and the server's content. It predicts the record that a task asks about,
-    and the answer. A task fails if, on test variations, the learner beats a random guess among the qualifying records,
-    or beats always giving the most frequent answer. The exit code is then 1.
+    and the answer. A task fails if, on test variations, the learner is better than a random guess among the qualifying
+    records, or better than always giving the most frequent answer. The exit code is 1 if a task fails.
 
     Example: fhir-gym tasks probe FHIRAgent/Appointment-v0 --tasks 02a,11a --workers 2
     """
@@ -228,7 +230,7 @@ def probe(
 def _by_world(
     doing: str, env_ids: list[str] | None, tasks: str | None, world: str | None
 ) -> Iterator[tuple[World, Sequence[Task[Any]], Progress]]:
-    """Open each world, and yield it with its tasks and a progress callback; print a note about unsupported tasks."""
+    """Open each world, and yield the world, the tasks that it supports and a progress callback."""
     from fhir_gym import soundness, worlds
     from fhir_gym.tasks import find_packs
 
@@ -239,7 +241,7 @@ def _by_world(
         with opened, progress(f"{doing} on {name}") as update:
             kept = soundness.available(opened, chosen, named=bool(tasks))
             if left := [f"{task.pack} {task.key}" for task in chosen if task not in kept]:
-                note(f"world {name} does not support {', '.join(left)}: skipped")
+                note(f"the world {name} does not support {', '.join(left)}: skipped")
 
             def tell(_: str, done: int, total: int, update: Callable[..., None] = update) -> None:
                 update(done, total)
@@ -248,7 +250,7 @@ def _by_world(
 
 
 def _explain_probe(task: TaskProbe) -> None:
-    """Print what a learner found, and with which features."""
+    """Print what a learner could predict, and from which features."""
     for problem in task.problems[:_SHOWN_FAILURES]:
         print_text(f"\n{task.env} {task.task}: {problem}", style="red")
     if task.ranker is not None and task.ranker.leaks:
@@ -265,13 +267,13 @@ def _explain(task: TaskReport) -> None:
             print_text(f"  {action}")
         print_text(failure.explanation)
     if len(task.failures) > _SHOWN_FAILURES:
-        print_text(f"\n{len(task.failures) - _SHOWN_FAILURES} more of {task.env} {task.task}; --json has all")
+        print_text(f"\n{len(task.failures) - _SHOWN_FAILURES} more of {task.env} {task.task}; --json lists all")
     for problem in task.problems:
         print_text(f"\n{task.env} {task.task}: {problem}", style="red")
 
 
 def _play_gold(episode: Any) -> list[tuple[str, int]]:
-    """Return the reference solution's actions with the status of each response."""
+    """Perform the reference solution, and return its actions, each with the status of the response."""
     from fhir_gym import make_agent
     from fhir_gym.agents import EpisodeContext
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fhir_gym.worlds import ImportReport
 
 app = typer.Typer(
-    help="List, build, import, remove, inspect and verify worlds (the data a server starts with).", no_args_is_help=True
+    help="List, build, import, remove, inspect and verify worlds (the data with which a server starts).",
+    no_args_is_help=True,
 )
 
 _PATHS_SHOWN = 20
@@ -40,7 +41,7 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command()
 def build(
-    name: Annotated[str, typer.Argument(help="Name of a generated world, e.g. hospital-small.")],
+    name: Annotated[str, typer.Argument(help="Name of a generated world, such as hospital-small.")],
     seed: Annotated[int, typer.Option(help="Seed of the generator; the same seed gives the same content.")] = 0,
     out: OutOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing world file.")] = False,
@@ -65,7 +66,7 @@ def import_(
     ] = None,
     types: Annotated[
         str | None,
-        typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default all."),
+        typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default: all."),
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option(help="Request header, such as 'Authorization: Bearer …'; may be repeated.")
@@ -74,7 +75,9 @@ def import_(
     out: OutOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing world.")] = False,
 ) -> None:
-    """Import your own data as a world, all or nothing. Run an interrupted import from a server again to resume it.
+    """Import your own data as a world; a failed import leaves no world behind.
+
+    To resume an interrupted import from a server, run the same command again.
 
     Example: fhir-gym worlds import export/ --name ward-7
 
@@ -118,9 +121,9 @@ def remove(
     name: Annotated[str, typer.Argument(help="Name of an imported or a generated world.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove a world from the cache. Generated worlds are rebuilt on their next use; imported ones are lost.
+    """Remove a world from the cache. A generated world is rebuilt on its next use; an imported world is lost.
 
-    Also removes the fetched pages of an interrupted import of that name.
+    The command also removes the pages that an interrupted import with this name has fetched.
     """
     from fhir_gym import worlds
 
@@ -190,11 +193,11 @@ def _warn(report: ImportReport) -> None:
     read = f"{report.files} files read" if report.files else f"read from {report.source}"
     lines = [f"{read}; the world's current time is {report.now.isoformat()} ({report.now_source})", *report.notes]
     if report.doubles:
-        lines.append(f"{report.doubles} exact duplicates skipped")
+        lines.append(f"{report.doubles} exact duplicates were skipped")
     if report.dangling:
-        lines.append(f"{report.dangling} dangling references kept, e.g. {report.examples[0]}")
+        lines.append(f"{report.dangling} dangling references were kept, such as {report.examples[0]}")
     if report.altered:
-        lines.append(f"{report.altered} resources stored with changes, e.g. {report.altered_examples[0]}")
+        lines.append(f"{report.altered} resources were stored with changes, such as {report.altered_examples[0]}")
     for what, paths in (("dropped because FHIR R4 does not define them", report.dropped), ("changed", report.changed)):
         if paths:
             shown = ", ".join(f"{path} ({count})" for path, count in list(paths.items())[:_PATHS_SHOWN])

@@ -43,7 +43,7 @@ def result(
     delay: float = 0.5,
     **more: Any,
 ) -> dict[str, Any]:
-    """A result taken some hours ago."""
+    """A result that was taken some hours ago."""
     taken = NOW - timedelta(hours=hours)
     quantity = {} if value is None else {"valueQuantity": {"value": value, "unit": unit}}
     return {

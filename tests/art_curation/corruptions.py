@@ -1,4 +1,4 @@
-"""Corrupt a good case: change values of its truth, answer and plan, or remove facts from its text."""
+"""Corrupt a valid case: change a value of its ground truth, answer or plan, or remove a fact from its text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spoilt(case: ReasoningCase) -> Spoilt:
 
 
 def _others(name: str, value: Any) -> list[Any]:
-    """Wrong values for a field of the truth."""
+    """Wrong values for a field of the ground truth."""
     if isinstance(value, bool):
         return [not value, None]
     if isinstance(value, float | int):

@@ -38,7 +38,7 @@ def test_generated_tasks_agree_with_the_second_derivation(
 
 
 def decides_nothing(name: str, case: ReasoningCase) -> bool:
-    """Whether the corruption is harmless: the context length changed, or the text still states the fact."""
+    """Whether a corruption is harmless: it changes only the context length, or the text still states the fact."""
     fact = re.match(r"'(.+)' replaced by", name)
     said = {fact[1], *({"average", "mean"} if fact[1] == "mean" else ())} if fact else set()
     return "'length'" in name or any(one in case.instruction for one in said)
@@ -48,9 +48,9 @@ def decides_nothing(name: str, case: ReasoningCase) -> bool:
 def test_every_corruption_is_caught(
     report: AuditReport, mini: World, monkeypatch: pytest.MonkeyPatch, compared: bool
 ) -> None:
-    """The audit rejects a case if any value of its truth, answer or plan is changed, or a fact is removed.
+    """The audit rejects a case after any change of its ground truth, answer or plan, and after removal of a fact.
 
-    Without the comparison of the text with the plan's template, the audit may still keep a harmless corruption.
+    If the audit does not compare the text with the plan's template, it may keep a harmless corruption.
     """
     if not compared:
         monkeypatch.setattr(audit, "wording", lambda *given: (False, []))
@@ -60,7 +60,7 @@ def test_every_corruption_is_caught(
     renamed = [case.model_copy(update={"id": f"{case.id}/{n}"}) for n, (_, case) in enumerate(bad)]
     found = audit_cases(renamed, mini)
     kept = [one.case.id for one in found.kept]
-    # The audit keeps only the first of several duplicates.
+    # If cases are duplicates, the audit keeps only the first of them.
     kept += [one.case.id for one in found.dropped if {reason.kind for reason in one.reasons} == {"duplicate"}]
     missed = [bad[int(id.partition("/")[2])] for id in kept]
     assert len(bad) > 1500
@@ -109,7 +109,7 @@ def test_record_numbers_of_two_patients(ward: Ward) -> None:
 
 
 def test_another_phrasing_than_the_plans_shows(report: AuditReport, mini: World) -> None:
-    """A wrong phrasing number changes no truth but is reported."""
+    """The audit reports a wrong phrasing number, although it does not change the ground truth."""
     for one in report.kept[::20]:
         plan = one.case.plan
         assert plan is not None
@@ -124,7 +124,7 @@ MEAN = PLAN | {"family": "aggregation", "scenario": "window", "digits": 2, "wind
 
 
 def case_on(world: World, plan: dict[str, Any], **more: Any) -> ReasoningCase:
-    """A case with the derived truth, or with a plausible truth if the derivation refuses."""
+    """A case with the derived ground truth or, if the derivation raises an error, with a plausible one."""
     from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec
 
     return build_case(
@@ -137,7 +137,7 @@ def signal_names(report: AuditReport) -> set[str]:
 
 
 def stale(case: ReasoningCase, world: World) -> AuditReport:
-    """Audit a case on a world that has changed since the case was made."""
+    """Audit a case on a world that was changed after the case was made."""
     return audit_cases([case], world)
 
 
@@ -214,7 +214,7 @@ def test_decimals_are_exact(ward: Ward) -> None:
 
 @pytest.mark.parametrize("rule", ["limit", "edge", "tie", "void", "later", "half"])
 def test_rules_that_decide_have_to_be_stated(ward: Ward, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    """The audit keeps a task if its text states the rule, and otherwise refuses the task."""
+    """The audit keeps a task if its text states the rule, and rejects the task if the text omits the rule."""
     worlds_of = {
         "limit": (ward(patient(), result(3, 5.5), result(30, 4.4)), HIGH),
         "edge": (ward(patient(), result(24, 4.1), result(3, 4.2), result(4, 4.4)), MEAN),
@@ -229,7 +229,7 @@ def test_rules_that_decide_have_to_be_stated(ward: Ward, monkeypatch: pytest.Mon
     pattern = prompt_audit._RULES[rule]
     silent = {family: pattern.sub("", text) for family, text in ENDINGS.items()}
     monkeypatch.setattr(prompt_audit, "ENDINGS", silent)
-    if rule == "half":  # the context states this rule and must equal the template
+    if rule == "half":  # the context states this rule, and a context must equal its template
         monkeypatch.setattr(prompt_audit, "context", lambda *given: pattern.sub("", case.context))
         case = case.model_copy(update={"context": pattern.sub("", case.context)})
     assert kinds(audit_cases([case], world)) == {"ambiguous"}
@@ -308,7 +308,7 @@ def test_varied_cases_are_audited_too(report: AuditReport, mini: World) -> None:
         change = {"shift": -0.1} if plan.family == "conditional" else {"window_hours": 36.0}
         if plan.family != "conditional" and plan.window_hours is None:
             continue
-        with suppress(TaskError):  # the mean over another window may be a rounding tie
+        with suppress(TaskError):  # the mean over another window may be halfway between two roundings
             moved.append(vary(one.case, mini, **change))
     assert len(moved) > 25
     assert audit_cases(moved, mini).dropped == ()
@@ -340,7 +340,7 @@ def test_audit_is_deterministic(mini: World, cases: tuple[ReasoningCase, ...], r
 
 
 def test_truth_helper_agrees(mini: World, cases: tuple[ReasoningCase, ...]) -> None:
-    """The audit agrees with the package's own derivation on unchanged cases."""
+    """The audit and the package's own derivation agree on unchanged cases."""
     for case in cases[::17]:
         assert case.plan is not None
         assert solution(case.plan, derive_truth(case.plan, case.eval_MRN, lab_chart(mini)).ground) == case.sol
@@ -349,7 +349,7 @@ def test_truth_helper_agrees(mini: World, cases: tuple[ReasoningCase, ...]) -> N
 
 
 def test_the_papers_example(ward: Ward) -> None:
-    """The paper's figure 2, on a world with its patient."""
+    """The case of the paper's figure 2, on a world that contains its patient."""
     taken: dict[str, Any] = {"effectiveDateTime": "2023-11-13T01:18:00+00:00", "issued": "2023-11-13T02:00:00+00:00"}
     mg = result(9, 1.8, lab="MG", unit="mg/dL", owner="S6227720", **taken)
     world = ward(
@@ -418,7 +418,7 @@ def test_a_mean_of_others(ward: Ward) -> None:
 
 
 def test_the_second_derivation_shares_no_code_with_the_first() -> None:
-    """The audit shares tables and texts with task generation, but no look-up or calculation code."""
+    """The audit imports only tables and texts of the task pack, not its code for look-ups and calculations."""
     makers = {
         "series",
         "mining",
@@ -430,7 +430,7 @@ def test_the_second_derivation_shares_no_code_with_the_first() -> None:
         "params",
         "reasoning_task",
     }
-    allowed = {"prompt_audit": {"series": {"PatientSummary"}}}  # name, sex and age for templates
+    allowed = {"prompt_audit": {"series": {"PatientSummary"}}}  # the templates need name, sex and age
     for module in ("exported", "rederivation", "examination", "confidence", "prompt_audit", "audit"):
         tree = ast.parse((Path(prompt_audit.__file__).parent / f"{module}.py").read_text("utf-8"))
         for node in ast.walk(tree):

@@ -21,7 +21,7 @@ NAMES = {key: order.name for key, order in ORDERS.items()}
 
 
 def asked(request: Mapping[str, Any]) -> str:
-    """The instruction in a request."""
+    """The instruction that a request contains."""
     text: str = next(one["content"] for one in request["messages"] if one["role"] == "user")
     return text.partition("\n")[2]
 
@@ -59,7 +59,7 @@ def test_answers_are_kept_on_disk(report: AuditReport, tmp_path: Path) -> None:
     cases = report.cases[:5]
     with ChatServer(politely) as server:
         first = run(server, tmp_path, cases)
-    # The server is closed, and no request is needed.
+    # The server is closed: the answers must come from the cache.
     again = Rephraser("scripted", base_url="http://127.0.0.1:9/v1", cache=tmp_path).rephrase(cases, phrases=NAMES)
     assert again.asked == 0
     assert (again.cases, again.outcomes) == (first.cases, first.outcomes)
@@ -143,7 +143,7 @@ def test_faults_are_retried_or_reported(report: AuditReport, tmp_path: Path) -> 
     assert lost.reworded == 3
     assert [case == old for case, old in zip(lost.cases, cases, strict=True)] == [False, True] * 3
     assert all("no answer" in one.problems[0] for one in lost.outcomes[1::2])
-    # Only failed requests are repeated.
+    # The second run repeats only the failed requests.
     with ChatServer(politely) as server:
         assert run(server, tmp_path / "b", cases).asked == 3
 

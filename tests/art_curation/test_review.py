@@ -46,7 +46,7 @@ def rows(report: AuditReport) -> tuple[ReviewEntry, ...]:
 
 
 def fill(rows: tuple[ReviewEntry, ...], path: Path, verdicts: dict[int, tuple[str, str]], delimiter: str = ",") -> Path:
-    """Save a sheet like a spreadsheet, with verdicts and comments by row number from 0."""
+    """Save a sheet as a spreadsheet would, with verdicts and comments; rows are numbered from 0."""
     listed = list(csv.DictReader(io.StringIO(review_sheet(rows), newline="")))
     for number, (verdict, comment) in verdicts.items():
         listed[number] |= {"verdict": verdict, "comment": comment}
@@ -150,7 +150,7 @@ def test_wrong_sheets_are_clear_errors(rows: tuple[ReviewEntry, ...], report: Au
 
 
 def test_lost_rows_are_missed(rows: tuple[ReviewEntry, ...], tmp_path: Path) -> None:
-    """A task must not pass if a reviewer doubted it and its row is missing."""
+    """A doubtful task must not be kept only because its row is missing."""
     path = tmp_path / "sheet.csv"
     listed = list(csv.DictReader(io.StringIO(review_sheet(rows), newline="")))
     for lost in (0, 4, len(listed) - 1):

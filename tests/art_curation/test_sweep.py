@@ -52,7 +52,7 @@ def test_tasks_under_settings(mini: World, cases: tuple[ReasoningCase, ...]) -> 
 
 
 def test_varied_truths_are_right(mini: World, cases: tuple[ReasoningCase, ...]) -> None:
-    """The audit confirms the varied tasks, which differ in time window or limits."""
+    """The audit confirms tasks with a changed time window or changed limits."""
     for setting in (*windows("12h,36h"), *shifts("-10%,15%")):
         sweep = prepare(mini, cases, [setting])
         assert audit_cases(sweep.cases, mini).dropped == ()
@@ -60,7 +60,7 @@ def test_varied_truths_are_right(mini: World, cases: tuple[ReasoningCase, ...]) 
 
 def test_settings_that_fit_nothing(mini: World, cases: tuple[ReasoningCase, ...]) -> None:
     conditional = [case for case in cases if case.plan and case.plan.family == "conditional"]
-    with pytest.raises(TaskError, match=r"none of the .* tasks has a time window, so 12h"):
+    with pytest.raises(TaskError, match=r"none of the .* tasks has a time window, so the setting 12h"):
         prepare(mini, conditional, windows("12h"))
 
 
@@ -70,7 +70,7 @@ def test_tasks_of_others_cannot_be_varied(mini: World, cases: tuple[ReasoningCas
 
 
 def test_tasks_the_world_disagrees_with_are_refused(mini: World, cases: tuple[ReasoningCase, ...]) -> None:
-    """Without the refusal, every task would count as changed or missing."""
+    """The sweep must refuse another world; otherwise every task would count as changed or missing."""
     (case,) = [case for case in cases if case.plan and case.plan.window_hours is not None][:1]
     with pytest.raises(TaskError, match=rf"{case.id} and the world .* disagree"):
         prepare(mini, [case.model_copy(update={"sol": (-7,)})], windows("12h"))

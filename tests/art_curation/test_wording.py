@@ -67,7 +67,7 @@ def test_changed_facts(before: str, old: str, new: str, told: str) -> None:
 
 
 def test_every_fact_left_out_is_missed() -> None:
-    """Remove each fact-bearing word in turn."""
+    """Remove one word that carries a fact, for each such word."""
     for text, facts in (
         (ORDER, ("most recent", "magnesium", "elderly", "male", "S6227720", "IV", "low")),
         (MEAN, ("average", "glucose", "GLU", "mg/dL", "S123", "24", "hours", "2023-11-12T08:00:00Z")),

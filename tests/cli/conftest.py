@@ -21,7 +21,7 @@ class Cli(Protocol):
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line in this process; return the exit code and both outputs."""
+    """Run a command line in this process; return the exit code, standard output and standard error."""
 
     def run(*argv: object) -> Outcome:
         capsys.readouterr()

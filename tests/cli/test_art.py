@@ -1,4 +1,4 @@
-"""`fhir-gym art …`: outputs are deterministic, readable and not overwritten without a flag."""
+"""`fhir-gym art …`: outputs are deterministic and readable, and are overwritten only with `--overwrite`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEW = ("--per-family", 12)
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a task file, its review sheet and its page."""
+    """A folder with a task file, its review sheet and its review page."""
     folder = tmp_path_factory.mktemp("generated")
     sheets = ("--review", folder / "sheet.csv", "--review-html", folder / "review.html", "--sample", 10)
     with pytest.raises(SystemExit) as left:
@@ -86,7 +86,7 @@ def test_generate_as_json(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_nothing_is_replaced_unasked(cli: Cli, made: Path) -> None:
-    """A second run does not overwrite a filled-in sheet."""
+    """A second run does not overwrite a sheet that a reviewer has filled in."""
     before = {path: path.read_bytes() for path in made.iterdir()}
     tasks, sheet, page, new = made / "tasks.json", made / "sheet.csv", made / "review.html", made / "new"
     for argv in (
@@ -116,7 +116,7 @@ def test_nothing_is_replaced_unasked(cli: Cli, made: Path) -> None:
 def test_either_all_files_are_written_or_none(cli: Cli, made: Path) -> None:
     before = {path: path.read_bytes() for path in made.iterdir()}
     (made / "folder").mkdir()
-    (made / "folder" / f".page.{os.getpid()}.part").mkdir()  # blocks the last file when it is written
+    (made / "folder" / f".page.{os.getpid()}.part").mkdir()  # makes writing the last file fail
     argv = ("art", "generate", "--out", made / "tasks.json", *FEW, "--seed", 1, "--overwrite")
     outcome = cli(*argv, "--review", made / "sheet.csv", "--review-html", made / "folder" / "page")
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
@@ -297,7 +297,7 @@ def test_a_sweep_of_tasks_of_another_world(cli: Cli, made: Path) -> None:
         (["sweep", "--windows", "12days"], "are not hours like"),
         (["sweep", "--shifts", "0.1"], "are not percentages like"),
         (["sweep", "--windows", "12h", "--agent", "golden"], "gold"),
-        (["sweep", "--windows", "12h", "--resume", "--overwrite"], "exclude"),
+        (["sweep", "--windows", "12h", "--resume", "--overwrite"], "combined"),
         (["sweep", "--windows", "12h", "--tasks-file", "missing.json"], "cannot be read"),
         (["swep"], ""),
     ],

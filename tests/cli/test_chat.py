@@ -47,7 +47,7 @@ def test_a_run_stops_at_its_budget_and_resumes(cli: Any, hospital: World) -> Non
     assert "1 episodes remain; use --resume to continue" in first.err
     assert "input tokens, " in first.out and ", cost 0.00" in first.out
     assert "1 episodes written to r.jsonl" in second.err and "cost" not in second.out
-    assert "3 episodes written to r.jsonl" in other.err  # with other settings, these are other episodes
+    assert "3 episodes written to r.jsonl" in other.err  # other settings give other episodes
     rollouts = list(read_rollouts("r.jsonl"))
     assert len(rollouts) == 6 and all(rollout.success for rollout in rollouts)
     assert {rollout.opening.protocol for rollout in rollouts if rollout.opening} == {"tools"}

@@ -84,7 +84,7 @@ SHOWN = "ward\\x1b]0;owned\\x07\\x0d\\x9b31m\\u202egnp.exe\\u2066\\x7f\\u2028\\u
 
 
 def obeyed(text: str) -> set[str]:
-    """Return the control characters in a text, except line ends."""
+    """Return the control characters of a text, without line ends."""
     own = text.replace("\n", "").replace("\x1b[2K", "").replace("\x1b[?25l", "").replace("\x1b[?25h", "")
     return {one for one in own if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one in "\u202e\u2066"}
 
@@ -109,7 +109,7 @@ def test_names_cannot_reach_a_terminal_in_tables_and_progress(monkeypatch: pytes
     _console.table((HOSTILE, "[b]n"), [(f"[red]{HOSTILE}", 5)], title=f"[red]{HOSTILE}")
     with _console.progress(f"Building [b]{HOSTILE}") as update:
         update(1, 2, f"[b]{HOSTILE}")
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", screen.getvalue())  # written by the progress bar
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", screen.getvalue())  # the progress bar writes these sequences
     assert obeyed(shown) == set()
     assert shown.count(f"[red]{SHOWN}") == 2
     assert f"[b]{SHOWN}" in shown

@@ -111,7 +111,7 @@ def run(argv: str) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every kind of wrong file and some valid files."""
+    """A folder that contains every kind of wrong file, and some valid files."""
     folder = tmp_path_factory.mktemp("hour")
     before = Path.cwd()
     os.chdir(folder)
@@ -146,7 +146,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kept(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Change to the folder, and check afterwards that it is unchanged."""
+    """Change to the folder, and check after the test that its files are unchanged."""
     monkeypatch.chdir(made)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -160,13 +160,13 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def refuses(cli: Cli, argv: str) -> None:
-    """Check that a command ends with one error line."""
+    """Check that a command fails and prints one error line."""
     outcome = cli(*shlex.split(argv))
     told = outcome.err.splitlines()
     assert outcome.code in (1, 2), (argv, outcome)
     assert outcome.out == "", argv
     assert told and told[0].startswith("error: "), (argv, told)
-    assert all(line.startswith("  ") for line in told[1:]), (argv, told)  # an import lists all problems
+    assert all(line.startswith("  ") for line in told[1:]), (argv, told)  # an import lists all problems below
     assert "Traceback" not in outcome.err and "a bug of" not in outcome.err, (argv, told)
 
 
@@ -194,7 +194,7 @@ def test_wrong_arguments_give_one_line(cli: Cli, argv: str) -> None:
 
 
 def test_text_that_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
-    """Run a separate process, because pytest captures the streams here."""
+    """Run the command line in a separate process, because pytest captures the streams of this process."""
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "fhir_gym", "tasks", "show", CLINIC, "Zoë"]
     done = subprocess.run(command, env=plain, cwd=tmp_path, capture_output=True, text=True, check=False)

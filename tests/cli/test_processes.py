@@ -1,4 +1,4 @@
-"""Tests that need a separate process: the served port, and Ctrl-C."""
+"""Tests that need a separate process: serving a port, and interruption by Ctrl-C."""
 
 from __future__ import annotations
 

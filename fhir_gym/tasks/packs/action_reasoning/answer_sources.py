@@ -31,7 +31,7 @@ _ARITHMETIC: ErrorLabel = "arithmetic"
 
 _REPLACED = "a result that was replaced"
 _FEW = 3
-"""If a window has at most this many results, a coarse number is more likely a mean of fewer results than a rounding."""
+"""In windows with more results than this, an explanation by rounding is more likely than one by an omitted result."""
 
 
 class AnswerSource(NamedTuple):

@@ -160,7 +160,7 @@ class Question:
 
 
 def find_pitfalls(question: Question) -> frozenset[str]:
-    """Return the shortcuts of which every variant gives a wrong answer."""
+    """Return the shortcuts that give a wrong answer in all their variants."""
     right = question.answer()
     verdicts: dict[str, bool] = {}
     for name, answer in question.lazy_answers():

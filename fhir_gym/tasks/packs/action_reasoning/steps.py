@@ -201,7 +201,7 @@ def _judged(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, 
 
 
 def _of_value(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, Json, Json]]:
-    """Yield the steps that lead to the value and that precede the failed step or are the failed step."""
+    """Yield the steps that lead to the value, up to and including the failed step."""
     if not account.passed(VALUE) and culprit == "retrieval":
         return
     records, check = account.records, account.checks[VALUE]
@@ -228,7 +228,7 @@ def _span(records: Records) -> str:
 
 
 def _of_decision(account: Account, culprit: str | None) -> Iterator[tuple[str, bool, Json, Json]]:
-    """Yield the steps from the value to the decision and that precede the failed step or are the failed step."""
+    """Yield the steps from the value to the decision, up to and including the failed step."""
     if not account.passed(FLAG) and culprit == "action":
         return
     row = account.row

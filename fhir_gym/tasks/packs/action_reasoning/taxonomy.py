@@ -96,7 +96,7 @@ def _lies_at_an_edge(records: Records) -> bool:
 
 
 def _look_up(account: Account) -> Fault | None:
-    """Return the error of a right number that the agent did not read from the records; None if the agent read it."""
+    """Return the error of an agent that answered the right number without reading the records; None if it read them."""
     records, evidence = account.records, account.verdict.evidence
     if account.params.deciding:
         if not account.unseen:

@@ -101,7 +101,7 @@ class LookupTask(PatientTask[P, S, C], Generic[P, S, C]):
 
     @abstractmethod
     def record(self, p: P) -> Resource:
-        """Build the record that answers the prompt; if it is absent, the record that would answer the prompt."""
+        """Build the record that answers the prompt or, if no such record is on file, a record that would answer it."""
 
     @property
     def present(self) -> bool:

@@ -258,7 +258,7 @@ class _FindSlots(SceneTask[E, SlotScene, SlotQuestion[R]], Generic[E, R]):
 
 
 class AtOnePlace(_FindSlots[E, PlaceRequest]):
-    """A search for slots at one of two places, of any provider."""
+    """A search for slots of any provider, at one of two places."""
 
     @abstractmethod
     def timetable(

@@ -42,7 +42,7 @@ _BRANCHES: Mapping[str, tuple[tuple[float, float], ...]] = {
 
 
 def grams(level: float | None) -> int | None:
-    """Return the grams of magnesium that a level requires, equal to the hours of the infusion; None for no order."""
+    """Return the grams of magnesium (also the hours of the infusion) that a level requires; None if no order is due."""
     if level is None or level > _LOW:
         return None
     return 4 if level < 1 else 2 if level < 1.5 else 1

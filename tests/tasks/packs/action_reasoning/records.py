@@ -1,4 +1,4 @@
-"""Hand-made worlds of a few patients and their results."""
+"""Hand-made worlds with a few patients and their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAN: Resource = {"resourceType": "Patient", "id": "S2", "gender": "male", "birth
 
 
 def ago(**parts: float) -> datetime:
-    """A moment some time ago."""
+    """An instant some time ago."""
     return NOW - timedelta(**parts)
 
 
@@ -44,7 +44,7 @@ def result(
     issued: timedelta = timedelta(minutes=40),
     **more: Any,
 ) -> Resource:
-    """One Observation; `more` replaces elements, and a value of None removes its element."""
+    """One Observation; `more` replaces elements, or removes those whose value is None."""
     unit = unit or LABS[lab].unit
     resource: Resource = {
         "resourceType": "Observation",

@@ -1,4 +1,4 @@
-"""Sources of wrong numbers, on hand-made series."""
+"""Explanations of wrong numbers, tested on hand-made series of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reading(id: str, taken: datetime, value: float, status: str = "final") -> La
 
 
 DAY = {2.0: 4.13, 5.0: 4.9, 11.0: 3.4, 20.0: 5.6}
-"""Values by age in hours; their mean is 4.5075."""
+"""Value of each result by hours since it was taken; the mean is 4.5075."""
 OLDER = {24.5: 7.1, 30.0: 7.7, 80.0: 8.9}
 
 
@@ -30,7 +30,7 @@ def series(void: tuple[LabResult, ...] = (), superseded: tuple[LabResult, ...] =
 
 
 def series_of(values: Mapping[float, float]) -> Series:
-    """Results by age in hours, latest first."""
+    """Results taken the given hours ago, latest first."""
     found = [reading(f"R{hours:g}", ago(hours=hours), value) for hours, value in values.items()]
     return Series("S1", "K", counted=tuple(reversed(found)))
 
@@ -60,7 +60,7 @@ def records(
 
 
 BEYOND = ("R24.5", "R30", "R80")
-"""Results outside the right window."""
+"""Results that are outside the right window."""
 
 
 def label(records: Records, answer: float) -> str | None:

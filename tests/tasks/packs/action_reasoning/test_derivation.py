@@ -1,4 +1,4 @@
-"""Derivation of the truth from a plan."""
+"""Derivation of the ground truth from a specification."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_withdrawn_and_replaced_results_do_not_count() -> None:
 
 def test_means_are_rounded_half_up_by_their_written_digits() -> None:
     values = [result(f"R{n}", ago(hours=n), value) for n, value in enumerate((3.1, 3.2, 3.25), 1)]
-    assert answer(plan("aggregation"), *values) == (3.18,)  # 3.18333…
+    assert answer(plan("aggregation"), *values) == (3.18,)  # the exact mean is 3.18333…
     with world_of(*values) as world:
         found = derive_truth(plan("aggregation"), "S1", lab_chart(world))
     assert found.deciding == ("R3", "R2", "R1")
@@ -94,7 +94,7 @@ def test_nothing_rests_on_another_unit_unless_it_is_older_than_what_decides() ->
         (3.4, "outside", 0.0, True, "low"),
         (5.6, "high", 0.0, True, "high"),
         (5.5, "outside", 0.0, False, "borderline_high"),
-        (3.6, "low", 0.1, True, "low"),  # 3.5 plus a tenth, rounded half up
+        (3.6, "low", 0.1, True, "low"),  # the limit is 3.85 (3.5 plus a tenth), rounded half up
         (3.9, "low", 0.1, False, "borderline_low"),
         (2.0, "outside", 0.0, True, "critically_low"),
     ],

@@ -67,7 +67,7 @@ def test_no_case_is_repeated(cases: tuple[ReasoningCase, ...]) -> None:
 
 
 def test_a_find_of_two_scenarios_is_used_once() -> None:
-    """A record of only two results within an hour fits two scenarios: sparse record and cluster."""
+    """A record with only two results, taken within an hour, fits two scenarios: sparse record and cluster."""
     results = [result(f"R{n}", ago(hours=n, minutes=7), 4 + n / 10) for n in (1, 2)]
     results += [result(f"G{n}", ago(hours=n, minutes=7), 90 + n, lab="GLU") for n in (1, 2, 3)]
     results.append(result("H1", ago(hours=1), 12.9, lab="HGB"))
@@ -179,7 +179,7 @@ def test_of_a_world_without_a_scenario_the_others_are_taken(own_world: Callable[
         "window": build_case["window"],
     } | {"general": build_case["general"], "demographic": 20 - build_case["general"]}
     assert 0 < build_case["sparse"] < 20
-    assert 0 < build_case["window"] < 20  # this world has only 17 such records
+    assert 0 < build_case["window"] < 20  # this world has only 17 records for this scenario
     assert 0 < build_case["general"] < 20
 
 
@@ -194,7 +194,7 @@ def test_a_case_with_another_window(cases: tuple[ReasoningCase, ...], mini: Worl
     for case in windows:
         try:
             other = vary(case, mini, window_hours=36)
-        except TaskError:  # a rounding tie, or a result in another unit
+        except TaskError:  # the mean is halfway between two roundings, or a result is in another unit
             refused += 1
             continue
         assert plan_of(other) == plan_of(case).model_copy(update={"window_hours": 36})

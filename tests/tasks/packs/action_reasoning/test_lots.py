@@ -1,4 +1,4 @@
-"""The world does not reveal a variation's record: all candidates are equally frequent."""
+"""The world does not reveal which record a variation asks about: all candidates are equally frequent."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_sparse_records_have_up_to_three_results(count: int, found: bool) -> Non
     with world_of(results({ago(days=n): 4 + n / 10 for n in range(1, count + 1)})) as world:
         present = _present(world, "sparse")
         assert [(one.ids, one.value) for one in present] == ([(("R1",), 4.1)] if found else [])
-        assert bool(_past(world, "sparse")) is not found  # a longer record was sparse in the past
+        assert bool(_past(world, "sparse")) is not found  # if the record is longer now, it was sparse in the past
         for one in _past(world, "sparse"):
             assert len(lab_chart(world).one("S1", "K").upto(one.as_of)) <= 3
             assert "later results" in one.pitfalls
@@ -61,7 +61,7 @@ def test_a_record_of_withdrawn_results_or_of_none_is_sparse_and_has_no_answer() 
         assert (withdrawn.patient, withdrawn.ids, withdrawn.value) == ("S1", (), None)
         assert withdrawn.pitfalls == {"void result"}
         assert (none.patient, none.ids, none.pitfalls) == ("S2", (), frozenset())
-        assert candidates(world, "sparse", "NA") == ()  # a test without results is not offered
+        assert candidates(world, "sparse", "NA") == ()  # a test that has no results gives no candidates
     with world_of(result("A", ago(hours=1), None, status="cancelled")) as world:
         assert [(one.patient, one.ids) for one in candidates(world, "sparse", "K")] == [("S1", ()), ("S2", ())]
 
@@ -90,7 +90,7 @@ def test_clusters_of_the_past_are_asked_about_before_the_next_result() -> None:
     [
         (timedelta(hours=22, minutes=59, seconds=59), None),
         (timedelta(hours=23), ("R1",)),
-        (timedelta(hours=24), ("R1",)),  # both ends of the window are included
+        (timedelta(hours=24), ("R1",)),  # both ends belong to the window
         (timedelta(hours=24, seconds=1), ()),
         (timedelta(hours=25), ()),
         (timedelta(hours=25, seconds=1), None),
@@ -141,8 +141,8 @@ def test_windows_with_a_result_on_their_end_are_dropped(on: timedelta) -> None:
 @pytest.mark.parametrize(
     ("values", "value"),
     [
-        ((4.0, 4.1, 4.1, 4.1), None),  # 4.075 is a tie at two digits
-        ((4.0, 4.1, 4.0, 4.1), None),  # 4.05 is a tie at the laboratory's digits
+        ((4.0, 4.1, 4.1, 4.1), None),  # the mean 4.075 is halfway between two numbers with two digits
+        ((4.0, 4.1, 4.0, 4.1), None),  # the mean 4.05 is halfway between two numbers with the laboratory's digits
         ((4.0, 4.1, 4.3), 4.13),
         ((4.0, 4.0, 4.0), 4.0),
     ],
@@ -170,9 +170,9 @@ def test_all_categories_are_found_the_rare_ones_in_the_past() -> None:
     ) as world:
         found = candidates(world, "general", "K")
         assert [(one.value, one.category) for one in found[:1]] == [(2.0, "critically_low")]
-        assert len(found) == 4  # three of them in the past; all have different categories
+        assert len(found) == 4  # three are in the past, and all have different categories
         assert len({one.category for one in found}) == 4
-        assert "normal" not in {one.category for one in found}  # the most frequent category comes last
+        assert "normal" not in {one.category for one in found}  # the most frequent category comes last and is cut off
         for one in found:
             assert one.category == CATEGORIES[values.index(cast("float", one.value))]
 
@@ -226,10 +226,10 @@ def test_ranges_of_the_other_sex_and_of_other_ages() -> None:
         with world_of(boy, result("A", ago(hours=1), value, lab="HGB", owner=owner)) as world:
             return candidates(world, "demographic", "HGB")[0].pitfalls
 
-    assert traps(13.0, "S1") == {"other sex"}  # within the ranges for girls and children
-    assert traps(12.1, "S1") == {"other age"}  # also low in the ranges for men
+    assert traps(13.0, "S1") == {"other sex"}  # inside the ranges for girls and children
+    assert traps(12.1, "S1") == {"other age"}  # low in the range for men too
     assert traps(13.0, "S2") == {"other sex", "other age"}
-    assert traps(13.4, "S2") == {"other age"}  # low only for a younger man
+    assert traps(13.4, "S2") == {"other age"}  # low only for younger men
     assert traps(6.0, "S2") == frozenset()
     assert traps(13.4, "S3") == {"other age"}  # girls and boys share one range
 
@@ -252,7 +252,7 @@ def test_replaced_and_withdrawn_results() -> None:
         assert [one.ids for one in _present(world, "general")] == [("B",)]
         assert _present(world, "general")[0].pitfalls == {"tie"}
     with world_of(replaced[1], result("A", ago(hours=2), 3.1)) as world:
-        assert _present(world, "general")[0].pitfalls == frozenset()  # the same value
+        assert _present(world, "general")[0].pitfalls == frozenset()  # the shortcut gives the same value
     with world_of(result("A", ago(hours=2), 4.4), result("V", ago(hours=1), 3.1, status="cancelled")) as world:
         assert _present(world, "general")[0].pitfalls == {"void result"}
     with world_of(result("A", ago(hours=2), 4.4), result("V", ago(hours=3), 3.1, status="cancelled")) as world:
@@ -263,7 +263,7 @@ def test_a_way_that_can_be_carried_out_to_the_right_mean_is_not_caught() -> None
     moments = {ago(days=9): 4.0, ago(days=9) + 60 * _MINUTE: 4.0, ago(days=9) + 90 * _MINUTE: 4.3}
     with world_of(results(moments), result("N", ago(hours=1), 5.9)) as world:
         (past,) = _past(world, "window")
-        assert past.pitfalls == {"latest regardless of window", "later results"}  # the record ended there at the time
+        assert past.pitfalls == {"latest regardless of window", "later results"}  # at that time the record ended there
     recent = {ago(hours=n): value for n, value in ((1, 4.3), (2, 4.0), (3, 4.0))}
     for value, caught in ((4.1, False), (4.2, True)):  # 4.1 does not change the mean
         with world_of(results(recent), result("V", ago(hours=1), value, status="cancelled", issued=_LATER)) as world:
@@ -280,7 +280,7 @@ def test_disputed_results_of_the_past_are_asked_about() -> None:
     with world_of(plain, disputed) as world:
         assert [one.ids for one in candidates(world, "general", "K") if "void result" in one.pitfalls] == [("A",)]
     with world_of(plain, result("A", ago(days=40), 4.4), result("B", ago(days=40), 4.5)) as world:
-        assert not mine(world, "general", "K").dropped  # nothing counts as dropped if no result is eligible
+        assert not mine(world, "general", "K").dropped  # if no result is eligible, nothing is dropped
 
 
 # Comparison with a plain implementation
@@ -297,7 +297,7 @@ _RESULT = st.tuples(
 
 
 def _counted(resources: Sequence[Resource], owner: str) -> list[tuple[datetime, Resource, bool]]:
-    """A patient's results that count, each with its time and whether it is unusable."""
+    """The results of a patient that count, each as a tuple: its time, the result, and whether it is unusable."""
     groups: dict[datetime, list[Resource]] = {}
     for one in resources:
         if one["subject"]["reference"] == f"Patient/{owner}" and one["status"] != "cancelled":
@@ -312,7 +312,7 @@ def _counted(resources: Sequence[Resource], owner: str) -> list[tuple[datetime, 
 
 
 def _expected(resources: Sequence[Resource], owner: str, scenario: Scenario, as_of: datetime) -> list[Resource] | None:
-    """The results that decide a question's answer; None if the question is invalid."""
+    """The results that determine the answer to a question; None if the question is invalid."""
     results = [one for one in _counted(resources, owner) if one[0] <= as_of]
     of_unit = [one for one in results if one[1]["valueQuantity"]["unit"] == "mmol/L"]
     inside = [one for one in results if as_of - timedelta(hours=24) <= one[0]]

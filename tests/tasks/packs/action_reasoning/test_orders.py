@@ -1,4 +1,4 @@
-"""Orders."""
+"""Building and checking orders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BARE = OrderSpec("magnesium by vein", "", "", bare="MedicationRequest")
 
 
 def failed(order: OrderSpec, body: Resource, mrn: str = "S1", now: str = PRESENT) -> set[str]:
-    """The failed checks of an order for a stored body."""
+    """The checks of an order that fail if the agent stored `body`."""
     with world_of() as world, world.session(validation="strict") as session:
         start = session.checkpoint()
         response = session.handle(Request("POST", f"/{body['resourceType']}", "", JSON, orjson.dumps(body)))

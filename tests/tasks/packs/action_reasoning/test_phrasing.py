@@ -1,4 +1,4 @@
-"""Phrasing of tasks."""
+"""Instructions and contexts of the prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lazy agents fail the tasks made to catch them, and their failures get the right labels."""
+"""Agents that use a shortcut fail the tasks made to catch it, and their failures get the right error labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEEDS_A_RARE_RECORD = {
     *("Uncorrected", "CountsReplaced", "Void", "EndsExcluded", "EndsExcludedByHand"),
     *("OtherAge", "LimitIsOutside", "JustOutsideIsInside"),
 }
-"""Errors too rare for this test; `test_taxonomy` and `test_answer_sources` cover them with hand-made records."""
+"""Errors that are too rare for this test; `test_taxonomy` and `test_answer_sources` test them on hand-made records."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_failures_get_the_expected_label(agent: type[LazyAgent], tallies: dict[t
     tally = tallies[agent]
     failures = sum(tally.labels.values())
     assert tally.tried and (failures or agent.__name__ in NEEDS_A_RARE_RECORD)
-    # An error in a mean may by chance equal a simpler error; the benchmark measures how often.
+    # A wrong mean may by chance equal the result of a simpler error; a benchmark measures how often this happens.
     floor = 0.7 if agent.families == ("aggregation",) else 0.95
     assert tally.right >= floor * failures, tally.labels
 

@@ -1,4 +1,4 @@
-"""The reference ranges: valid rows, exact limits, and one row per patient."""
+"""The reference ranges: the rows are valid, the limits are exact, and exactly one row applies to each patient."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _name(row: ReferenceRange) -> str:
 
 
 def _printable(row: ReferenceRange) -> list[float]:
-    """All printable values from 0 to above the highest limit."""
+    """All values, with the test's decimal places, from 0 to above the highest limit."""
     digits = LABS[row.lab].digits
     return [n / 10**digits for n in range(int(row.critically_high * 10**digits) + 3)]
 
@@ -75,7 +75,7 @@ def test_limits_are_inside_and_critical_limits_are_critical(row: ReferenceRange)
 
 def test_comparisons_are_by_written_digits() -> None:
     row = range_of("CA", None, None)
-    assert 8.6 + 0.2 < 8.8  # the float error at the end of the borderline band
+    assert 8.6 + 0.2 < 8.8  # floating-point error at the end of the borderline band
     assert row.category(8.8) == "borderline_low"
     assert row.category(8.81) == "normal"
     assert row.side(8.6) == "inside"
@@ -137,7 +137,7 @@ def test_people_in_words() -> None:
 
 def test_a_shift_moves_both_limits_by_a_share_rounded_half_up() -> None:
     row = range_of("K", None, None).shifted(0.1)
-    assert (row.low, row.high) == (3.9, 6.1)  # 3.85 and 6.05 exactly
+    assert (row.low, row.high) == (3.9, 6.1)  # rounded from exactly 3.85 and 6.05
     assert (row.critically_low, row.critically_high) == (3.1, 6.8)
     row = range_of("GLU", None, None).shifted(-0.05)
     assert (row.low, row.high) == (67, 94)

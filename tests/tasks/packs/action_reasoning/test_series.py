@@ -1,4 +1,4 @@
-"""Results that count, are ignored or are unusable."""
+"""Classification of results: they count, are ignored, or make a question ambiguous."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_results_of_one_time_and_issue_conflict_only_with_different_values() -> 
         result("E", ago(hours=1), 3.1, issued=timedelta()),
     ) as world:
         found = _one(world)
-        assert _ids(found.counted) == ["A", "C"]  # only the first created of two duplicates counts
+        assert _ids(found.counted) == ["A", "C"]  # of two duplicates, only the one created first counts
         assert found.ambiguous == {"C", "D"}
         assert found.objection(None, ago(hours=2)) is None
         assert found.objection(None, NOW) == "two values with the same instant and issue time"
@@ -120,7 +120,7 @@ def test_results_in_another_unit_are_separate() -> None:
         found = _one(world)
         assert _ids(found.counted) == ["A", "E", "F"]  # E replaced D
         assert found.foreign == {"B", "C"}
-        assert found.objection(ago(hours=3), NOW) == "a result in another unit"  # the limits are inclusive
+        assert found.objection(ago(hours=3), NOW) == "a result in another unit"  # both ends belong to the span
         assert found.objection(ago(hours=3) + timedelta(seconds=1), NOW) is None
         assert found.objection(None, ago(hours=4)) == "a result in another unit"
         assert found.objection(None, ago(hours=4) - timedelta(seconds=1)) is None
@@ -199,7 +199,7 @@ def test_a_chart_is_kept_by_content_and_reads_a_test_once(monkeypatch: pytest.Mo
         assert lab_chart(other) is not known
         first = known.series("K")
         assert known.series("K") is first
-    with world_of(resources) as again:  # its source files are deleted
+    with world_of(resources) as again:  # the files of the first world are deleted
         assert lab_chart(again) is known
         assert known.series("NA") == {}
     monkeypatch.setattr(series, "_CHARTS", 1)

@@ -1,4 +1,4 @@
-"""Task files: ours and external ones in the paper's format."""
+"""Task files written by fhir_gym, and external task files in the paper's format."""
 
 from __future__ import annotations
 

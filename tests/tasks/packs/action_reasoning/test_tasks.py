@@ -1,4 +1,4 @@
-"""The six generated tasks are sound, varied and catch lazy policies."""
+"""The six generated tasks are sound and varied, and agents that use shortcuts fail them."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_world_of_one_patient_serves_both_halves() -> None:
 
 
 def episode(key: str, world: World, *actions: Any, k: int = 0) -> bool:
-    """Whether an agent with these actions succeeds."""
+    """Whether an agent that performs these actions succeeds."""
     task = get_task(ENV_ID, key)
     assert isinstance(task, ReasoningTask)
     with PolicyRunner(task, task.variation(k, world), world) as arena:
@@ -201,7 +201,7 @@ def episode(key: str, world: World, *actions: Any, k: int = 0) -> bool:
 
 
 def test_absent_results_require_a_search() -> None:
-    """Evidence must cover the whole window of this patient."""
+    """The evidence must cover all of the patient's results in the window."""
     with world_of(result("R1", ago(hours=24, minutes=30), 4.1)) as world:
         cases = {k: params("03", k, world).case for k in range(9)}
         k = next(k for k, case in cases.items() if case.sol == (-1,) and case.plan and case.plan.as_of == PRESENT)
@@ -261,7 +261,7 @@ def test_eight_steps_and_the_packs_own_world(mini: World) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_gold_answers_from_the_responses(key: str, mini: World) -> None:
-    """The reference solution answers from the responses: a different latest result changes the answer."""
+    """The reference solution takes its answer from the responses: another latest result changes the answer."""
     task = get_task(ENV_ID, key)
     for k in range(4):
         variation = task.variation(k, mini)
@@ -334,7 +334,7 @@ def test_whatever_is_on_file_the_solution_is_right_and_another_value_is_not(
             task = get_task(ENV_ID, key)
             try:
                 variations = [task.variation(k, world) for k in range(3)]
-            except TaskError:  # the record lacks the scenario
+            except TaskError:  # no record of the world fits the scenario
                 continue
             for variation in variations:
                 with PolicyRunner(task, variation, world) as arena:

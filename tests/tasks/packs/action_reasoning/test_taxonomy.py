@@ -1,4 +1,4 @@
-"""Episodes with one error each get the error's label, step and expected value."""
+"""An episode with one error gets the label, step and expected value of that error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def world() -> Iterator[World]:
 
 
 class Asked:
-    """Plays one case on the world and grades the answer."""
+    """Perform one case on a world, and grade the answer."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world, self.folder = world, folder

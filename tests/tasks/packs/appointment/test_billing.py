@@ -1,4 +1,4 @@
-"""Periods in force and coverage classes."""
+"""Periods of coverages and guarantors, and coverage classes."""
 
 from __future__ import annotations
 

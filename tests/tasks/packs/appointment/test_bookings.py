@@ -1,4 +1,4 @@
-"""Careful and careless agents on tasks that book, cancel, waitlist and reschedule appointments."""
+"""Tasks that book, cancel, waitlist and reschedule appointments: careful agents succeed, careless agents fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEYS = ("14a", "14b", "15a", "15b", "15c", "16a", "16b", "16c", "17a", "17b")
 BY_ID = ("16a", "16b", "16c", "17a", "17b")
-"""Tasks that identify the patient by id."""
+"""Tasks whose prompts identify the patient by id."""
 
 
 def replace(url: str, path: str, value: Any) -> Action:
@@ -56,7 +56,7 @@ def test_prompts_name_only_the_ids_they_need(key: str, hospital: World) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_times_equal_those_of_the_slot(key: str, hospital: World) -> None:
-    """Scenes are consistent: appointments match their slots, and free slots have no active appointment."""
+    """In every scene, appointments agree with their slots, and free slots have no active appointment."""
     for k in range(20):
         setup = get_task(PACK, key).variation(k, hospital).setup
         slots = {f"Slot/{one['id']}": one for one in setup if one["resourceType"] == "Slot"}
@@ -90,7 +90,7 @@ SCENES = ("13a", "13b", "14a", "14b", "15a", "15b", "15c", "16a", "16b", "16c", 
 
 @pytest.mark.parametrize("key", SCENES)
 def test_the_scene_does_not_depend_on_the_target(key: str, hospital: World) -> None:
-    """The same scene supports a prompt about every qualifying record."""
+    """The prompt of a scene could ask about every qualifying record."""
     task: Any = get_task(PACK, key)
     sizes = []
     for k in range(12):
@@ -110,7 +110,7 @@ def test_the_scene_does_not_depend_on_the_target(key: str, hospital: World) -> N
 
 @pytest.mark.parametrize("key", SCENES)
 def test_every_candidate_can_be_found(key: str, hospital: World) -> None:
-    """The reference solution succeeds for each candidate of a scene, with different changes."""
+    """The reference solution succeeds for each candidate of a scene, and changes other records for each."""
     task: Any = get_task(PACK, key)
     variation = task.variation(3, hospital)
     p: Any = variation.params

@@ -1,4 +1,4 @@
-"""Careful and careless agents on tasks about medical history and surgery plans."""
+"""Tasks about medical history and surgery plans: careful agents succeed, careless agents fail."""
 
 from __future__ import annotations
 

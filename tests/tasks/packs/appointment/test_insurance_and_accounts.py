@@ -1,4 +1,4 @@
-"""Careful and careless agents on tasks about insurance and accounts."""
+"""Tasks about insurance and accounts: careful agents succeed, careless agents fail."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_every_lazy_search_of_coverages_finds_another_one(key: str, hospital: Wo
 
 @pytest.mark.parametrize("key", ["08a", "08b"])
 def test_the_patient_and_the_day_decide_which_coverage_is_in_force(key: str, hospital: World) -> None:
-    """Every scene supports prompts about several patients, each with one right answer."""
+    """The prompt of every scene could ask about several patients, and has one right answer for each."""
     task: Any = get_task(PACK, key)
     edges = 0
     for k in range(40):

@@ -1,4 +1,4 @@
-"""Scenes of tasks about one patient do not reveal the target, and have namesakes, relatives and day ranges."""
+"""Scenes of tasks about one patient do not reveal the target; parts of scenes (namesakes, relatives, day ranges)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HISTORY = ("03", "04a", "04b", "05", "06a", "06b")
 BILLING = ("07", "08a", "08b", "09a", "09b", "09c", "09d", "10a", "10b")
 ONLY_DESCRIBES = {("09c", "id"), ("09c", "patient")}
-"""Prompt values that some phrasings leave out, because another value identifies the record."""
+"""Prompt values that some phrasings omit because another value identifies the record."""
 
 
 @pytest.mark.parametrize("key", (*HISTORY, *BILLING))

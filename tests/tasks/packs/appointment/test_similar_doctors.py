@@ -28,7 +28,7 @@ VARIATIONS = range(15)
 
 
 class Seen(NamedTuple):
-    """A stored slot: its doctor, time, status, and current and former bookings."""
+    """A stored slot: its doctor, time and status, and the patients with active and with former bookings of it."""
 
     id: str
     doctor: tuple[str, str]
@@ -72,7 +72,7 @@ def read(setup: Sequence[Resource]) -> list[Seen]:
 
 
 def without_one(seen: list[Seen], given: str, family: str, start: datetime) -> dict[str, list[Seen]]:
-    """For each condition of the prompt, the slots that match if the condition is ignored."""
+    """For each condition of the prompt, the slots that meet all other conditions."""
     clock = [one for one in seen if one.start == start]
     own = [one for one in seen if one.doctor == (given, family)]
     return {
@@ -140,7 +140,7 @@ def test_no_other_patient_is_the_answer(key: str, hospital: World) -> None:
 
 @pytest.mark.parametrize("key", BOOKED)
 def test_people_are_at_one_place_at_a_time(key: str, hospital: World) -> None:
-    """No patient has two appointments at a time, and no slot is booked twice."""
+    """No patient has two appointments at the same time, and no slot is booked twice."""
     for k in VARIATIONS:
         p: Any = get_task(PACK, key).variation(k, hospital).params
         booked = [one for one in p.scene.visits if one.status == "booked"]
@@ -151,7 +151,7 @@ def test_people_are_at_one_place_at_a_time(key: str, hospital: World) -> None:
 
 @pytest.mark.parametrize("key", (*BOOKED, *TO_BOOK))
 def test_today_is_not_next(key: str, hospital: World) -> None:
-    """The prompt's day is the first such weekday after today; the scene also has the same hour in another week."""
+    """The prompt asks about the first such weekday after today; the scene also has the same hour in another week."""
     today = hospital.now.date()
     weekdays, weeks = set(), set()
     for k in range(60):

@@ -1,4 +1,4 @@
-"""Slot tasks: the truth equals a full scan of all slots, and each condition matters."""
+"""Tasks that search for slots: the expected answer equals a full scan of all slots, and each condition matters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def moment(text: str) -> datetime:
 
 
 class Reader:
-    """Reads every slot and applies the prompt's conditions, except ignored ones."""
+    """Reads every slot and applies the prompt's conditions, except those to ignore."""
 
     def __init__(self, key: str, world: World, k: int) -> None:
         self.key = key
@@ -50,7 +50,7 @@ class Reader:
         self.slots = {str(one["id"]): self.met(one) for one in ordered}
 
     def found(self, *without: str) -> list[str]:
-        """Ids of the slots that meet all conditions except the ignored ones, by start."""
+        """Ids of the slots that meet all conditions except those to ignore, sorted by start."""
         ids = [
             id for id, conditions in self.slots.items() if all(conditions[name] for name in conditions.keys() - without)
         ]
@@ -118,7 +118,7 @@ def test_three_more_slots_qualify_but_are_later(key: str, hospital: World) -> No
 
 @pytest.mark.parametrize("key", ALL)
 def test_the_scene_does_not_depend_on_the_request(key: str, hospital: World) -> None:
-    """One scene supports many prompts."""
+    """The prompt of a scene could ask many questions."""
     task: Any = get_task(PACK, key)
     scene = task.draw_scene(random.Random(5), hospital)
     before = task.scene_resources(scene, hospital)
@@ -154,14 +154,14 @@ def test_no_answer_is_too_common(key: str, hospital: World) -> None:
     assert set(numbers) == set(range(most + 1))
     none = numbers.pop(0) / len(drawn)
     assert 0.4 < none < 0.6 if key in ("12b", "12c") else 0.05 < none < 0.33
-    # An agent that answers the first match only is right only if one slot qualifies.
+    # An agent that answers only the first match is right only if exactly one slot qualifies.
     assert numbers[1] / len(drawn) < 0.17
     assert all(len(set(p.right)) == len(p.right) for p in drawn)
 
 
 @pytest.mark.parametrize("key", (*COUNTS, *LISTS))
 def test_totals_do_not_reveal_the_number(key: str, hospital: World) -> None:
-    """Each scene supports every possible count."""
+    """In each scene, every possible number of slots could be the answer."""
     task: Any = get_task(PACK, key)
     for seed in range(5):
         found = task.candidates(task.draw_scene(random.Random(seed), hospital))
@@ -169,7 +169,7 @@ def test_totals_do_not_reveal_the_number(key: str, hospital: World) -> None:
 
 
 def test_edges_of_the_time_are_met(hospital: World) -> None:
-    """A slot at the start of the window counts; one at its end does not."""
+    """A slot that starts at the start of the window counts; a slot that starts at the end does not."""
     for key in ("11a", "11c", "12a", "12c"):
         drawn: list[Any] = [get_task(PACK, key).variation(k, hospital).params for k in range(60)]
         first = [p.moment if key == "11a" else p.start for p in drawn]
@@ -191,18 +191,18 @@ def test_each_phrasing_contains_the_request_and_no_hidden_id(key: str, hospital:
         asked = task.prompt_values(variation.params, hospital)
         said = {id for one in variation.setup if (id := one["id"]) in variation.prompt}
         assert said == ({asked["clinic"]} if "clinic" in asked else set())
-        # Some prompts state the window by a wait and a length instead of its limits.
+        # Some prompts state the delay and the length of the window instead of its limits.
         left_out = {"12b": {"start", "end"}, "12c": {"days", "wait"}, "12d": {"start", "end"}}.get(key, {"doctor"})
         assert not {name for name, value in asked.items() if value not in variation.prompt} - left_out
 
 
 def positive(key: str, world: World) -> Desk:
-    """A variation with slots."""
+    """A variation in which slots match."""
     return next(desk for k in range(30) if len((desk := Desk(key, world, k)).p.right) > 1)
 
 
 def none(key: str, world: World) -> Desk:
-    """A variation without slots."""
+    """A variation in which no slot matches."""
     return next(desk for k in range(60) if not (desk := Desk(key, world, k)).p.right)
 
 
@@ -264,7 +264,7 @@ def test_a_wrong_number_beside_the_right_slots_is_refused(hospital: World) -> No
 
 
 def test_next_weekday_is_never_today_and_the_one_after_next_is_a_week_later(hospital: World) -> None:
-    """The present is a Monday, so next Monday is in a week and today's slots are decoys."""
+    """If today is a Monday, next Monday is in a week and today's slots are decoys."""
     task = get_task(PACK, "12b")
     today = hospital.now.date()
     mondays = 0

@@ -1,4 +1,4 @@
-"""Family histories in different wordings."""
+"""Checks of family histories in different forms and wordings."""
 
 from __future__ import annotations
 

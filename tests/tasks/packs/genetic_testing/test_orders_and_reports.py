@@ -1,4 +1,4 @@
-"""Careful and careless agents on tasks about genetic test orders."""
+"""Tasks about genetic test orders: careful agents succeed, careless agents fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_phrasing_contains_everything_that_is_checked(key: str, hospital: W
     for phrasing in range(len(task.prompts)):
         variation = task.variation(1, hospital, phrasing)
         words = dict(task.prompt_values(variation.params, hospital))
-        words.pop("patient")  # the patient's name consists of given and family name
+        words.pop("patient")  # the name consists of the given name and the family name
         for value in words.values():
             assert value in variation.prompt
 

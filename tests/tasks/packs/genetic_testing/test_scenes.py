@@ -1,4 +1,4 @@
-"""Scenes of genetic test orders do not reveal the prompt, and each condition matters."""
+"""Scenes with genetic test orders do not reveal what the prompt asks about, and each condition matters."""
 
 from __future__ import annotations
 

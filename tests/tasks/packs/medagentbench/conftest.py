@@ -19,7 +19,7 @@ NOW = "2023-11-13T10:15:00+00:00"
 BASE = "http://localhost:8080/fhir"
 MRN = "S0000001"
 READINGS: list[tuple[str, str, str, Any]] = [
-    # patient, code, time, value; in server order
+    # patient, code, time and value, in the server's order
     (MRN, "MG", "2023-11-12T10:14:00+00:00", 0.7),
     (MRN, "MG", "2023-11-12T10:15:00+00:00", 1.4),
     (MRN, "MG", "2023-11-13T09:00:00+00:00", 1.9),
@@ -73,7 +73,7 @@ def patient(mrn: str, born: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Four patients: low values, values beyond each boundary, no values, and broken records."""
+    """Four patients: one has low values, one has values beyond each boundary, one has no values, one broken records."""
     from fhir_gym.fhir import World, WorldBuilder
 
     path = tmp_path_factory.mktemp("worlds") / "small.world"
@@ -88,7 +88,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def task_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A task of every class for each patient: `task5_2` is class 5 for S0000002."""
+    """A task of every class for each patient; `task5_2` is of class 5 and about patient S0000002."""
     tasks: list[dict[str, Any]] = []
     for kind in range(1, 11):
         for number in range(1, 5):
@@ -134,7 +134,7 @@ def play(cases: dict[str, OfficialCase], small: World) -> Play:
 
 
 def post(kind: str, payload: Any, *, url: str = "") -> str:
-    """A POST in the official format."""
+    """An agent's message that is a POST in the official format."""
     return f"POST {url or f'{BASE}/{kind}'}\n{json.dumps(payload)}"
 
 

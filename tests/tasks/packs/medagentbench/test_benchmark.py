@@ -21,7 +21,7 @@ def test_the_benchmark_runs(
 ) -> None:
     whole = [
         task for task in json.loads(task_file.read_text()) if task["id"].endswith("_1")
-    ]  # patients with a readable chart
+    ]  # patients whose charts are readable
     tasks = tmp_path / "tasks.json"
     tasks.write_text(json.dumps(whole))
     main(["--quick", "--world", str(hospital.path), "--task-file", str(tasks), "--data", str(small.path)])

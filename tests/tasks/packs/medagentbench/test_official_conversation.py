@@ -174,7 +174,7 @@ def test_no_message_raises(texts: list[str]) -> None:
 
 
 def test_replies_do_not_depend_on_the_server(cases: dict[str, OfficialCase], small: World) -> None:
-    """Official POSTs are not stored, so a repeated order counts twice and the server does not change."""
+    """The official rules do not store POSTs: a repeated order counts twice, and the server does not change."""
     with small.session() as session:
         again = [post("Observation", blood_pressure())] * 2
         assert not replay(cases["task3_1"], [*again, "FINISH([])"], session).verdict.accepted

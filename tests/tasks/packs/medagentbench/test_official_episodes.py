@@ -1,4 +1,4 @@
-"""Tasks of a task file in episodes and envs, under each grading."""
+"""Tasks of an official task file, in episodes and envs and under each grading."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOK = {code: f"GET {BASE}/Observation?patient={MRN}&code={code}&_count=5000" fo
 
 @pytest.fixture(scope="module")
 def judged(small: World, task_file: Path) -> Iterator[Any]:
-    """Play an episode and return its verdict."""
+    """Perform an episode and return its verdict."""
 
     def judge(task: str, *texts: Any, grading: Any = "state") -> Verdict:
         with Episode(ENV_ID, task=task, world=small, task_file=task_file, grading=grading) as episode:
@@ -80,7 +80,7 @@ def test_gold_is_right_under_every_grading(small: World, task_file: Path, gradin
 
 
 def test_the_official_verdict_does_not_depend_on_the_grammar(judged: Any) -> None:
-    """Either verdict, the official or our own, may be a success while the other is a failure."""
+    """The official verdict may be a success while fhir_gym's own verdict is a failure, and the reverse."""
     record = post("Observation", blood_pressure())
     assert judged("task3_1", record, "FINISH([])").gradings == {"state": True, "evidence": True, "official": True}
     relative = record.replace(BASE, "")

@@ -1,4 +1,4 @@
-"""The benchmark's own files: reading, errors, and recorded episodes if available."""
+"""The benchmark's own files: reading them, errors, and recorded episodes if they are available."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_choosing_from_a_file(task_file: Path) -> None:
 
 
 def test_agreement_of_an_episode(task_file: Path, tmp_path: Path, capsys: Any) -> None:
-    """The command's exit status and output for a differing verdict."""
+    """The exit code and the output of the command if a verdict differs."""
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "Patient.ndjson").write_text('{"resourceType": "Patient", "id": "S1", "birthDate": "1980-01-01"}\n')

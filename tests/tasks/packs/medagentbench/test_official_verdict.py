@@ -40,21 +40,21 @@ A1C = service(LOINC, "4548-4", "S0000002")
         ("task2_1", "[6e1]", True),
         ("task2_1", '["60"]', False),
         ("task2_1", "[]", False),
-        ("task2_4", "[60]", False),  # a year of birth alone is invalid
-        ("task4_1", "[1.9]", True),  # the first in the Bundle of two results with the same time
+        ("task2_4", "[60]", False),  # the record has only a year of birth, so no answer is right
+        ("task4_1", "[1.9]", True),  # two results have the same time; the first in the Bundle counts
         ("task4_1", "[2.4]", False),
         ("task4_1", "[1.900000001]", False),
         ("task4_3", "[-1]", True),
         ("task4_3", "[-1.0]", True),
         ("task4_3", "[]", False),
-        ("task4_4", "[2.2]", False),  # a date has no time zone to compare
+        ("task4_4", "[2.2]", False),  # the result has only a date, which cannot be compared with an instant
         ("task6_1", "[105.65]", True),
         ("task6_1", "[105.7]", True),
         ("task6_1", "[105.76]", False),
         ("task6_1", "[105.65, 1]", False),
         ("task6_1", "[NaN]", False),
         ("task6_1", '["105.65"]', False),
-        ("task6_2", "[90]", True),  # results in the future count
+        ("task6_2", "[90]", True),  # results after the current time count
         ("task6_3", "[-1]", True),
         ("task7_1", "[111.3]", True),
         ("task7_1", "[]", False),
@@ -74,7 +74,7 @@ def test_train_prefixes_are_cut(play: Play) -> None:
 
 
 def changed(payload: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Copy a payload and set the value at a dotted path; None removes the element."""
+    """Copy a payload, and set the element at a dotted path to a value, or remove the element if the value is None."""
     copied: Any = copy.deepcopy(payload)
     holder = copied
     *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]

@@ -1,4 +1,4 @@
-"""Single-dose orders in any notation, and amounts in equivalent units."""
+"""Checks of single-dose orders in different notations, and of amounts in equivalent units."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def test_amounts(dose: Any, passed: bool) -> None:
     "timing", ["x", 5, True, ["a"], {"repeat": "x"}, {"repeat": [{"count": 1}]}, {"repeat": None}, {"event": "2023"}]
 )
 def test_an_invalid_timing_is_not_once(timing: Any) -> None:
-    """The official grading judges orders as sent, so it must handle invalid timings."""
+    """The official grading judges orders as the agent sent them, so it must handle invalid timings."""
     assert not single_dose_check("once", {"timing": timing}, "timing", now=_PRESENT).passed

@@ -1,4 +1,4 @@
-"""Our ten tasks."""
+"""The ten generated tasks modelled on MedAgentBench."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_tasks_are_sound(key: str, hospital: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_tasks_are_sound_on_a_tiny_world(key: str, tiny_world: World) -> None:
-    """The world's present is just before midnight on a leap day."""
+    """The tasks are sound on a world whose current time is just before midnight on a leap day."""
     report = check_task(get_task(ENV_ID, key), tiny_world, [1])
     assert not report.failures, problems(report)
 
@@ -72,20 +72,20 @@ def test_many_variations_are_sound(key: str) -> None:
 
 
 def birthday(p: Any) -> str:
-    """Whether this year's birthday has passed."""
+    """Whether the patient's birthday of this year has passed."""
     (born,) = [one.birth_date[5:] for one in p.scene if one.id == p.mrn]
     today = p.today[5:]
     return "over" if born < today else "ahead" if born > today else "today"
 
 
 def replaced(p: Any) -> bool:
-    """Whether a deciding result has another result of the same specimen."""
+    """Whether there is another result of the same specimen as a result that determines the answer."""
     alike = [(r.owner, r.code, r.taken) for r in p.results if r.status not in VOID_STATUSES]
     return any(alike.count((r.owner, r.code, r.taken)) > 1 for r in p.results if r.id in p.deciding)
 
 
 def at_the_edge(p: Any) -> bool:
-    """Whether a deciding result is exactly 24 hours old."""
+    """Whether a result that determines the answer is exactly 24 hours old."""
     return any(parse_instant(p.now) - parse_instant(r.taken) == DAY for r in p.results if r.id in p.deciding)
 
 
@@ -121,7 +121,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [key for key in KEYS if key not in ("03", "08")])
 def test_every_branch_of_every_rule_is_reached(key: str, hospital: World) -> None:
-    """Tasks 03 and 08 have no rule with branches."""
+    """Tasks 03 and 08 have no branches, unlike the other tasks."""
     drawn: list[Any] = [get_task(ENV_ID, key).variation(k, hospital).params for k in range(300)]
     for rule, keys in RULES.items():
         if key in keys:
@@ -155,7 +155,7 @@ def test_orders_are_due_about_half_the_time(tiny_world: World) -> None:
 
 @pytest.mark.slow
 def test_edges_are_reached(tiny_world: World) -> None:
-    """Values at the limits of the rules and results at the limits of the windows."""
+    """Scenes contain values at the limits of the dosing rules, and results at the ends of the windows."""
 
     def params(key: str) -> list[Any]:
         return [get_task(ENV_ID, key).variation(k, tiny_world).params for k in range(300)]
@@ -180,7 +180,7 @@ LABS = ("04", "05", "06", "07", "09", "10")
 
 @pytest.mark.parametrize("key", LABS)
 def test_every_possible_target_has_near_misses(key: str, tiny_world: World) -> None:
-    """Each target has results that do not count (another test's or a namesake's) but would change the answer."""
+    """For each target, results of another test or of a namesake do not count, but would change the answer."""
     task = get_task(ENV_ID, key)
     assert isinstance(task, LabTask)
     for k in range(20):
@@ -200,7 +200,7 @@ def test_every_possible_target_has_near_misses(key: str, tiny_world: World) -> N
 
 
 def test_results_are_of_all_kinds(tiny_world: World) -> None:
-    """The deciding result is at any position in the chart."""
+    """The result that determines the answer may be at any position in the chart."""
     ranks: Counter[int] = Counter()
     charts: list[Any] = []
     for k in range(40):
@@ -233,7 +233,7 @@ def test_the_records_do_not_depend_on_the_target(key: str, tiny_world: World) ->
 
 @pytest.mark.parametrize("key", ["05", "09", "10"])
 def test_scenes_do_not_reveal_whether_an_order_is_due(key: str, tiny_world: World) -> None:
-    """All scenes have the same mixture of patients."""
+    """All scenes of a task have patients with the same outcomes."""
     task = get_task(ENV_ID, key)
     assert isinstance(task, LabTask)
     mixtures = set()

@@ -1,4 +1,4 @@
-"""Agents that never read reach the scores stated in the docs."""
+"""Agents that never read records get the scores that the docs state."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_the_official_tasks(shared_dir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["task3_1", "task8_1"])
 def test_a_copy_must_be_complete(key: str, small: World, task_file: Path) -> None:
-    """If the prompt states the whole order, a copy of it succeeds, and a copy that lacks an element fails."""
-    unasked = {"priority"} if key == "task8_1" else set()  # only the function list mentions it
+    """If the prompt states the whole order, an agent that copies it succeeds; a copy that lacks an element fails."""
+    unasked = {"priority"} if key == "task8_1" else set()  # only the function list mentions the priority
     with Episode(PACK, task=key, world=small, task_file=task_file, grading="state") as episode:
 
         def succeeds(order: dict[str, Any]) -> bool:
