@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -166,12 +166,7 @@ class Curriculum:
             raise TrainingError("a curriculum needs at least one task that is not held out")
         if not self.variations:
             raise TrainingError("a curriculum needs at least one variation")
-        for number in self.variations:
-            if not 0 <= number < TEST_START:
-                raise TrainingError(
-                    f"variation {number} is not a training variation (0 to {TEST_START - 1}); "
-                    "test variations are never trained on"
-                )
+        require_training_variations(self.variations)
         for name in self.tasks:
             find_task(task_set(name.env_id), name.task)
         for name, numbers in self.phrasings.items():
@@ -182,6 +177,20 @@ class Curriculum:
         for setting, value in (("floor", self._floor), ("decay", self._decay)):
             if not 0.0 < value <= 1.0:
                 raise TrainingError(f"{setting} must be above 0 and at most 1, not {value}")
+
+
+def require_training_variations(numbers: Iterable[int]) -> None:
+    """Refuse test variations.
+
+    Raises:
+        TrainingError: A number is not that of a training variation.
+    """
+    for number in numbers:
+        if not 0 <= number < TEST_START:
+            raise TrainingError(
+                f"variation {number} is not a training variation (0 to {TEST_START - 1}); "
+                "test variations are never trained on"
+            )
 
 
 def other_phrasings(tasks: Sequence[TaskName], held_out: int) -> dict[TaskName, tuple[int, ...]]:

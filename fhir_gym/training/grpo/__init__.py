@@ -1,0 +1,7 @@
+"""GRPO with TRL: a model plays groups of equal episodes and learns from the differences of their rewards."""
+
+from fhir_gym.training.grpo.episodes import EpisodeRows, OpenConfigs, RowShape, make_row
+from fhir_gym.training.grpo.policy import PolicyRollouts, TokenSequence
+from fhir_gym.training.grpo.tool_env import FHIRToolEnv
+
+__all__ = ["EpisodeRows", "FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "RowShape", "TokenSequence", "make_row"]

@@ -1,0 +1,158 @@
+"""Episodes of the model in training for TRL's ``rollout_func``, with the exact tokens that it read and wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fhir_gym.agents import LocalAgent, Transformer
+from fhir_gym.errors import TrainingError
+from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
+from fhir_gym.rollouts.budget import BudgetTracker
+from fhir_gym.rollouts.episode_runner import run_conversation
+from fhir_gym.training.curriculum import EpisodeChoice
+from fhir_gym.training.diagnostics import TrainingEpisode
+from fhir_gym.training.grpo.episodes import OpenConfigs, read_prompt
+
+Groups = Sequence[Sequence[TrainingEpisode]]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """An episode as one token sequence.
+
+    Attributes:
+        prompt_ids: The tokens before the model's first reply.
+        completion_ids: The model's replies, and the tokens that it read between them.
+        mask: For each token of `completion_ids` 1 if the model wrote it, and 0 if it only read it.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+
+    @classmethod
+    def of(cls, rollout: Rollout, padding: int) -> Self:
+        """Return the tokens that a rollout of a `LocalAgent` has recorded.
+
+        Args:
+            rollout: The rollout.
+            padding: Token that stands for the sequence of an episode without a reply; its mask is 0.
+
+        Raises:
+            TrainingError: The chat template changes earlier messages, so the model did not read one growing sequence.
+        """
+        prompt: list[int] = []
+        completion: list[int] = []
+        mask: list[int] = []
+        for turn in rollout.turns:
+            if turn.reply is None:  # a further action of the same reply
+                continue
+            extra: Any = turn.reply.extra
+            read, wrote = extra["prompt_ids"], extra["completion_ids"]
+            if extra.get("restart"):
+                raise TrainingError(
+                    "the chat template changes earlier messages, so the tokens of an episode are not one sequence; "
+                    "set chat_template to a template that keeps them, such as TRL's training template of the model"
+                )
+            if not mask:
+                prompt, read = list(read), []
+            completion += [*read, *wrote]
+            mask += [0] * len(read) + [1] * len(wrote)
+        return cls(prompt, completion, mask) if mask else cls([padding], [padding], [0])
+
+
+class PolicyRollouts:
+    """Lets the model in training play a batch of episodes; a ``rollout_func`` of TRL.
+
+    The model plays as a `LocalAgent` does in an evaluation: the same prompts, the same shortened observations, and the
+    same treatment of replies that are cut off. An episode ends with ``FINISH``, at the step limit, or when the context
+    window is full; the last two are graded too. Use it with rows of `make_row`, and with `rewards` as reward function.
+
+    Args:
+        configs: Settings and worlds of the episodes.
+        group_size: TRL's ``num_generations``: number of consecutive prompts that are the same episode.
+        seed: Seed of the sampled tokens. The tokens also depend on the training step and the place in the batch.
+        on_batch: Called with the episodes of each group after each training batch.
+        settings: Settings of `LocalAgent`, such as ``max_new_tokens``; `temperature` must be TRL's ``temperature``.
+
+    Attributes:
+        rollouts: The records of the latest batch.
+    """
+
+    def __init__(
+        self,
+        configs: OpenConfigs,
+        *,
+        group_size: int,
+        seed: int = 0,
+        on_batch: Callable[[Groups], None] = lambda groups: None,
+        **settings: Any,
+    ) -> None:
+        self._configs, self._group_size, self._seed, self._on_batch = configs, group_size, seed, on_batch
+        self._settings = {"temperature": 1.0, "batch_size": group_size} | settings
+        self.rollouts: list[Rollout] = []
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        """Play the episodes that the prompts name and return their tokens, masks and rewards."""
+        choices = [read_prompt(prompt) for prompt in prompts]
+        in_training = trainer.model.training
+        transformer = policy_transformer(trainer)
+        agent = LocalAgent(transformer, **self._settings)
+        self.rollouts = _run(self._play(agent, choices, trainer.state.global_step))
+        if in_training:
+            self._on_batch(in_groups([TrainingEpisode.of(one) for one in self.rollouts], self._group_size))
+        padding = int(trainer.processing_class.pad_token_id)
+        sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
+        return {
+            "prompt_ids": [one.prompt_ids for one in sequences],
+            "completion_ids": [one.completion_ids for one in sequences],
+            "env_mask": [one.mask for one in sequences],
+            "logprobs": None,
+            "episode_reward": [rollout.reward if rollout.graded else None for rollout in self.rollouts],
+        }
+
+    @staticmethod
+    def rewards(episode_reward: list[float | None], **_: Any) -> list[float | None]:
+        """Return the rewards of the latest batch; None after an infrastructure failure, so that TRL excludes it."""
+        return episode_reward
+
+    async def _play(self, agent: LocalAgent, choices: Sequence[EpisodeChoice], step: int) -> list[Rollout]:
+        """Run the episodes concurrently, or one by one on a running server."""
+        tracker = BudgetTracker()
+        runs = []
+        for place, choice in enumerate(choices):
+            config, world = self._configs.of(choice)
+            spec = EpisodeSpec(choice.task, choice.variation, place)
+            plan = RunPlan(config, (spec,), seed=self._seed * 1_000_003 + step)
+            runs.append((config, run_conversation(plan, spec, agent, world, tracker)))
+        try:
+            if any(config.fhir_server is not None for config, _ in runs):
+                return [await run for _, run in runs]
+            return list(await asyncio.gather(*(run for _, run in runs)))
+        finally:
+            await agent.aclose()
+
+
+def policy_transformer(trainer: Any) -> Transformer:
+    """Return the model of a TRL trainer for a `LocalAgent`."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return Transformer.around(model, trainer.processing_class, name="policy", precision=trainer.accelerator.autocast)
+
+
+def in_groups(episodes: Sequence[TrainingEpisode], size: int) -> list[Sequence[TrainingEpisode]]:
+    """Split a batch into groups of consecutive episodes."""
+    return [episodes[start : start + size] for start in range(0, len(episodes), size)]
+
+
+def _run(work: Coroutine[Any, Any, list[Rollout]]) -> list[Rollout]:
+    """Run a coroutine, in a thread if this thread runs an event loop already, as notebooks do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
