@@ -64,7 +64,7 @@ def capture(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
 
     def recorded(inputs: Any) -> Any:
         batches.append({"inputs": inputs} | score(inputs))
-        return batches[-1] | {}
+        return batches[-1]
 
     monkeypatch.setattr(trainer, "_generate_and_score_completions", lambda inputs: _without(recorded(inputs), "inputs"))
     return batches

@@ -21,8 +21,8 @@ from tests.training.grpo_tools import END, ENV_ID, NAMES, capture, make_curricul
 # The training libraries emit many warnings that differ between versions.
 pytestmark = pytest.mark.filterwarnings("ignore")
 TOOLS = [schema["function"]["name"] for schema in GRAMMAR.tools()]
-EPISODE = {"env_id": ENV_ID, "task": "02a", "variation": 0, "phrasing": None}
-SEARCH = {"resourceType": "Patient", "params_json": {"_count": 1, "_elements": "id"}}
+EPISODE: dict[str, Any] = {"env_id": ENV_ID, "task": "02a", "variation": 0, "phrasing": None}
+SEARCH: dict[str, Any] = {"resourceType": "Patient", "params_json": {"_count": 1, "_elements": "id"}}
 
 
 @pytest.fixture(scope="module", autouse=True)
