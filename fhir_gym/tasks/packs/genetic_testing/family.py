@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import ClassVar
 
 from fhir_gym.tasks import Check, EndState, Params, equal
 from fhir_gym.tasks.authoring import Person, concept_texts, created_check, reference
@@ -28,16 +29,25 @@ HISTORY_INSTRUCTIONS = (
     f"existing family histories. {ADD_NOTHING}"
 )
 """The sentences of prompts that say how to record a family history."""
-REQUESTED_ELEMENTS = {
-    "FamilyMemberHistory": (
-        *("status", "patient", "relationship", "sex"),
-        *("condition", "condition.code", "condition.onsetAge", "condition.onsetString"),
+
+
+class RecordsFamilyHistory:
+    """The elements of the new record in a task that creates a FamilyMemberHistory (mixin for the task class)."""
+
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "FamilyMemberHistory": (
+            *("status", "patient", "relationship", "sex"),  # the relationship implies the sex
+            *("condition", "condition.code", "condition.onsetAge", "condition.onsetString"),
+        )
+    }
+    # Any of these elements may be missing if one of the others states the unit.
+    optional_elements: ClassVar[frozenset[str]] = frozenset(
+        f"FamilyMemberHistory.condition.onsetAge.{name}" for name in ("unit", "system", "code")
     )
-}
-"""Elements that the prompts ask for, and `sex`, which the relationship implies."""
-OPTIONAL_ELEMENTS = frozenset(f"FamilyMemberHistory.condition.onsetAge.{name}" for name in ("unit", "system", "code"))
-"""Any of these elements may be missing if one of the others states the unit."""
-HARMLESS_ADDITIONS = {"FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}}
+    harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "FamilyMemberHistory": {"note": [{"text": "Reported by the patient"}]}
+    }
+
 
 _UCUM = "http://unitsofmeasure.org"
 _BLOOD = ("mother", "father", "sister", "brother", "daughter", "son")

@@ -13,11 +13,9 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
 from fhir_gym.tasks.authoring import IdAllocator, find_patient, new_resource
 from fhir_gym.tasks.packs.genetic_testing.family import (
-    HARMLESS_ADDITIONS,
     HISTORY_INSTRUCTIONS,
-    OPTIONAL_ELEMENTS,
-    REQUESTED_ELEMENTS,
     FamilyHistory,
+    RecordsFamilyHistory,
     draw_history,
     draw_new_history,
     history_body,
@@ -56,7 +54,7 @@ class AddFamilyHistoryParams(OrderParams):
         return self.scene.histories_of(self.person.id)
 
 
-class AddFamilyHistory(OrderTask[AddFamilyHistoryParams]):
+class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
     """Record a relative's condition, and attach the record to a patient's genetic test order.
 
     Starting state: patients and orders as in 21a. Each of the four patients with orders has one or two family
@@ -91,9 +89,6 @@ class AddFamilyHistory(OrderTask[AddFamilyHistoryParams]):
     answer_instructions = (
         f'{HISTORY_INSTRUCTIONS} {ORDER_INSTRUCTIONS} Finish with FINISH(["<id>"]), where <id> is the id of the order.'
     )
-    optional_elements = OPTIONAL_ELEMENTS
-    requested_elements = REQUESTED_ELEMENTS
-    harmless_additions = HARMLESS_ADDITIONS
 
     @override
     def draw_scene(self, rng: random.Random, world: World) -> GeneticScene:

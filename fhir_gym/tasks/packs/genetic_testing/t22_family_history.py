@@ -14,11 +14,9 @@ from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse
 from fhir_gym.tasks.authoring import IdAllocator, PersonCandidate, find_patient, new_resource, person_candidates
 from fhir_gym.tasks.grading import IdAnswer
 from fhir_gym.tasks.packs.genetic_testing.family import (
-    HARMLESS_ADDITIONS,
     HISTORY_INSTRUCTIONS,
-    OPTIONAL_ELEMENTS,
-    REQUESTED_ELEMENTS,
     FamilyHistory,
+    RecordsFamilyHistory,
     draw_history,
     draw_new_history,
     history_body,
@@ -47,7 +45,7 @@ class AddFamilyMemberParams(OrderPatientParams):
     history: FamilyHistory
 
 
-class AddFamilyMember(GeneticTask[AddFamilyMemberParams, PersonCandidate]):
+class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, PersonCandidate]):
     """Add a family member's condition to a patient's family history.
 
     Starting state: eight patients (all combinations of two given names, two family names and two dates of birth). Each
@@ -81,9 +79,6 @@ class AddFamilyMember(GeneticTask[AddFamilyMemberParams, PersonCandidate]):
     )
     answer = IdAnswer(("FamilyMemberHistory",))
     gold_steps = 3
-    optional_elements = OPTIONAL_ELEMENTS
-    requested_elements = REQUESTED_ELEMENTS
-    harmless_additions = HARMLESS_ADDITIONS
 
     @override
     def draw_scene(self, rng: random.Random, world: World) -> GeneticScene:
