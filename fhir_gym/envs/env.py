@@ -135,8 +135,9 @@ class FHIREnv(gymnasium.Env[str, str]):
         self.tasks = self._supported(keys, named=tasks is not None or from_file)
         self.action_space = TextSpace(MAX_ACTION_LENGTH)
         self.observation_space = TextSpace(_MAX_OBSERVATION_LENGTH)
-        # A running server holds the records of one prepared episode, so an earlier one cannot be kept.
-        self._max_prepared = _MAX_PREPARED if config.fhir_server is None else 1
+        # A running server holds the records of one prepared episode, so an earlier one cannot be kept. With start
+        # states, one open episode is faster than several, because each connection compiles its own statements.
+        self._max_prepared = _MAX_PREPARED if config.fhir_server is None and not prepared else 1
         self._episodes: OrderedDict[_Choice, Episode] = OrderedDict()
         self._start_states = shared_start_states if prepared else None
         shared_start_states.reserve(prepared)

@@ -66,7 +66,7 @@ def test_writes_are_undone(hospital: World) -> None:
     seen = []
     for variation in (1, 2, 1, 2):
         env.reset(options={"task": "14a", "variation": variation})
-        env._episodes.clear()  # the next reset needs the kept start state
+        env._episodes.clear()  # so that the next reset needs the start state
         created = env.step('POST /Patient\n{"resourceType": "Patient", "active": true}')[0]
         seen.append((created, env.step("GET /Patient?_count=50&_sort=-_lastUpdated")[0]))
     assert seen[:2] == seen[2:]

@@ -27,7 +27,7 @@ def connect(path: Path) -> sqlite3.Connection:
         uri=True,
         isolation_level=None,
         check_same_thread=False,
-        cached_statements=128,
+        cached_statements=512,
     )
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
     try:

@@ -23,7 +23,6 @@ _DATES = (
 )
 _PERIODS = {"effectivePeriod": None, "performedPeriod": None, "period": "Encounter"}
 _TELLING = frozenset((*_DATES, *_PERIODS))
-_EPOCH_DAY = EPOCH.toordinal()
 _INSTANT = len("2023-11-13T10:15:00.000+00:00")
 _PAST = timedelta(days=5 * 365) // MILLISECOND
 """Period before the present, in milliseconds, in which resources without a date get their update time."""
@@ -32,11 +31,10 @@ _LAG = 4 * 60_000
 
 
 def update_stamp(value: Json, otherwise: datetime) -> tuple[int, str]:
-    """Parse the time of a resource's last update: return milliseconds and an instant."""
+    """Return the time of a last update in milliseconds and as an instant."""
     moment = moment_of(value) or otherwise
     if isinstance(value, str) and len(value) == _INSTANT and value[4:22:3] == "--T::." and value.endswith("+00:00"):
-        second = (moment.toordinal() - _EPOCH_DAY) * 86_400 + moment.hour * 3600 + moment.minute * 60 + moment.second
-        return second * 1000 + moment.microsecond // 1000, value  # unchanged, because formatting an instant is slow
+        return milliseconds(moment), value  # unchanged, because formatting an instant is slow
     return milliseconds(moment), instant(moment)
 
 

@@ -228,7 +228,8 @@ def is_new_name(world: World, resource_type: str, given: str, family: str) -> bo
     """
     names = _names(world, resource_type)
     for first, last in ((_searched(given), _searched(family)), (_searched(family), _searched(given))):
-        for known_last, known_first in names[bisect_left(names, (last, "")) :]:
+        for place in range(bisect_left(names, (last, "")), len(names)):
+            known_last, known_first = names[place]
             if not known_last.startswith(last):
                 break
             if known_first.startswith(first):

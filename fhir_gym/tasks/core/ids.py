@@ -77,10 +77,10 @@ class _Type:
         self._sample = world.sample(resource_type, _SAMPLE)
         self._other = None if self._sample else _most_common(world)
         count = world.manifest.counts.get(resource_type, 0)
-        self._all = None if count > _FEW else frozenset(world.ids(resource_type) if count else ())
+        self.known = None if count > _FEW else frozenset(world.ids(resource_type) if count else ())
 
     def holds(self, world: World, id: str) -> bool:
-        return world.holds(self._type, id) if self._all is None else id in self._all
+        return world.holds(self._type, id) if self.known is None else id in self.known
 
     @cached_property
     def forms(self) -> Sequence[_Form]:
@@ -167,11 +167,12 @@ class IdAllocator:
         kind = self._types.get(resource_type)
         if kind is None:
             kind = self._types[resource_type] = _type(self._world, resource_type)
-        forms = kind.forms
+        forms, given, known = kind.forms, self._given, kind.known
         form = forms[int(self._rng.random() * len(forms))]
         for _ in range(_ATTEMPTS):
             id = form.draw(self._rng)
-            if self._free(kind, id) and not id.isdigit():
+            free = self._free(kind, id) if known is None else id not in given and id not in known
+            if free and not id.isdigit():
                 break
         else:
             id = self._with_number(kind, id)

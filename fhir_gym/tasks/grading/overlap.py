@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict
@@ -26,7 +25,8 @@ class Overlap(BaseModel):
 
 def has_all(used: Iterable[str], template: Iterable[str]) -> bool:
     """Whether the used tools include every tool of the template, at least as often as the template does."""
-    return Counter(template) <= Counter(used)
+    used, template = list(used), list(template)
+    return all(used.count(tool) >= template.count(tool) for tool in {*template})
 
 
 def in_order(used: Iterable[str], template: Sequence[str]) -> bool:
@@ -46,12 +46,11 @@ def overlap(used: Sequence[str], templates: Iterable[Sequence[str]]) -> Overlap 
 
 
 def _with(used: Sequence[str], template: Sequence[str]) -> Overlap:
-    mine, theirs = Counter(used), Counter(template)
-    common, total = (mine & theirs).total(), (mine | theirs).total()
+    common = sum(min(used.count(tool), template.count(tool)) for tool in {*template})
     longer, both = max(len(used), len(template)), len(used) + len(template)
     return Overlap(
         lcs=_lcs(used, template) / longer if longer else 1.0,
-        jaccard=common / total if total else 1.0,
+        jaccard=common / (both - common) if both else 1.0,
         f1=2 * common / both if both else 1.0,
     )
 
