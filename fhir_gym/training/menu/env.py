@@ -57,6 +57,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
         distractors: Number of wrong fillings to add for each template.
+        prepared: Number of start states to keep in memory for each pack; see `FHIREnv`.
         world: The world; None for the pack's world. The environments of one process share an open world.
 
     Raises:
@@ -77,6 +78,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         reward: RewardRule = "sparse",
         max_steps: int | None = None,
         distractors: int = 0,
+        prepared: int = 0,
         world: str | Path | World | None = None,
     ) -> None:
         self.tasks = tuple(TaskName(*name) for name in tasks)
@@ -88,7 +90,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         self.curriculum = curriculum
         self.menu = Menu(templates if isinstance(templates, Templates) else Templates.load(templates), distractors)
         self._settings: dict[str, Any] = {"reward": reward, "max_steps": max_steps}
-        self._world = world
+        self._world, self._prepared = world, prepared
         self._envs: dict[str, FHIREnv] = {}
         self._name = self.tasks[0]
         self._session: MenuSession | None = None
@@ -171,7 +173,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
             if not isinstance(world, World):
                 world = shared_world(packs.get_pack(env_id).world if world is None else world)
             config = EpisodeConfig(env_id, world=world, **self._settings)
-            self._envs[env_id] = FHIREnv(config, split=None)
+            self._envs[env_id] = FHIREnv(config, split=None, prepared=self._prepared)
         return self._envs[env_id]
 
     def _observe(self, *, over: bool = False) -> Observation:

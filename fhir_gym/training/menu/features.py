@@ -51,10 +51,10 @@ class Features:
     """
 
     def __init__(self, session: MenuSession) -> None:
-        self._session = session
         self._view = session.view
         self._prompt = _prompt_indices(self._view.prompt.text)
-        self._pointers: dict[tuple[Any, ...], list[int]] = {}
+        self._pointers: dict[tuple[int, Pointer], list[int]] = {}
+        self._rows: dict[Candidate, list[int]] = {}
         self._taken: list[Candidate | None] = []
 
     def record(self, candidate: Candidate | None) -> None:
@@ -71,13 +71,12 @@ class Features:
         return state
 
     def _history_names(self) -> Iterator[str]:
-        templates = self._session.templates
         yield f"step {min(len(self._taken), _MAX_STEPS)}"
         for candidate in self._taken:
             if candidate is not None:
-                yield f"done {templates[candidate.template].shape}"
+                yield f"done {candidate.template.shape}"
         if self._taken and self._taken[-1] is not None:
-            yield f"last {templates[self._taken[-1].template].shape}"
+            yield f"last {self._taken[-1].template.shape}"
         for seen in self._view.latest.values():
             yield f"seen {seen.type}"
 
@@ -93,26 +92,35 @@ class Features:
         return rows
 
     def _row(self, candidate: Candidate) -> list[int]:
-        template = self._session.templates[candidate.template]
-        indices = list(_template_indices(template, candidate.slots))
+        row = self._rows.get(candidate)
+        if row is None:
+            row = self._rows[candidate] = self._fixed(candidate)
+        last = len(self._view.actions) - 1
+        fresh = [_LAST[number] for number, pointer in enumerate(candidate.pointers) if pointer.seen.turn == last]
+        return row + fresh
+
+    def _fixed(self, candidate: Candidate) -> list[int]:
+        """Return the features of a candidate that do not change during the episode."""
+        indices = list(_template_indices(candidate.template, candidate.slots))
         for number, pointer in enumerate(candidate.pointers):
-            key = (number, pointer.seen, pointer.reference, id(pointer.element))
-            if key not in self._pointers:
-                names = (f"{number} {name}" for name in _pointer_names(pointer, self._view))
-                self._pointers[key] = [_pointer_index(name) for name in names]
-            indices += self._pointers[key]
-            last = pointer.seen.turn == len(self._view.actions) - 1
-            indices.append(_pointer_index(f"{number} last {last}"))
+            known = self._pointers.get((number, pointer))
+            if known is None:
+                known = [_pointer_index(f"{number} {name}") for name in _pointer_names(pointer, self._view)]
+                self._pointers[number, pointer] = known
+            indices += known
         indices += [_pointer_index(name) for name in _pair_names(candidate.pointers)]
         if any(slot.kind in ("total", "count", "ids", "refs") for slot in candidate.slots):
-            indices.append(
-                _pointer_index(f"size {min(candidate.text.count(','), _FEW)} {candidate.text[-3:-1] == '[]'}")
-            )
+            empty = candidate.text.endswith("[])")
+            indices.append(_pointer_index(f"size {min(candidate.text.count(','), _FEW)} {empty}"))
         return indices
 
 
 def _pointer_index(name: str) -> int:
     return 1 + TEMPLATE_SIZE + _slot(name, POINTER_SIZE)
+
+
+_LAST = [_pointer_index(f"{number} last") for number in range(_MANY)]
+"""Features of pointers into the last answer."""
 
 
 @lru_cache(maxsize=4096)

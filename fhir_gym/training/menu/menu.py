@@ -11,7 +11,7 @@ from zlib import crc32
 from fhir_gym.arguments import require_whole
 from fhir_gym.training.menu.actions import fill
 from fhir_gym.training.menu.grounding import pointer_value, search_value
-from fhir_gym.training.menu.slots import Slot, Variable
+from fhir_gym.training.menu.slots import Slot
 from fhir_gym.training.menu.templates import Template, Templates
 from fhir_gym.training.menu.view import Pointer, View
 
@@ -20,19 +20,19 @@ PLACES = 64
 _MAX_BINDINGS = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """An action on the menu.
 
     Attributes:
         text: The action.
-        template: Number of its template.
+        template: Its template.
         slots: The slot that filled each leaf, in the order of the template's leaves.
         pointers: The pointers that it uses, in the order of the template's variables.
     """
 
     text: str
-    template: int
+    template: Template
     slots: tuple[Slot, ...]
     pointers: tuple[Pointer, ...] = field(default=(), repr=False)
 
@@ -48,6 +48,9 @@ class Menu:
     def __init__(self, templates: Templates, distractors: int = 0) -> None:
         self.templates = templates
         self.distractors = require_whole("distractors", distractors, 0)
+        self.slots = tuple(dict.fromkeys(s for one in templates.templates for s in one.slots if not s.dynamic))
+        numbers = {slot: number for number, slot in enumerate(self.slots)}
+        self.plans = tuple(_Plan.of(template, numbers) for template in templates.templates)
 
     def start(self, prompt: str) -> MenuSession:
         """Start an episode.
@@ -55,7 +58,7 @@ class Menu:
         Args:
             prompt: The prompt, or the first observation.
         """
-        return MenuSession(self.templates, prompt)
+        return MenuSession(self, prompt)
 
     def candidates(self, prompt: str, turns: Sequence[tuple[str, str]] = ()) -> list[Candidate]:
         """Return the menu after some turns.
@@ -70,20 +73,46 @@ class Menu:
         return session.candidates()
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A template, prepared for filling.
+
+    Attributes:
+        template: The template.
+        static: For each leaf the number of its slot among those that the prompt fills; -1 for the other slots.
+        types: The resource types that the values depend on.
+    """
+
+    template: Template
+    static: tuple[int, ...]
+    types: tuple[str, ...]
+
+    @classmethod
+    def of(cls, template: Template, numbers: dict[Slot, int]) -> _Plan:
+        searched = [slot.args[0] for slot in template.slots if slot.dynamic and slot.kind != "pointer"]
+        types = [variable.type for variable in template.variables] + searched
+        if "edits" in template.skeleton:
+            types.append(template.skeleton["type"])
+        return cls(template, tuple(numbers.get(slot, -1) for slot in template.slots), tuple(dict.fromkeys(types)))
+
+
 class MenuSession:
     """The menus of one episode.
 
     Attributes:
         view: What the agent has seen.
-        templates: The templates, by number.
     """
 
-    def __init__(self, templates: Templates, prompt: str) -> None:
+    def __init__(self, menu: Menu, prompt: str) -> None:
         self.view = View(prompt)
-        self.templates = templates.templates
-        self._dictionaries = templates.dictionaries
-        self._static = [self._fill_static(template) for template in templates.templates]
-        self._texts: dict[tuple[Any, ...], str | None] = {}
+        dictionaries = menu.templates.dictionaries
+        values = [self.view.prompt.value(slot, dictionaries) for slot in menu.slots]
+        self._open: list[tuple[_Plan, list[Any]]] = []
+        for plan in menu.plans:
+            static = [None if number < 0 else values[number] for number in plan.static]
+            if all(value is not None or plan.static[at] < 0 for at, value in enumerate(static)):
+                self._open.append((plan, static))
+        self._filled: dict[int, tuple[tuple[int, ...], list[Candidate]]] = {}
 
     def add(self, action: str, observation: str) -> None:
         """Take in an action and the answer to it."""
@@ -91,55 +120,38 @@ class MenuSession:
 
     def candidates(self) -> list[Candidate]:
         """Return at most `PLACES` actions, each once and none that was taken before, in an order without meaning."""
-        found: dict[str, Candidate] = {}
         done = set(self.view.actions)
-        streams = [self._instances(number) for number in range(len(self._static)) if self._static[number] is not None]
-        while streams and len(found) < PLACES:
-            open_streams = []
-            for stream in streams:
-                candidate = next(stream, None)
-                if candidate is None:
-                    continue
-                open_streams.append(stream)
-                if candidate.text not in found and candidate.text not in done and len(found) < PLACES:
-                    found[candidate.text] = candidate
-            streams = open_streams
+        found: dict[str, Candidate] = {}
+        filled = [self._candidates(number) for number in range(len(self._open))]
+        for turn in range(max(map(len, filled), default=0)):
+            for candidates in filled:
+                if turn < len(candidates) and len(found) < PLACES:
+                    candidate = candidates[turn]
+                    if candidate.text not in done:
+                        found.setdefault(candidate.text, candidate)
         return sorted(found.values(), key=lambda candidate: (crc32(candidate.text.encode()), candidate.text))
 
-    def _fill_static(self, template: Template) -> list[Any] | None:
-        """Return the leaves that the prompt fills, None for the others; None if the prompt lacks a value."""
-        values: list[Any] = []
-        for slot in template.slots:
-            value = None if slot.dynamic else self.view.prompt.value(slot, self._dictionaries)
-            if value is None and not slot.dynamic:
-                return None
-            values.append(value)
-        return values
+    def _candidates(self, number: int) -> list[Candidate]:
+        """Return the fillings of a template; they change only with the answers that they depend on."""
+        plan, static = self._open[number]
+        versions = tuple([self.view.versions.get(name, 0) for name in plan.types])
+        known = self._filled.get(number)
+        if known is None or known[0] != versions:
+            known = versions, list(self._fillings(plan, static))
+            self._filled[number] = known
+        return known[1]
 
-    def _instances(self, number: int) -> Iterator[Candidate]:
-        template, static = self.templates[number], self._static[number]
-        assert static is not None
-        for pointers in self._bindings(template.variables):
-            text = self._text(number, template, static, pointers)
-            if text is not None:
-                yield Candidate(text, number, template.slots, pointers)
-
-    def _bindings(self, variables: Sequence[Variable]) -> Iterator[tuple[Pointer, ...]]:
-        options = [self.view.pointers(variable) for variable in variables]
-        return islice(product(*options), _MAX_BINDINGS)
-
-    def _text(self, number: int, template: Template, static: list[Any], pointers: tuple[Pointer, ...]) -> str | None:
-        searched = any(slot.dynamic and slot.kind != "pointer" for slot in template.slots)
-        turn = len(self.view.actions) if searched or "edits" in template.skeleton else -1
-        key = (number, turn, *pointers)
-        if key not in self._texts:
+    def _fillings(self, plan: _Plan, static: list[Any]) -> Iterator[Candidate]:
+        template = plan.template
+        options = [self.view.pointers(variable) for variable in template.variables]
+        for pointers in islice(product(*options), _MAX_BINDINGS):
             values = list(static)
             for at, slot in enumerate(template.slots):
-                if slot.dynamic:
+                if plan.static[at] < 0:
                     values[at] = self._dynamic(slot, pointers)
-            complete = None not in values
-            self._texts[key] = fill(template.skeleton, values, self.view) if complete else None
-        return self._texts[key]
+            text = None if None in values else fill(template.skeleton, values, self.view)
+            if text is not None:
+                yield Candidate(text, template, template.slots, pointers)
 
     def _dynamic(self, slot: Slot, pointers: tuple[Pointer, ...]) -> Any:
         if slot.kind == "pointer":

@@ -100,6 +100,11 @@ class MenuPolicy(MaskableMultiInputActorCriticPolicy):
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     @override
+    def extract_features(self, obs: dict[str, Tensor], features_extractor: Any = None) -> Tensor:
+        features: Tensor = (features_extractor or self.features_extractor)(obs)  # it converts filled places only
+        return features
+
+    @override
     def _get_constructor_parameters(self) -> dict[str, Any]:
         extractor = self.features_extractor
         assert isinstance(extractor, MenuExtractor)

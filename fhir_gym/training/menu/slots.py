@@ -33,7 +33,14 @@ class Slot:
         """A text that is equal for equal slots only."""
         return json.dumps([self.kind, self.args, self.prefix, self.capital], ensure_ascii=False, default=repr)
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.kind, self.args, self.prefix, self.capital))
+
+    @cached_property
     def dynamic(self) -> bool:
         """Whether the value depends on the server's answers."""
         return self.kind in ("pointer", "total", "count", "ids", "refs")
@@ -70,6 +77,9 @@ class Variable:
     type: str
     path: str = ""
     target: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @cached_property
     def name(self) -> str:

@@ -122,6 +122,15 @@ class View:
 
     Args:
         prompt: The prompt, without the action format.
+
+    Attributes:
+        actions: The actions so far.
+        statuses: The HTTP status of each answer; 0 if no request was sent.
+        latest: The latest version of each resource, by reference.
+        searches: The latest search result, by type.
+        last: The resources in the last answer.
+        last_total: The total of the last answer, if it is a Bundle with one.
+        versions: By type, the number of turns after which resources or search results of the type last changed.
     """
 
     def __init__(self, prompt: str) -> None:
@@ -132,7 +141,8 @@ class View:
         self.searches: dict[str, SearchResult] = {}
         self.last: tuple[Seen, ...] = ()
         self.last_total: int | None = None
-        self._pointers: dict[Variable, list[Pointer]] = {}
+        self.versions: dict[str, int] = {}
+        self._pointers: dict[Variable, tuple[int, list[Pointer]]] = {}
 
     def add(self, action: str, observation: str) -> None:
         """Take in an action and the answer to it."""
@@ -155,8 +165,7 @@ class View:
             self.last = (Seen(data["resourceType"], str(data["id"]), data, turn, mode=action.partition(" ")[0]),)
         for seen in self.last:
             self.latest[seen.reference] = seen
-        if self.last:
-            self._pointers = {}
+            self.versions[seen.type] = turn + 1
 
     def _add_bundle(self, action: str, bundle: dict[str, Any], turn: int) -> None:
         entries = [e for e in bundle.get("entry", []) if "id" in e.get("resource", {})]
@@ -170,13 +179,17 @@ class View:
         if searched:
             matches = tuple(seen for seen in found if seen.type == searched)
             total = bundle.get("total")
+            self.versions[searched] = turn + 1
             self.searches[searched] = SearchResult(total if isinstance(total, int) else len(matches), matches)
 
     def pointers(self, variable: Variable) -> list[Pointer]:
         """Return what a variable can point to, in the order of the answers."""
-        if variable not in self._pointers:
-            self._pointers[variable] = list(self._find(variable))
-        return self._pointers[variable]
+        version = self.versions.get(variable.type, 0)
+        known = self._pointers.get(variable)
+        if known is None or known[0] != version:
+            known = version, list(self._find(variable)) if version else []
+            self._pointers[variable] = known
+        return known[1]
 
     def _find(self, variable: Variable) -> Iterator[Pointer]:
         seen_references = set()
