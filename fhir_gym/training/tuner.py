@@ -1,0 +1,158 @@
+"""Fine-tunes a causal language model on examples, with or without LoRA."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fhir_gym.agents.transformer import Transformer
+from fhir_gym.errors import MissingExtraError
+from fhir_gym.training.config import TrainingConfig
+from fhir_gym.training.examples import Example
+
+_INSTALL = "pip install 'fhir-gym[local,train]'"
+
+
+class ModelConfig(TrainingConfig):
+    """Settings of recipes that fine-tune a language model.
+
+    Attributes:
+        model: Folder or name of the model to start from.
+        gguf_file: Name of the GGUF file with its weights, if any.
+        device: ``cpu``, ``cuda`` …; None for the GPU if there is one, otherwise the CPU.
+        dtype: Data type of the computation.
+        system: System prompt that replaces the default; an empty text for no system prompt.
+        lora_rank: Rank of the LoRA adapters; 0 to train all weights.
+        learning_rate: Learning rate after the warm-up.
+        warmup: Number of steps over which the learning rate rises; it then falls to zero along a cosine.
+        batch_size: Number of examples in a step.
+        max_tokens: Examples with more tokens are left out.
+        max_new_tokens: Maximum number of tokens of a reply.
+        concurrency: Number of episodes that run concurrently.
+    """
+
+    model: str
+    gguf_file: str | None = None
+    device: str | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    system: str | None = None
+    lora_rank: int = Field(default=0, ge=0)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup: int = Field(default=5, ge=0)
+    batch_size: int = Field(default=8, ge=1)
+    max_tokens: int = Field(default=2048, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1)
+    concurrency: int = Field(default=8, ge=1)
+
+
+class Tuner:
+    """A model in training: its weights, its optimizer and the number of steps done.
+
+    Args:
+        config: The settings.
+        model: Folder or name of the model; None for that of the config.
+        steps: Number of steps of the whole training, for the learning rate.
+
+    Raises:
+        MissingExtraError: A package is missing.
+        FhirGymError: The model cannot be loaded.
+    """
+
+    def __init__(self, config: ModelConfig, *, model: str | None = None, steps: int) -> None:
+        self._config, self._steps = config, steps
+        own = model is None
+        self.transformer = Transformer(
+            config.model if model is None else model,
+            gguf_file=config.gguf_file if own else None,
+            device=config.device,
+            dtype=config.dtype if config.lora_rank else "float32",  # trained weights need the precision of float32
+            threads=config.threads,
+            trainable=True,
+        )
+        self._torch: Any = import_module("torch")
+        self._torch.manual_seed(config.seed)
+        self._network = self._with_adapters() if config.lora_rank else self.transformer.model
+        weights = [one for one in self._network.parameters() if one.requires_grad]
+        self._optimizer = self._torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.0)
+        self.done = 0
+
+    def step(self, batch: Sequence[Example]) -> float:
+        """Train on a batch and return its mean loss per learnt token."""
+        torch, config = self._torch, self._config
+        total = sum(len(example.learnt) for example in batch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self._network.train()
+        loss = 0.0
+        for example in batch:  # one at a time, so that nothing is computed for padding
+            part = self._loss(example) / total
+            part.backward()
+            loss += float(part.detach())
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.done += 1
+        return loss
+
+    def save(self, folder: Path) -> None:
+        """Save trained weights, optimizer and step count to a folder."""
+        weights = {name: one for name, one in self._network.state_dict().items() if name in self._trained}
+        state = {"weights": weights, "optimizer": self._optimizer.state_dict(), "done": self.done}
+        self._torch.save(state, folder / "tuner.pt")
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote."""
+        state = self._torch.load(folder / "tuner.pt", map_location=self.transformer.device, weights_only=True)
+        self._network.load_state_dict(state["weights"], strict=False)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.done = state["done"]
+
+    def export(self, folder: Path) -> None:
+        """Write model and tokenizer to a folder that `LocalAgent` can load; replace an existing folder."""
+        part = folder.with_name(f".{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        network = self._network
+        if self._config.lora_rank:
+            network = copy.deepcopy(network).merge_and_unload()
+        network.to(getattr(self._torch, self._config.dtype)).save_pretrained(part)
+        self.transformer.tokenizer.save_pretrained(part)
+        shutil.rmtree(folder, ignore_errors=True)
+        part.replace(folder)
+
+    @property
+    def _trained(self) -> frozenset[str]:
+        return frozenset(name for name, one in self._network.named_parameters() if one.requires_grad)
+
+    def _with_adapters(self) -> Any:
+        try:
+            peft = import_module("peft")
+        except ImportError as error:
+            raise MissingExtraError(f"LoRA needs the package peft: {_INSTALL}") from error
+        rank = self._config.lora_rank
+        lora = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        return peft.get_peft_model(self.transformer.model, lora)
+
+    def _loss(self, example: Example) -> Any:
+        """Return the sum of the losses of the learnt tokens; logits are computed for these tokens only."""
+        torch, device = self._torch, self.transformer.device
+        ids = torch.tensor([example.ids], device=device)
+        learnt = torch.tensor(example.learnt, device=device)
+        mixed = self._config.dtype == "bfloat16"
+        with torch.autocast(torch.device(device).type, dtype=torch.bfloat16) if mixed else nullcontext():
+            logits = self._network(input_ids=ids, use_cache=False, logits_to_keep=learnt - 1).logits[0]
+        return torch.nn.functional.cross_entropy(logits.float(), ids[0, learnt], reduction="sum")
+
+    def _learning_rate(self) -> float:
+        config = self._config
+        if self.done < config.warmup:
+            return config.learning_rate * (self.done + 1) / config.warmup
+        share = (self.done - config.warmup) / max(1, self._steps - config.warmup)
+        return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
