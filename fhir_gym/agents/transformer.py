@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
+from fhir_gym.agents.prefix_reuse import PrefixReuse, can_reuse
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
 
 _INSTALL = "pip install 'fhir-gym[local]'"
@@ -55,6 +56,7 @@ class Transformer:
     `LocalAgent` documents the arguments.
     """
 
+    _reuse: PrefixReuse | None = None
     _precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def __init__(
@@ -75,11 +77,11 @@ class Transformer:
             raise FhirGymError(f"torch has no dtype {dtype!r}; use float32, bfloat16 or float16")
         files = {} if gguf_file is None else {"gguf_file": gguf_file}
         where = "" if Path(model).is_dir() else " is not a folder here and"
-        with _quiet(transformers), _errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
+        with quiet(transformers), errors_in_one_line(f"model {model!r}{where} cannot be loaded"):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(model, **files)
             self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=chosen or "auto", **files)
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with _errors_in_one_line(f"model {model!r} cannot be moved to device {self.device!r}"):
+        with errors_in_one_line(f"model {model!r} cannot be moved to device {self.device!r}"):
             self._model = self._model.to(self.device).eval()
         self._complete(model, transformers)
 
@@ -91,6 +93,7 @@ class Transformer:
         *,
         name: str = "model",
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        constant: bool = False,
     ) -> Self:
         """Return a `Transformer` that uses a loaded model, such as a model in training.
 
@@ -99,6 +102,8 @@ class Transformer:
             tokenizer: The model's tokenizer.
             name: Name of the model in records and messages.
             precision: Context manager around the model's computations, such as ``accelerator.autocast``.
+            constant: Whether the weights do not change any more. Then sampling does not read again what earlier
+                prompts started with.
 
         Raises:
             FhirGymError: The tokenizer has no chat template.
@@ -108,6 +113,8 @@ class Transformer:
         self._model, self.tokenizer, self._precision = model, tokenizer, precision
         self.device = str(model.device)
         self._complete(name, transformers)
+        if constant and can_reuse(model):
+            self._reuse = PrefixReuse(model)
         return self
 
     def _complete(self, name: str, transformers: Any) -> None:
@@ -173,26 +180,38 @@ class Transformer:
             InfraError: The device failed or does not have enough memory.
         """
         torch = self._torch
+        sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature)
+        try:
+            with torch.inference_mode(), self._precision(), _evaluating(self._model):
+                if self._reuse is not None:
+                    ids = [prompt.ids for prompt in prompts]
+                    written = self._reuse.sample(ids, sampler, self.ends, max_tokens, stopped)
+                else:
+                    written = self._generate(prompts, sampler, max_tokens, stopped)
+        except RuntimeError as error:  # includes running out of memory
+            raise InfraError(f"the model failed on {self.device}: {str(error).partition(chr(10))[0]}") from error
+        return [self._truncate(ids, [step[row] for step in sampler.logprobs]) for row, ids in enumerate(written)]
+
+    def _generate(
+        self, prompts: Sequence[Prompt], sampler: Any, max_tokens: int, stopped: Callable[[], bool]
+    ) -> list[list[int]]:
+        """Complete prompts with the generation of transformers; return padded completions."""
+        torch = self._torch
         longest = max(len(prompt.ids) for prompt in prompts)
         rows = [[self._padding] * (longest - len(prompt.ids)) + list(prompt.ids) for prompt in prompts]
         mask = [[0] * (longest - len(prompt.ids)) + [1] * len(prompt.ids) for prompt in prompts]
         config = self._config(
             do_sample=False, max_new_tokens=max_tokens, eos_token_id=list(self.ends), pad_token_id=self._padding
         )
-        sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature)
-        try:
-            with torch.inference_mode(), self._precision(), _evaluating(self._model):
-                out = self._model.generate(
-                    input_ids=torch.tensor(rows, device=self.device),
-                    attention_mask=torch.tensor(mask, device=self.device),
-                    generation_config=config,
-                    logits_processor=[sampler],
-                    stopping_criteria=[_StopWhen(torch, stopped)],
-                )
-        except RuntimeError as error:  # includes running out of memory
-            raise InfraError(f"the model failed on {self.device}: {str(error).partition(chr(10))[0]}") from error
-        written = out[:, longest:].tolist()
-        return [self._truncate(ids, [step[row] for step in sampler.logprobs]) for row, ids in enumerate(written)]
+        out = self._model.generate(
+            input_ids=torch.tensor(rows, device=self.device),
+            attention_mask=torch.tensor(mask, device=self.device),
+            generation_config=config,
+            logits_processor=[sampler],
+            stopping_criteria=[_StopWhen(torch, stopped)],
+        )
+        found: list[list[int]] = out[:, longest:].tolist()
+        return found
 
     def fingerprint(self) -> str:
         """Return a hash of the names, shapes and first values of the weights; it distinguishes models."""
@@ -278,7 +297,7 @@ def _packages(gguf: bool) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Hide the library's advice. Hide its progress bars too if the error stream is not a terminal."""
     logging = transformers.utils.logging
     verbosity = logging.get_verbosity()
@@ -291,7 +310,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _errors_in_one_line(what: str) -> Iterator[None]:
+def errors_in_one_line(what: str) -> Iterator[None]:
     """Convert errors of files and devices to a `FhirGymError` with a one-line message."""
     try:
         yield

@@ -70,7 +70,7 @@ class Evaluation:
     """Successes by variation, and means of further metrics. Only graded episodes count.
 
     Attributes:
-        attempts: The attempts at each variation, sorted.
+        attempts: The attempts at each variation.
         metrics: Mean of each metric over the episodes that have it.
         not_graded: Number of episodes without a verdict, because the server or the model's provider failed.
 
@@ -111,6 +111,24 @@ class Evaluation:
             else:
                 not_graded += 1
         return cls.from_outcomes(outcomes, not_graded)
+
+    @classmethod
+    def pooled(cls, evaluations: Iterable[Self]) -> Self:
+        """Return several evaluations as one; metrics are weighted with the numbers of episodes.
+
+        The attempts of different runs at one variation stay apart, so they do not count as repeats.
+        """
+        given = list(evaluations)
+        values: dict[str, list[tuple[float, int]]] = {}
+        for evaluation in given:
+            for name, value in evaluation.metrics.items():
+                values.setdefault(name, []).append((value, evaluation.episodes))
+        metrics = {
+            name: round(fsum(value * weight for value, weight in found) / max(1, sum(weight for _, weight in found)), 6)
+            for name, found in sorted(values.items())
+        }
+        attempts = tuple(one for evaluation in given for one in evaluation.attempts)
+        return cls(attempts, metrics, sum(one.not_graded for one in given))
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Self:

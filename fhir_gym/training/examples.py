@@ -51,7 +51,9 @@ def make_example(rollout: Rollout, model: Transformer, *, system: str | None = N
             learnt += range(len(ids), len(ids) + len(added))
         ids += added
     if not learnt:
-        raise TrainingError(f"the rollout of task {rollout.task.key}, variation {rollout.task.variation} has no actions")
+        raise TrainingError(
+            f"the rollout of task {rollout.task.key}, variation {rollout.task.variation} has no actions"
+        )
     return Example(tuple(ids), tuple(learnt))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fhir_gym.agents.transformer import Transformer
+from fhir_gym.agents.transformer import Transformer, errors_in_one_line, quiet
 from fhir_gym.errors import MissingExtraError
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.examples import Example
@@ -58,7 +58,7 @@ class Tuner:
 
     Args:
         config: The settings.
-        model: Folder or name of the model; None for that of the config.
+        model: Folder of the model; None for the model of the config.
         steps: Number of steps of the whole training, for the learning rate.
 
     Raises:
@@ -66,27 +66,23 @@ class Tuner:
         FhirGymError: The model cannot be loaded.
     """
 
-    def __init__(self, config: ModelConfig, *, model: str | None = None, steps: int) -> None:
-        self._config, self._steps = config, steps
-        own = model is None
-        self.transformer = Transformer(
-            config.model if model is None else model,
-            gguf_file=config.gguf_file if own else None,
-            device=config.device,
-            dtype=config.dtype if config.lora_rank else "float32",  # trained weights need the precision of float32
-            threads=config.threads,
-            trainable=True,
-        )
-        self._torch: Any = import_module("torch")
-        self._torch.manual_seed(config.seed)
-        self._network = self._with_adapters() if config.lora_rank else self.transformer.model
+    def __init__(self, config: ModelConfig, *, model: Path | None = None, steps: int) -> None:
+        self._config, self.steps = config, steps
+        torch = self._torch = _package("torch")
+        torch.set_num_threads(config.threads)
+        torch.manual_seed(config.seed)
+        # Trained weights need the precision of float32; with LoRA, only the adapters are trained.
+        dtype = config.dtype if config.lora_rank else "float32"
+        network, self.tokenizer = _load(config, model, dtype)
+        self._network = self._with_adapters(network) if config.lora_rank else network
+        self.transformer = Transformer.around(network, self.tokenizer)
         weights = [one for one in self._network.parameters() if one.requires_grad]
-        self._optimizer = self._torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.0)
         self.done = 0
 
     def step(self, batch: Sequence[Example]) -> float:
         """Train on a batch and return its mean loss per learnt token."""
-        torch, config = self._torch, self._config
+        torch = self._torch
         total = sum(len(example.learnt) for example in batch)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
@@ -115,15 +111,24 @@ class Tuner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.done = state["done"]
 
+    def trained_model(self, name: str) -> Transformer:
+        """Return a copy of the model with its adapters merged, for a `LocalAgent`.
+
+        Args:
+            name: Name of the model in records.
+        """
+        network = copy.deepcopy(self._network)
+        if self._config.lora_rank:
+            network = network.merge_and_unload()
+        network = network.to(getattr(self._torch, self._config.dtype)).eval()
+        return Transformer.around(network, self.tokenizer, name=name, constant=True)
+
     def export(self, folder: Path) -> None:
-        """Write model and tokenizer to a folder that `LocalAgent` can load; replace an existing folder."""
+        """Write model and tokenizer to a folder that `LocalAgent` can load; an existing folder is replaced."""
         part = folder.with_name(f".{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        network = self._network
-        if self._config.lora_rank:
-            network = copy.deepcopy(network).merge_and_unload()
-        network.to(getattr(self._torch, self._config.dtype)).save_pretrained(part)
-        self.transformer.tokenizer.save_pretrained(part)
+        self.trained_model("exported")._model.save_pretrained(part)
+        self.tokenizer.save_pretrained(part)
         shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
 
@@ -131,14 +136,11 @@ class Tuner:
     def _trained(self) -> frozenset[str]:
         return frozenset(name for name, one in self._network.named_parameters() if one.requires_grad)
 
-    def _with_adapters(self) -> Any:
-        try:
-            peft = import_module("peft")
-        except ImportError as error:
-            raise MissingExtraError(f"LoRA needs the package peft: {_INSTALL}") from error
+    def _with_adapters(self, network: Any) -> Any:
+        peft = _package("peft")
         rank = self._config.lora_rank
         lora = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-        return peft.get_peft_model(self.transformer.model, lora)
+        return peft.get_peft_model(network, lora)
 
     def _loss(self, example: Example) -> Any:
         """Return the sum of the losses of the learnt tokens; logits are computed for these tokens only."""
@@ -154,5 +156,26 @@ class Tuner:
         config = self._config
         if self.done < config.warmup:
             return config.learning_rate * (self.done + 1) / config.warmup
-        share = (self.done - config.warmup) / max(1, self._steps - config.warmup)
+        share = (self.done - config.warmup) / max(1, self.steps - config.warmup)
         return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def _load(config: ModelConfig, model: Path | None, dtype: str) -> tuple[Any, Any]:
+    """Return a model and its tokenizer; the weights of a GGUF file are dequantized, so that they can be trained."""
+    torch, transformers = _package("torch"), _package("transformers")
+    name, files = (config.model, {"gguf_file": config.gguf_file} if config.gguf_file else {})
+    if model is not None:
+        name, files = str(model), {}
+    plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} if files else {}
+    with quiet(transformers), errors_in_one_line(f"model {name!r} cannot be loaded"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **files)
+        load = transformers.AutoModelForCausalLM.from_pretrained
+        network = load(name, dtype=getattr(torch, dtype), **files, **plain)
+        return network.to(config.device or ("cuda" if torch.cuda.is_available() else "cpu")), tokenizer
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(f"fine-tuning needs the package {name}: {_INSTALL}") from error

@@ -1,0 +1,306 @@
+"""The report of training runs: curves on the test variations, results by task, references and costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.evaluation import Attempts, pass_at_k, reliability, wilson, without_variance
+from fhir_gym.files import write_file
+from fhir_gym.training.evaluation import Evaluation
+from fhir_gym.training.plots import draw_curves, draw_tasks
+from fhir_gym.training.run_folder import RunRecord, read_run
+
+_SHARE = 0.6
+"""Success rate from which a task counts as learned in the report."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Training runs that differ in their seed only.
+
+    Attributes:
+        name: The recipe, with the fields in which the variants of the report differ.
+        runs: The runs by seed.
+    """
+
+    name: str
+    runs: tuple[RunRecord, ...]
+
+    def curve(self, name: str = "test") -> list[tuple[int, Evaluation]]:
+        """Return the evaluations of one name by step, with the episodes of all runs that evaluated at this step."""
+        found: dict[int, list[Evaluation]] = {}
+        for run in self.runs:
+            for step, evaluation in run.evaluations(name):
+                found.setdefault(step, []).append(evaluation)
+        return [(step, Evaluation.pooled(found[step])) for step in sorted(found)]
+
+    def last(self, name: str = "test") -> Evaluation | None:
+        """Return the last evaluation of each run, pooled; None if no run has one."""
+        evaluations = [run.evaluations(name)[-1][1] for run in self.runs if run.evaluations(name)]
+        return Evaluation.pooled(evaluations) if evaluations else None
+
+    def names(self) -> list[str]:
+        """Return the names of the evaluations."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.evaluation_names()))
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write ``report.md``, ``report.json`` and, with matplotlib, ``curves.png`` and ``tasks.png``.
+
+    Args:
+        folders: Run folders; runs that differ in their seed only are pooled, others are compared.
+        out: Folder for the report; by default the first run folder.
+
+    Returns:
+        The path of ``report.md``.
+
+    Raises:
+        TrainingError: A folder holds no training run.
+    """
+    if not folders:
+        raise TrainingError("a report needs at least one run folder")
+    variants = group_runs([read_run(folder) for folder in folders])
+    target = Path(folders[0] if out is None else out)
+    target.mkdir(parents=True, exist_ok=True)
+    plots, remark = _draw(variants, target)
+    write_file(target / "report.json", json.dumps(plain(variants), indent=1) + "\n", TrainingError)
+    write_file(target / "report.md", markdown(variants, plots, remark), TrainingError)
+    return target / "report.md"
+
+
+def group_runs(records: Iterable[RunRecord]) -> list[Variant]:
+    """Group runs that differ in their seed only."""
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        settings = {name: value for name, value in record.config.items() if name not in ("seed", "threads")}
+        groups.setdefault(json.dumps([record.recipe, settings], sort_keys=True), []).append(record)
+    runs = [tuple(sorted(group, key=lambda run: run.config.get("seed", 0))) for group in groups.values()]
+    return [Variant(name, group) for name, group in zip(_names([group[0] for group in runs]), runs, strict=True)]
+
+
+def plain(variants: Sequence[Variant]) -> dict[str, Any]:
+    """Return the report as plain data for JSON."""
+    return {
+        "variants": [
+            {
+                "name": variant.name,
+                "evaluations": {
+                    name: [{"step": step, **_figures(evaluation)} for step, evaluation in variant.curve(name)]
+                    for name in variant.names()
+                },
+                "runs": [_plain_run(run) for run in variant.runs],
+            }
+            for variant in variants
+        ]
+    }
+
+
+def markdown(variants: Sequence[Variant], plots: Sequence[str] = (), remark: str = "") -> str:
+    """Return the report as Markdown."""
+    parts = ["# Training report", *(f"![{name.removesuffix('.png')}]({name})" for name in plots)]
+    if remark:
+        parts.append(remark)
+    heads = ("run", "evaluation", "success", "95 %", "episodes", f"tasks at {_SHARE:.0%}", "invalid actions", "steps")
+    parts.append("## Last evaluations\n\n" + _table(heads, _summary(variants)))
+    columns = ("run", "step", "success", "95 %", "episodes", "invalid actions", "CPU minutes")
+    parts.append("## Curve on the test variations\n\n" + _table(columns, _curve_rows(variants)))
+    parts.append("## Tasks\n\n" + _table(("task", *(variant.name for variant in variants)), _task_rows(variants)))
+    rows = list(_repeat_rows(variants))
+    if rows:
+        names = ("run", "evaluation", "k", "pass@k", "reliability (pass^k)", "variations without variance")
+        parts.append("## Repeated attempts\n\n" + _table(names, rows))
+    parts.append("## Costs\n\n" + _table(("run", "CPU minutes", "totals"), _cost_rows(variants)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _draw(variants: Sequence[Variant], target: Path) -> tuple[list[str], str]:
+    """Draw the plots; return their names, and a remark if they are missing."""
+    curves = {variant.name: (variant.curve(), [run.evaluations() for run in variant.runs]) for variant in variants}
+    references = {
+        f"{name} ({variant.name})" if len(variants) > 1 else name: evaluation.success
+        for variant in variants
+        for name in variant.names()
+        if name not in ("test", "train") and (evaluation := variant.last(name)) is not None
+    }
+    last = {variant.name: evaluation for variant in variants if (evaluation := variant.last()) is not None}
+    try:
+        draw_curves(curves, references, target / "curves.png")
+        draw_tasks(last, target / "tasks.png")
+    except MissingExtraError as error:
+        return [], f"There are no plots: {error}."
+    return ["curves.png", "tasks.png"], ""
+
+
+def _names(runs: Sequence[RunRecord]) -> list[str]:
+    """Return short unique names: the recipe, and the fields in which runs of the same recipe differ."""
+    names = []
+    for run in runs:
+        peers = [other for other in runs if other.recipe == run.recipe]
+        differing = [
+            name
+            for name in run.config
+            if name not in ("seed", "threads") and any(other.config.get(name) != run.config[name] for other in peers)
+        ]
+        shown = [f"{name}={_short(run.config[name])}" for name in differing[:3]]
+        names.append(" ".join([run.recipe, *shown]))
+    return [name if names.count(name) == 1 else f"{name} #{at}" for at, name in enumerate(names, start=1)]
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return Path(text).name if "/" in text else text[:30]
+
+
+def _figures(evaluation: Evaluation) -> dict[str, Any]:
+    low, high = evaluation.interval
+    return {
+        "successes": evaluation.successes,
+        "episodes": evaluation.episodes,
+        "not_graded": evaluation.not_graded,
+        "success": round(evaluation.success, 6),
+        "low": round(low, 6),
+        "high": round(high, 6),
+        "metrics": dict(evaluation.metrics),
+        "tasks": [[one.env_id, one.task, one.successes, one.episodes] for one in evaluation.tasks],
+        "repeats": [
+            {"k": k, "pass_at_k": at_least_one, "reliability": every}
+            for k, at_least_one, every in _repeats(evaluation.attempts)
+        ],
+        "without_variance": without_variance(evaluation.attempts),
+    }
+
+
+def _plain_run(run: RunRecord) -> dict[str, Any]:
+    names = run.evaluation_names()
+    return {
+        "folder": run.path.name,
+        "recipe": run.recipe,
+        "fhir_gym": run.version,
+        "config": run.config,
+        "cpu_seconds": _cpu_seconds(run),
+        "evaluations": {
+            name: [{"step": step, **_figures(evaluation)} for step, evaluation in run.evaluations(name)]
+            for name in names
+        },
+        "metrics": run.metrics(),
+    }
+
+
+def _summary(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
+    for variant in variants:
+        for name in (one for one in variant.names() if one != "train"):
+            if len(variant.runs) > 1:
+                for run in variant.runs:
+                    if run.evaluations(name):
+                        yield _row(f"{variant.name}, seed {run.config.get('seed')}", name, run.evaluations(name)[-1][1])
+            evaluation = variant.last(name)
+            if evaluation is not None:
+                label = f"{variant.name}, {len(variant.runs)} seeds" if len(variant.runs) > 1 else variant.name
+                yield _row(label, name, evaluation)
+
+
+def _row(label: str, name: str, evaluation: Evaluation) -> tuple[str, ...]:
+    return (
+        label,
+        name,
+        f"{evaluation.success:.1%}",
+        _interval(evaluation.successes, evaluation.episodes),
+        str(evaluation.episodes),
+        f"{evaluation.tasks_at(_SHARE)} of {len(evaluation.tasks)}",
+        _percent(evaluation.metrics.get("invalid_rate")),
+        _number(evaluation.metrics.get("steps")),
+    )
+
+
+def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
+    for variant in variants:
+        costs: dict[int, list[float]] = {}
+        for run in variant.runs:
+            for row in run.rows:
+                if row.get("evaluation") == "test":
+                    costs.setdefault(row["step"], []).append(float(row.get("cpu_seconds", 0.0)))
+        for step, evaluation in variant.curve():
+            yield (
+                variant.name,
+                str(step),
+                f"{evaluation.success:.1%}",
+                _interval(evaluation.successes, evaluation.episodes),
+                str(evaluation.episodes),
+                _percent(evaluation.metrics.get("invalid_rate")),
+                f"{sum(costs[step]) / len(costs[step]) / 60:.1f}",
+            )
+
+
+def _task_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
+    tables: list[Mapping[tuple[str, str], str]] = []
+    for variant in variants:
+        found: dict[tuple[str, str], str] = {}
+        for name in ("held_out", "test"):
+            evaluation = variant.last(name)
+            for one in evaluation.tasks if evaluation else ():
+                mark = " (held out)" if name == "held_out" else ""
+                found[one.env_id, one.task] = f"{one.successes} of {one.episodes}{mark}"
+        tables.append(found)
+    keys = sorted({key for table in tables for key in table})
+    several = len({env_id for env_id, _ in keys}) > 1
+    for env_id, task in keys:
+        yield (f"{env_id} {task}" if several else task, *(table.get((env_id, task), "") for table in tables))
+
+
+def _repeat_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
+    for variant in variants:
+        for name in variant.names():
+            for step, evaluation in variant.curve(name):
+                constant = without_variance(evaluation.attempts)
+                for k, at_least_one, every in _repeats(evaluation.attempts):
+                    label = f"{name}, step {step}"
+                    yield (
+                        variant.name, label, str(k), f"{at_least_one:.1%}", f"{every:.1%}", _percent(constant)
+                    )  # fmt: skip
+
+
+def _repeats(attempts: Sequence[Attempts]) -> Iterator[tuple[int, float, float]]:
+    """Yield k, pass@k and reliability for k = 1, 2, 4 … if variations were repeated."""
+    most = max((one.episodes for one in attempts), default=0)
+    k = 1
+    while k <= most and most > 1:
+        at_least_one, every = pass_at_k(attempts, k), reliability(attempts, k)
+        if at_least_one is not None and every is not None:
+            yield k, at_least_one, every
+        k *= 2
+
+
+def _cost_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
+    for variant in variants:
+        for run in variant.runs:
+            totals = {name: sum(float(row.get(name, 0)) for row in run.metrics()) for name in ("tokens", "updates")}
+            last = max((int(row["step"]) for row in run.rows), default=0)
+            shown = [f"{last:,} steps", *(f"{value:,.0f} {name}" for name, value in totals.items() if value)]
+            yield f"{variant.name}, seed {run.config.get('seed')}", f"{_cpu_seconds(run) / 60:.1f}", ", ".join(shown)
+
+
+def _cpu_seconds(run: RunRecord) -> float:
+    return max((float(row.get("cpu_seconds", 0.0)) for row in run.rows), default=0.0)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _interval(successes: int, episodes: int) -> str:
+    low, high = wilson(successes, episodes)
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

@@ -1,0 +1,126 @@
+"""Roll out a language model on the tasks of a training config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from fhir_gym import worlds
+from fhir_gym.agents import LocalAgent
+from fhir_gym.agents.transformer import Transformer
+from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, read_rollouts, run_plan, write_rollouts
+from fhir_gym.tasks import get_pack
+from fhir_gym.training.config import TaskName
+from fhir_gym.training.evaluation import Evaluation
+from fhir_gym.training.run_folder import RunFolder
+from fhir_gym.training.tuner import ModelConfig
+
+Progress = Callable[[int, int, str], None]
+"""Show the progress of a recipe: steps done, all steps, a short text."""
+
+
+def no_progress(done: int, total: int, text: str) -> None:
+    """Show nothing."""
+
+
+def make_agent(config: ModelConfig, model: Transformer, temperature: float = 0.0) -> LocalAgent:
+    """Return the agent that acts with a model in training."""
+    return LocalAgent(
+        model,
+        system=config.system,
+        temperature=temperature,
+        max_new_tokens=config.max_new_tokens,
+        batch_size=config.concurrency,
+    )
+
+
+def roll_out(
+    config: ModelConfig,
+    agent: LocalAgent,
+    episodes: Iterable[tuple[TaskName, EpisodeSpec]],
+    path: Path,
+    *,
+    seed: int,
+    on_rollout: Callable[[int], None] = lambda done: None,
+) -> list[Rollout]:
+    """Perform episodes and return their rollouts in the order of the episodes.
+
+    Finished rollouts are in a file, so that a killed run does not repeat them. Episodes without a verdict are returned
+    too.
+
+    Args:
+        config: The settings.
+        agent: The agent.
+        episodes: The episodes with their tasks.
+        path: The rollout file.
+        seed: Seed of the run.
+        on_rollout: Called after each episode with the number of episodes done.
+    """
+    by_pack: dict[str, list[EpisodeSpec]] = {}
+    for name, spec in episodes:
+        by_pack.setdefault(name.env_id, []).append(spec)
+    found: list[Rollout] = []
+    for env_id, specs in by_pack.items():
+        with worlds.load(get_pack(env_id).world) as world:
+            given = plan(
+                env_id, tasks=specs[0].task, variations=0, world=world, reward=config.reward, max_steps=config.max_steps
+            )
+            chosen = RunPlan(given.config, tuple(specs), seed)
+            running = run_plan(chosen, agent, concurrency=config.concurrency, resume=path)
+            for number, _ in enumerate(_written(running, path), start=1):
+                on_rollout(len(found) + number)
+            found += _in_order(path, env_id, specs)
+    return found
+
+
+def _written(running: Iterable[Rollout], path: Path) -> Iterable[Rollout]:
+    for rollout in running:
+        write_rollouts(path, [rollout])
+        yield rollout
+
+
+def _in_order(path: Path, env_id: str, specs: Sequence[EpisodeSpec]) -> list[Rollout]:
+    known: dict[EpisodeSpec, Rollout] = {}
+    for rollout in read_rollouts(path):
+        if rollout.env_id == env_id:
+            spec = EpisodeSpec(rollout.task.key, rollout.task.variation, rollout.repeat)
+            if spec not in known or not known[spec].graded:
+                known[spec] = rollout
+    return [known[spec] for spec in specs if spec in known]
+
+
+def evaluate(
+    config: ModelConfig,
+    folder: RunFolder,
+    model: Transformer,
+    step: int,
+    *,
+    name: str = "test",
+    progress: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Evaluate a model by greedy decoding on the test variations and log the result.
+
+    Args:
+        config: The settings.
+        folder: The run folder.
+        model: The model.
+        step: Number of training steps done.
+        name: ``"test"`` for the training tasks, ``"held_out"`` for the held-out tasks.
+        progress: Called with a short text after each episode.
+    """
+    tasks = config.held_out_tasks() if name == "held_out" else config.train_tasks()
+    episodes = [(task, EpisodeSpec(task.task, k, 0)) for task in tasks for k in config.test_variations]
+    # The fingerprint tells apart the same step of two trainings: before a kill and after it.
+    path = folder.path / "rollouts" / f"{name}-{step:06d}-{model.fingerprint()}.jsonl"
+    shown = "test variations" if name == "test" else "held-out tasks"
+    rollouts = roll_out(
+        config,
+        make_agent(config, model),
+        episodes,
+        path,
+        seed=0,
+        on_rollout=lambda done: progress(f"{shown}: {done} of {len(episodes)}"),
+    )
+    evaluation = Evaluation.from_rollouts(rollouts)
+    folder.log_evaluation(step, evaluation, name)
+    return evaluation
