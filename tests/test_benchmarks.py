@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from benchmarks._gold import gold_episodes
 from benchmarks._measure import Report, Times, measure
 from benchmarks.server import Workload
+from benchmarks.training import Episodes
 from fhir_gym import tasks, worlds
 
 
@@ -46,3 +48,13 @@ def test_gold_episodes_cover_all_tasks() -> None:
         found = gold_episodes(env_id, world, range(3))
     assert found.keys() == tasks.task_set(env_id).keys()
     assert all(len(units) == 2 and min(units) > 0 for units in found.values())
+
+
+def test_training_episodes_time_every_reset_and_step() -> None:
+    with worlds.load("hospital-small") as world:
+        episodes = Episodes(world, range(1), prepared=100)
+        for _ in range(2):
+            episodes.play(time.process_time_ns)
+            assert len(episodes.resets) == 43
+            assert len(episodes.steps) > 100 and min(episodes.steps) > 0
+        episodes.close()
