@@ -21,8 +21,6 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Task, Variation
 from fhir_gym.types import Resource
 
-__all__ = ["mirrored", "mirrored_pack"]
-
 _SUFFIX = "Mirrored"
 _WORD = re.compile(r"[A-Za-z0-9]+")
 

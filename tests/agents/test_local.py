@@ -41,7 +41,7 @@ def transformer(tiny: str) -> Transformer:
     return Transformer(tiny, device="cpu")
 
 
-def local(model: str, **settings: Any) -> LocalAgent:
+def local(model: str | Transformer, **settings: Any) -> LocalAgent:
     given: dict[str, Any] = {"device": "cpu", "max_new_tokens": 12, "temperature": 1.0} | settings
     return LocalAgent(model, **given)
 

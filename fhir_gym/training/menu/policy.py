@@ -1,4 +1,4 @@
-"""A policy for Stable-Baselines3 that scores each place of the menu against the state.
+"""Policies for Stable-Baselines3 that score each place of the menu against the state.
 
 This module needs torch and sb3-contrib.
 """
@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from gymnasium import spaces
 from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
+from stable_baselines3.common.policies import BasePolicy, MultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -74,7 +76,33 @@ class _Heads(nn.Module):
         return value
 
 
-class MenuPolicy(MaskableMultiInputActorCriticPolicy):
+class _ScoresArePolicy(BasePolicy):
+    """Makes the scores of a `MenuExtractor` the logits of an actor-critic policy of Stable-Baselines3."""
+
+    def __init__(self, *args: Any, width: int = 96, **kwargs: Any) -> None:
+        kwargs |= {"features_extractor_class": MenuExtractor, "features_extractor_kwargs": {"width": width}}
+        super().__init__(*args, **kwargs)
+
+    def _build_mlp_extractor(self) -> None:
+        extractor = self.features_extractor
+        self.mlp_extractor: Any = _Heads(extractor.places, 2 * extractor.width)
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        self.action_net: Any = nn.Identity()  # the scores are the logits
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def extract_features(self, obs: dict[str, Tensor], features_extractor: Any = None) -> Tensor:
+        features: Tensor = (features_extractor or self.features_extractor)(obs)  # it converts filled places only
+        return features
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        width = self.features_extractor.width
+        return {name: value for name, value in data.items() if "extractor" not in name} | {"width": width}
+
+
+class MenuPolicy(_ScoresArePolicy, MaskableMultiInputActorCriticPolicy):
     """A policy for `MaskablePPO` on a `MenuEnv`; see `MenuExtractor`.
 
     Args:
@@ -83,30 +111,33 @@ class MenuPolicy(MaskableMultiInputActorCriticPolicy):
         kwargs: As for `MaskableMultiInputActorCriticPolicy`.
     """
 
+
+class UnmaskedMenuPolicy(_ScoresArePolicy, MultiInputActorCriticPolicy):
+    """The same for `PPO`, which must learn to avoid empty places; all of them have the same score."""
+
+
+class _PlaceValues(QNetwork):
+    """The value of each place. An empty place has the value -1, so that the best place is never empty."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.q_net: Any = nn.Identity()
+
+    @override
+    def forward(self, obs: Any) -> Tensor:
+        values: Tensor = self.features_extractor(obs)[:, : self.features_extractor.places]
+        return torch.where(obs["candidates"][:, :, 0] > 0, values, -1.0)
+
+
+class MenuQPolicy(DQNPolicy):
+    """The same for `DQN`: the scores are the values of the places."""
+
     def __init__(self, *args: Any, width: int = 96, **kwargs: Any) -> None:
         kwargs |= {"features_extractor_class": MenuExtractor, "features_extractor_kwargs": {"width": width}}
         super().__init__(*args, **kwargs)
 
     @override
-    def _build_mlp_extractor(self) -> None:
-        extractor = self.features_extractor
-        assert isinstance(extractor, MenuExtractor)
-        self.mlp_extractor: Any = _Heads(extractor.places, 2 * extractor.width)
-
-    @override
-    def _build(self, lr_schedule: Any) -> None:
-        super()._build(lr_schedule)
-        self.action_net: Any = nn.Identity()  # the scores are the logits
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
-
-    @override
-    def extract_features(self, obs: dict[str, Tensor], features_extractor: Any = None) -> Tensor:
-        features: Tensor = (features_extractor or self.features_extractor)(obs)  # it converts filled places only
-        return features
-
-    @override
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        extractor = self.features_extractor
-        assert isinstance(extractor, MenuExtractor)
-        data = super()._get_constructor_parameters()
-        return {name: value for name, value in data.items() if "extractor" not in name} | {"width": extractor.width}
+    def make_q_net(self) -> _PlaceValues:
+        arguments = self._update_features_extractor(self.net_args, features_extractor=None)
+        values: _PlaceValues = _PlaceValues(**arguments).to(self.device)
+        return values

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sb3_contrib", reason="Stable-Baselines3 is not installed: pip install 'fhir-gym[sb3]'")
+
+from fhir_gym.errors import TrainingError
+from fhir_gym.training.config import make_config
+from fhir_gym.training.curriculum import EpisodeChoice
+from fhir_gym.training.menu import Templates
+from fhir_gym.training.run_folder import read_run
+from fhir_gym.training.sb3 import Sb3Config, mirrored_choices, train_sb3
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+PACK = "FHIRAgent/Appointment-v0"
+SMALL: dict[str, Any] = {
+    "env_ids": (PACK,),
+    "tasks": ("01", "02a"),
+    "train": "0-19",
+    "test": "1000-1002",
+    "template_variations": "0-9",
+    "steps": 256,
+    "environments": 4,
+    "rollout_steps": 32,
+    "batch_size": 64,
+    "evaluate_every": 0,
+    "checkpoint_every": 128,
+}
+
+
+def small(**changes: Any) -> Sb3Config:
+    return make_config(Sb3Config, SMALL | changes)
+
+
+def test_training_raises_the_success_on_test_variations(tmp_path: Path) -> None:
+    train_sb3(small(steps=3_000, learning_rate=3e-3), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.evaluation_names() == ["random", "test", "mirrored"]
+    last = {name: run.evaluations(name)[-1][1].success for name in run.evaluation_names()}
+    assert last["random"] < 0.8 < last["test"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_unmasked_algorithms_run(tmp_path: Path, algorithm: str) -> None:
+    train_sb3(small(algorithm=algorithm), tmp_path)
+    assert read_run(tmp_path).evaluations()[-1][0] == 256
+
+
+@pytest.mark.slow
+def test_environments_run_in_processes(tmp_path: Path) -> None:
+    train_sb3(small(processes=True, environments=2), tmp_path)
+    assert read_run(tmp_path).evaluations()[-1][0] == 256
+
+
+def test_held_out_tasks_and_phrasings_are_only_evaluated(tmp_path: Path) -> None:
+    train_sb3(small(tasks=("01", "02a", "02b"), held_out=("02b",), held_out_phrasing=0), tmp_path)
+    run = read_run(tmp_path)
+    assert {one.task for one in run.evaluations("held_out")[-1][1].tasks} == {"02b"}
+    assert {one.task for one in run.evaluations("phrasing")[-1][1].tasks} == {"01", "02a"}
+    sources = Templates.load(tmp_path / "templates.json").sources
+    assert {one.task for one in sources} == {"01", "02a"}
+    assert 0 not in {one.phrasing for one in sources}
+    curriculum = small(tasks=("01", "02b"), held_out=("02b",), held_out_phrasing=0).make_curriculum()
+    drawn = [curriculum.draw() for _ in range(50)]
+    assert {one.task for one in drawn} == {"01"}
+    assert 0 not in {one.phrasing for one in drawn}
+    assert None not in {one.phrasing for one in drawn}
+
+
+def test_equal_seeds_give_equal_runs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        train_sb3(small(), tmp_path / name)
+    rows = [[_without_cpu(row) for row in read_run(tmp_path / name).rows] for name in ("a", "b")]
+    assert rows[0] == rows[1]
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    script = (
+        "from fhir_gym.training.config import make_config\n"
+        "from fhir_gym.training.sb3 import Sb3Config, train_sb3\n"
+        f"config = make_config(Sb3Config, {SMALL | {'steps': 512}!r})\n"
+        f"train_sb3(config, {str(tmp_path / 'run')!r}, progress=lambda done, *_: print(done, flush=True))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if int(line) >= 256:
+                os.kill(child.pid, signal.SIGKILL)
+                break
+    before = read_run(tmp_path / "run")
+    train_sb3(small(steps=512), tmp_path / "run")
+    after = read_run(tmp_path / "run")
+    assert before.metrics()
+    steps = [row["step"] for row in after.metrics()]
+    assert steps == [128, 256, 384, 512]
+    assert [step for step, _ in after.evaluations()] == [512]
+    assert after.evaluation_names().count("random") == 1
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    train_sb3(small(), tmp_path)
+    content = (tmp_path / "metrics.jsonl").read_bytes()
+    train_sb3(small(), tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == content
+    with pytest.raises(TrainingError, match="steps is 256 there and 512 here"):
+        train_sb3(small(steps=512), tmp_path)
+
+
+def test_mirrored_episodes_are_evaluated_in_their_own_pack() -> None:
+    choices = mirrored_choices([EpisodeChoice(PACK, "01", 1000)])
+    assert choices == [EpisodeChoice("FHIRAgent/AppointmentMirrored-v0", "01", 1000)]
+
+
+def _without_cpu(row: dict[str, Any]) -> str:
+    return json.dumps({name: value for name, value in row.items() if name != "cpu_seconds"}, sort_keys=True)
