@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl, urlencode
 import orjson
 
 from fhir_gym.actions import GRAMMAR, Action
-from fhir_gym.training.menu.slots import Value
 from fhir_gym.training.menu.view import View
 
 Leaf = tuple[str, Any]
@@ -278,6 +277,3 @@ def meaning(text: str) -> Any:
     path, _, query = action.url.partition("?")
     body = json.loads(action.body) if action.body else None
     return action.kind, path.strip("/"), sorted(parse_qsl(query, keep_blank_values=True)), body, action.answer
-
-
-__all__ = ["Leaf", "Parts", "Value", "fill", "meaning", "same_action", "split_action"]
