@@ -13,9 +13,9 @@ from fhir_gym.errors import TrainingError
 from fhir_gym.tasks import TEST_START, find_task, require_phrasing, task_set
 from fhir_gym.training.config import TaskName
 
-CurriculumRule = Literal["uniform", "success"]
-CURRICULUM_RULES: tuple[CurriculumRule, ...] = ("uniform", "success")
-"""``uniform``: all tasks are equally likely. ``success``: see `Curriculum`."""
+CurriculumRule = Literal["uniform", "success", "failure"]
+CURRICULUM_RULES: tuple[CurriculumRule, ...] = ("uniform", "success", "failure")
+"""``uniform``: all tasks are equally likely. ``success`` and ``failure``: see `Curriculum`."""
 
 
 class EpisodeChoice(NamedTuple):
@@ -45,7 +45,8 @@ class Curriculum:
 
     With the rule ``success``, a task's weight is 4p(1 - p), where p is its recent success rate. The weight is 1 for a
     task that succeeds half of the time or that has no episodes yet, and falls to `floor` for a task that always or
-    never succeeds. Variations and phrasings are drawn uniformly.
+    never succeeds. With the rule ``failure``, the weight is 1 - p, and also at least `floor`: it suits an agent that
+    explores enough to solve every task at times. Variations and phrasings are drawn uniformly.
 
     Args:
         tasks: The tasks to draw from.
@@ -53,7 +54,7 @@ class Curriculum:
         phrasings: The phrasings to draw from, by task. For other tasks each variation keeps the phrasing that it has
             drawn.
         held_out: Tasks that are never drawn, although `tasks` may contain them.
-        rule: ``uniform`` or ``success``.
+        rule: ``uniform``, ``success`` or ``failure``.
         floor: Minimum weight of a task, so that a solved or hopeless task is still drawn; above 0 and at most 1.
         decay: Factor by which a new episode reduces the counts of earlier episodes of its task; above 0 and at most 1.
         seed: Seed of the curriculum's own random numbers.
@@ -131,7 +132,8 @@ class Curriculum:
         """Return the probability with which each task is drawn."""
         if self.rule == "uniform":
             return dict.fromkeys(self.tasks, 1.0 / len(self.tasks))
-        weights = {name: max(self._floor, 4.0 * p * (1.0 - p)) for name, p in self.success_rates().items()}
+        scale = {name: 4.0 * p if self.rule == "success" else 1.0 for name, p in self.success_rates().items()}
+        weights = {name: max(self._floor, scale[name] * (1.0 - p)) for name, p in self.success_rates().items()}
         total = sum(weights.values())
         return {name: weight / total for name, weight in weights.items()}
 

@@ -101,7 +101,7 @@ class Features:
 
     def _fixed(self, candidate: Candidate) -> list[int]:
         """Return the features of a candidate that do not change during the episode."""
-        indices = list(_template_indices(candidate.template, candidate.slots))
+        indices = list(_template_indices(candidate.template))
         for number, pointer in enumerate(candidate.pointers):
             known = self._pointers.get((number, pointer))
             if known is None:
@@ -109,7 +109,7 @@ class Features:
                 self._pointers[number, pointer] = known
             indices += known
         indices += [_pointer_index(name) for name in _pair_names(candidate.pointers)]
-        if any(slot.kind in ("total", "count", "ids", "refs") for slot in candidate.slots):
+        if any(slot.kind in ("total", "count", "ids", "refs") for slot in candidate.template.slots):
             empty = candidate.text.endswith("[])")
             indices.append(_pointer_index(f"size {min(candidate.text.count(','), _FEW)} {empty}"))
         return indices
@@ -146,11 +146,11 @@ def _answer_names(view: View) -> Iterator[str]:
 
 
 @lru_cache(maxsize=16384)
-def _template_indices(template: Template, slots: tuple[Any, ...]) -> tuple[int, ...]:
+def _template_indices(template: Template) -> tuple[int, ...]:
     """Return the features of a template with its slots: the action's shape, and each leaf with its slot."""
     verb, kind = template.skeleton["verb"], template.skeleton.get("type", "")
     names = [template.shape, f"shape {template.shape}", f"{verb} {kind}"]
-    for leaf, slot in zip(template.names, slots, strict=True):
+    for leaf, slot in zip(template.names, template.slots, strict=True):
         name = slot.name
         if slot.kind == "pointer":
             name = f"{slot.prefix} {template.variables[slot.args[0]].name} {slot.args[1]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any
@@ -10,6 +10,7 @@ from zlib import crc32
 
 from fhir_gym.arguments import require_whole
 from fhir_gym.training.menu.actions import fill
+from fhir_gym.training.menu.distractors import derive_distractors
 from fhir_gym.training.menu.grounding import pointer_value, search_value
 from fhir_gym.training.menu.slots import Slot
 from fhir_gym.training.menu.templates import Template, Templates
@@ -26,14 +27,12 @@ class Candidate:
 
     Attributes:
         text: The action.
-        template: Its template.
-        slots: The slot that filled each leaf, in the order of the template's leaves.
+        template: Its template, or the template of a distractor.
         pointers: The pointers that it uses, in the order of the template's variables.
     """
 
     text: str
     template: Template
-    slots: tuple[Slot, ...]
     pointers: tuple[Pointer, ...] = field(default=(), repr=False)
 
 
@@ -48,9 +47,12 @@ class Menu:
     def __init__(self, templates: Templates, distractors: int = 0) -> None:
         self.templates = templates
         self.distractors = require_whole("distractors", distractors, 0)
-        self.slots = tuple(dict.fromkeys(s for one in templates.templates for s in one.slots if not s.dynamic))
+        derived = derive_distractors(templates) if distractors else ((),) * len(templates.templates)
+        every = [*templates.templates, *(one for group in derived for one in group)]
+        self.slots = tuple(dict.fromkeys(s for one in every for s in one.slots if not s.dynamic))
         numbers = {slot: number for number, slot in enumerate(self.slots)}
         self.plans = tuple(_Plan.of(template, numbers) for template in templates.templates)
+        self.wrong_plans = tuple(tuple(_Plan.of(one, numbers) for one in group) for group in derived)
 
     def start(self, prompt: str) -> MenuSession:
         """Start an episode.
@@ -73,7 +75,7 @@ class Menu:
         return session.candidates()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Plan:
     """A template, prepared for filling.
 
@@ -107,12 +109,26 @@ class MenuSession:
         self.view = View(prompt)
         dictionaries = menu.templates.dictionaries
         values = [self.view.prompt.value(slot, dictionaries) for slot in menu.slots]
-        self._open: list[tuple[_Plan, list[Any]]] = []
-        for plan in menu.plans:
-            static = [None if number < 0 else values[number] for number in plan.static]
-            if all(value is not None or plan.static[at] < 0 for at, value in enumerate(static)):
-                self._open.append((plan, static))
-        self._filled: dict[int, tuple[tuple[int, ...], list[Candidate]]] = {}
+        self._distractors = menu.distractors
+        self._open: list[_Plan] = []
+        self._wrong: list[list[_Plan]] = []
+        self._static: dict[_Plan, list[Any]] = {}
+        start = crc32(self.view.prompt.text.encode())
+        for plan, wrong in zip(menu.plans, menu.wrong_plans, strict=True):
+            if self._fits(plan, values):
+                self._open.append(plan)
+                fitting = [one for one in wrong if self._fits(one, values)]
+                at = start % max(1, len(fitting))
+                self._wrong.append(fitting[at:] + fitting[:at])
+        self._filled: dict[_Plan, tuple[tuple[int, ...], list[Candidate]]] = {}
+
+    def _fits(self, plan: _Plan, values: list[Any]) -> bool:
+        """Return whether the prompt has all values that the template takes from it, and keep them."""
+        static = [None if number < 0 else values[number] for number in plan.static]
+        if any(value is None and plan.static[at] >= 0 for at, value in enumerate(static)):
+            return False
+        self._static[plan] = static
+        return True
 
     def add(self, action: str, observation: str) -> None:
         """Take in an action and the answer to it."""
@@ -122,23 +138,35 @@ class MenuSession:
         """Return at most `PLACES` actions, each once and none that was taken before, in an order without meaning."""
         done = set(self.view.actions)
         found: dict[str, Candidate] = {}
-        filled = [self._candidates(number) for number in range(len(self._open))]
-        for turn in range(max(map(len, filled), default=0)):
-            for candidates in filled:
-                if turn < len(candidates) and len(found) < PLACES:
-                    candidate = candidates[turn]
-                    if candidate.text not in done:
-                        found.setdefault(candidate.text, candidate)
+        filled = [self._candidates(plan) for plan in self._open]
+        _take_turns(filled, found, done)
+        if self._distractors and len(found) < PLACES:
+            right = {candidate.text for candidates in filled for candidate in candidates}
+            wrong = [
+                self._wrong_candidates(group, right) for group, good in zip(self._wrong, filled, strict=True) if good
+            ]
+            _take_turns(wrong, found, done)
         return sorted(found.values(), key=lambda candidate: (crc32(candidate.text.encode()), candidate.text))
 
-    def _candidates(self, number: int) -> list[Candidate]:
+    def _wrong_candidates(self, plans: Sequence[_Plan], right: Container[str]) -> list[Candidate]:
+        """Return distractors of one template."""
+        found: dict[str, Candidate] = {}
+        for plan in plans:
+            options = [candidate for candidate in self._candidates(plan) if candidate.text not in right]
+            if options:
+                chosen = options[crc32(plan.template.shape.encode()) % len(options)]
+                found.setdefault(chosen.text, chosen)
+            if len(found) == self._distractors:
+                break
+        return list(found.values())
+
+    def _candidates(self, plan: _Plan) -> list[Candidate]:
         """Return the fillings of a template; they change only with the answers that they depend on."""
-        plan, static = self._open[number]
         versions = tuple([self.view.versions.get(name, 0) for name in plan.types])
-        known = self._filled.get(number)
+        known = self._filled.get(plan)
         if known is None or known[0] != versions:
-            known = versions, list(self._fillings(plan, static))
-            self._filled[number] = known
+            known = versions, list(self._fillings(plan, self._static[plan]))
+            self._filled[plan] = known
         return known[1]
 
     def _fillings(self, plan: _Plan, static: list[Any]) -> Iterator[Candidate]:
@@ -151,7 +179,7 @@ class MenuSession:
                     values[at] = self._dynamic(slot, pointers)
             text = None if None in values else fill(template.skeleton, values, self.view)
             if text is not None:
-                yield Candidate(text, template, template.slots, pointers)
+                yield Candidate(text, template, pointers)
 
     def _dynamic(self, slot: Slot, pointers: tuple[Pointer, ...]) -> Any:
         if slot.kind == "pointer":
@@ -159,3 +187,13 @@ class MenuSession:
         else:
             value = search_value(slot, self.view)
         return None if value is None else slot.write(value)
+
+
+def _take_turns(groups: Sequence[Sequence[Candidate]], found: dict[str, Candidate], done: Collection[str]) -> None:
+    """Add candidates of each group in turn, until the menu is full."""
+    for turn in range(max(map(len, groups), default=0)):
+        for candidates in groups:
+            if turn < len(candidates) and len(found) < PLACES:
+                candidate = candidates[turn]
+                if candidate.text not in done:
+                    found.setdefault(candidate.text, candidate)
