@@ -90,6 +90,7 @@ class Sb3Config(TrainingConfig):
             reward=self.reward,
             max_steps=self.max_steps,
             distractors=self.distractors,
+            prepared=0 if curriculum is None else self.prepared,
         )
 
     def test_choices(self, names: Iterable[TaskName], phrasing: int | None = None) -> list[EpisodeChoice]:

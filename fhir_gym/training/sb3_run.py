@@ -22,6 +22,7 @@ from fhir_gym.training.curriculum import Curriculum, EpisodeChoice
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.menu import Templates
 from fhir_gym.training.menu.policy import MenuPolicy, MenuQPolicy, UnmaskedMenuPolicy
+from fhir_gym.training.report import write_report
 from fhir_gym.training.run_folder import Checkpoint, RunFolder
 from fhir_gym.training.sb3 import Policy, Progress, Sb3Config, evaluate, gold_templates, mirrored_choices, random_policy
 
@@ -55,6 +56,7 @@ def run(config: Sb3Config, out: Path, progress: Progress) -> None:
         finally:
             vec.close()
             tester.close()
+    write_report([out])
 
 
 def _templates(config: Sb3Config, folder: RunFolder) -> Templates:

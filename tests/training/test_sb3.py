@@ -46,6 +46,7 @@ def test_training_raises_the_success_on_test_variations(tmp_path: Path) -> None:
     assert run.evaluation_names() == ["random", "test", "mirrored"]
     last = {name: run.evaluations(name)[-1][1].success for name in run.evaluation_names()}
     assert last["random"] < 0.8 < last["test"]
+    assert (tmp_path / "run" / "report.md").exists()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
