@@ -90,7 +90,7 @@ def batch_metrics(groups: Sequence[Sequence[TrainingEpisode]]) -> dict[str, floa
         >>> name = TaskName("FHIRAgent/Appointment-v0", "01")
         >>> group = [TrainingEpisode(name, reward, bool(reward), "finished", steps=2) for reward in (1.0, 0.0)]
         >>> metrics = batch_metrics([group])
-        >>> metrics["success"], metrics["without_variance"], metrics["task/Appointment-v0/01/success"]
+        >>> metrics["success"], metrics["groups_without_variance"], metrics["task/Appointment-v0/01/success"]
         (0.5, 0.0, 0.5)
     """
     episodes = [episode for group in groups for episode in group]
@@ -128,6 +128,6 @@ def _results(groups: Sequence[Sequence[TrainingEpisode]]) -> dict[str, float]:
         "success": sum(bool(episode.success) for group in graded for episode in group) / len(rewards),
         "reward": fsum(rewards) / len(rewards),
         **(
-            {"without_variance": sum(not has_variance(group) for group in repeated) / len(repeated)} if repeated else {}
+            {"groups_without_variance": sum(not has_variance(group) for group in repeated) / len(repeated)} if repeated else {}
         ),
     }

@@ -31,7 +31,7 @@ def test_metrics_overall_and_by_task() -> None:
         "not_graded": 1,
         "success": 0.2,
         "reward": 0.5,
-        "without_variance": 0.5,
+        "groups_without_variance": 0.5,
         "steps": 2.0,
         "invalid_rate": 0.5,
         "tokens_written": 14.0,
@@ -43,7 +43,7 @@ def test_metrics_overall_and_by_task() -> None:
     assert by_task == {
         "01/success": 0.25,
         "01/reward": 0.625,
-        "01/without_variance": 0.5,
+        "01/groups_without_variance": 0.5,
         "02a/success": 0.0,
         "02a/reward": 0.0,
     }

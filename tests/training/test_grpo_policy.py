@@ -15,7 +15,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
 from fhir_gym.training.curriculum import EpisodeChoice, other_phrasings
 from fhir_gym.training.grpo.episodes import EpisodeRows, OpenConfigs, make_row
-from fhir_gym.training.grpo.policy import Groups, PolicyRollouts, TokenSequence
+from fhir_gym.training.grpo.policy import PolicyRollouts, TokenSequence
 from tests.agents.tiny import FORGETFUL, save
 from tests.training.grpo_tools import (
     END,
@@ -50,7 +50,7 @@ def configs(hospital: World) -> Iterator[OpenConfigs]:
 
 
 def policy(configs: OpenConfigs, **settings: Any) -> PolicyRollouts:
-    return PolicyRollouts(configs, **{"group_size": 2, "max_new_tokens": 8, "observation_chars": 500} | settings)
+    return PolicyRollouts(configs, **{"max_new_tokens": 8, "observation_chars": 500} | settings)
 
 
 def trainer_of(tiny: str, out: Path, rollouts: PolicyRollouts, rows: EpisodeRows, **settings: Any) -> Any:
@@ -106,8 +106,7 @@ def test_rewards_are_those_of_a_replay(
 ) -> None:
     scripts = [[f'POST /Patient\n{{"resourceType": "Patient"}}{END}', f"FINISH([]){END}"], *SCRIPTS[1:]]
     script(monkeypatch, scripts)
-    batches: list[Groups] = []
-    rollouts = policy(configs, on_batch=batches.append)
+    rollouts = policy(configs)
     trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(make_curriculum()))
     trainer.train()
     expected = []
@@ -115,8 +114,6 @@ def test_rewards_are_those_of_a_replay(
         config, _ = configs.of(EpisodeChoice(ENV_ID, rollout.task.key, rollout.task.variation, rollout.task.phrasing))
         expected.append(replayed_reward(rollout, config))
     assert [rollout.reward for rollout in rollouts.rollouts] == expected
-    (groups,) = batches
-    assert [episode.reward for group in groups for episode in group] == expected
 
 
 @pytest.mark.parametrize(("context_tokens", "said"), [(1_290, f"GET /Patient?_count=50{END}"), (600, "")])
@@ -124,13 +121,12 @@ def test_a_full_context_window_truncates_the_episode(
     tiny: str, configs: OpenConfigs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context_tokens: int, said: str
 ) -> None:
     script(monkeypatch, [[f"GET /Patient?_count=50{END}", f"FINISH([]){END}"]])
-    batches: list[Groups] = []
-    rollouts = policy(configs, context_tokens=context_tokens, on_batch=batches.append)
+    rollouts = policy(configs, context_tokens=context_tokens)
     rows = EpisodeRows(make_curriculum(tasks=NAMES[1:2]))
     trainer = trainer_of(tiny, tmp_path, rollouts, rows)
     scored = capture(trainer, monkeypatch)
     trainer.train()
-    assert {episode.stop_reason for group in batches[0] for episode in group} == {"context_limit"}
+    assert {rollout.stop_reason for rollout in rollouts.rollouts} == {"context_limit"}
     assert {rollout.reward for rollout in rollouts.rollouts} == {0.0}
     assert set(said_texts(scored[0], trainer.processing_class)) == {said}
 
@@ -144,7 +140,8 @@ def test_group_members_share_task_variation_and_phrasing(
     trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(curriculum), max_steps=3)
     scored = capture(trainer, monkeypatch)
     seen: list[Rollout] = []
-    rollouts._on_batch = lambda groups: seen.extend(rollouts.rollouts)
+    play = rollouts.__call__
+    trainer.rollout_func = lambda *given: (play(*given), seen.extend(rollouts.rollouts))[0]
     trainer.train()
     assert len(seen) == 12
     for first, second in zip(seen[::2], seen[1::2], strict=True):
@@ -204,7 +201,7 @@ def test_one_failure_is_excluded_from_its_group(
     create = f'POST /Patient\n{{"resourceType": "Patient"}}{END}'
     script(monkeypatch, [[f"FINISH([]){END}"], [create, f"FINISH([]){END}"], [f"FINISH([]){END}"]])
     rewards = iter([0.0, 1.0, 0.5])
-    rollouts = policy(configs, group_size=4)
+    rollouts = policy(configs)
     monkeypatch.setattr("fhir_gym.tasks.Verdict.reward", lambda self, rule: next(rewards))
     trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(make_curriculum()), num_generations=4)
     batches = capture(trainer, monkeypatch)

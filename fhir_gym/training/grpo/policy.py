@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,10 +14,7 @@ from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation
 from fhir_gym.training.curriculum import EpisodeChoice
-from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs, read_prompt
-
-Groups = Sequence[Sequence[TrainingEpisode]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +71,22 @@ class PolicyRollouts:
 
     Args:
         configs: Settings and worlds of the episodes.
-        group_size: TRL's ``num_generations``: number of consecutive prompts that are the same episode.
         seed: Seed of the sampled tokens. The tokens also depend on the training step and the place in the batch.
-        on_batch: Called with the episodes of each group after each training batch.
         settings: Settings of `LocalAgent`, such as ``max_new_tokens``; `temperature` must be TRL's ``temperature``.
 
     Attributes:
         rollouts: The records of the latest batch.
     """
 
-    def __init__(
-        self,
-        configs: OpenConfigs,
-        *,
-        group_size: int,
-        seed: int = 0,
-        on_batch: Callable[[Groups], None] = lambda groups: None,
-        **settings: Any,
-    ) -> None:
-        self._configs, self._group_size, self._seed, self._on_batch = configs, group_size, seed, on_batch
-        self._settings = {"temperature": 1.0, "batch_size": group_size} | settings
+    def __init__(self, configs: OpenConfigs, *, seed: int = 0, **settings: Any) -> None:
+        self._configs, self._seed, self._settings = configs, seed, {"temperature": 1.0} | settings
         self.rollouts: list[Rollout] = []
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Play the episodes that the prompts name and return their tokens, masks and rewards."""
         choices = [read_prompt(prompt) for prompt in prompts]
-        in_training = trainer.model.training
-        transformer = policy_transformer(trainer)
-        agent = LocalAgent(transformer, **self._settings)
+        agent = LocalAgent(policy_transformer(trainer), **self._settings)
         self.rollouts = _run(self._play(agent, choices, trainer.state.global_step))
-        if in_training:
-            self._on_batch(in_groups([TrainingEpisode.of(one) for one in self.rollouts], self._group_size))
         padding = int(trainer.processing_class.pad_token_id)
         sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
         return {
@@ -141,11 +123,6 @@ def policy_transformer(trainer: Any) -> Transformer:
     """Return the model of a TRL trainer for a `LocalAgent`."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     return Transformer.around(model, trainer.processing_class, name="policy", precision=trainer.accelerator.autocast)
-
-
-def in_groups(episodes: Sequence[TrainingEpisode], size: int) -> list[Sequence[TrainingEpisode]]:
-    """Split a batch into groups of consecutive episodes."""
-    return [episodes[start : start + size] for start in range(0, len(episodes), size)]
 
 
 def _run(work: Coroutine[Any, Any, list[Rollout]]) -> list[Rollout]:

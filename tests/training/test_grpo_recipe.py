@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[train]'")
+
+from fhir_gym.agents import LocalAgent, Transformer
+from fhir_gym.episode import Episode
+from fhir_gym.errors import InfraError, TrainingError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import run
+from fhir_gym.training.config import make_config as from_fields
+from fhir_gym.training.grpo import recipe
+from fhir_gym.training.grpo.policy import PolicyRollouts
+from fhir_gym.training.grpo.recipe import GrpoConfig, train_grpo
+from fhir_gym.training.run_folder import read_run
+from tests.agents.tiny import save
+from tests.training.grpo_run import make_config, rewards_by_tokens
+from tests.training.grpo_tools import ENV_ID, load_tiny
+
+# The training libraries emit many warnings that differ between versions.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    import_module("torch").set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save(tmp_path_factory.mktemp("tiny"))
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """The metrics of a run without the times."""
+    return [{key: value for key, value in row.items() if key != "cpu_seconds"} for row in read_run(out).rows]
+
+
+def fingerprint(out: Path) -> str:
+    return Transformer(str(out / "model"), device="cpu").fingerprint()
+
+
+def state(out: Path) -> dict[str, Any]:
+    last = max((out / "checkpoints").glob("[0-9]*"))
+    found: dict[str, Any] = json.loads((last / "rows.json").read_text("utf-8"))
+    return found
+
+
+def test_a_killed_run_resumes_and_ends_like_an_uninterrupted_one(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    command = [sys.executable, "-m", "tests.training.grpo_run", tiny, str(killed), "2"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [row["step"] for row in read_run(killed).metrics()] == [1, 2, 3]
+    assert not (killed / "model").exists()
+    shown: list[int] = []
+    train_grpo(make_config(tiny), killed, progress=lambda step, *_: shown.append(step))
+    assert min(shown) == 3, "the run goes on from its last checkpoint"
+    train_grpo(make_config(tiny), whole)
+    assert rows(killed) == rows(whole)
+    assert [row["step"] for row in read_run(killed).metrics()] == [1, 2, 3, 4, 5]
+    assert [step for step, _ in read_run(killed).evaluations()] == [0, 3, 5]
+    assert state(killed) == state(whole)
+    assert fingerprint(killed) == fingerprint(whole) != Transformer(tiny, device="cpu").fingerprint()
+    before = (killed / "metrics.jsonl").read_bytes()
+    train_grpo(make_config(tiny), killed)
+    assert (killed / "metrics.jsonl").read_bytes() == before, "a complete run does nothing"
+
+
+def test_the_metrics_of_a_step(tiny: str, tmp_path: Path) -> None:
+    config = make_config(tiny, steps=1, evaluate_start=False, tasks=("02a",), curriculum="uniform")
+    train_grpo(config, tmp_path / "run")
+    (metrics,) = read_run(tmp_path / "run").metrics()
+    expected = {"success", "reward", "groups_without_variance", "invalid_rate", "steps", "tokens_written", "tokens"}
+    assert metrics.keys() >= expected | {"loss", "grad_norm", "entropy", "stop/step_limit", "episodes", "not_graded"}
+    assert metrics["task/Appointment-v0/02a/success"] == metrics["success"]
+    assert 0 < metrics["tokens"] == 4 * metrics["tokens_written"]
+
+
+def test_training_stops_when_every_episode_fails(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Episode) -> str:
+        raise InfraError("the server is down")
+
+    monkeypatch.setattr(Episode, "start", fail)
+    with pytest.raises(InfraError, match="no episode of the last 3 batches has a reward: the server is down"):
+        train_grpo(make_config(tiny, evaluate_start=False, evaluate_every=0), tmp_path / "run")
+
+
+def test_both_shapes_train_and_show_the_model_the_same_tools(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hospital: World
+) -> None:
+    model, tokenizer = load_tiny(tiny, "qwen3.jinja")
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    shown: list[str] = []
+    made = recipe._GrpoRun._make_trainer
+
+    def make(self: Any, configs: Any) -> Any:
+        trainer = made(self, configs)
+        tokenize = trainer._tokenize_prompts
+
+        def recorded(prompts: Any) -> Any:
+            found = tokenize(prompts)
+            shown.append(trainer.processing_class.decode(found[0][0]))
+            return found
+
+        monkeypatch.setattr(trainer, "_tokenize_prompts", recorded)
+        return trainer
+
+    monkeypatch.setattr(recipe._GrpoRun, "_make_trainer", make)
+    settings = {"steps": 1, "evaluate_start": False, "tasks": ("02a",), "train": "3", "max_tokens": 8_000}
+    for shape in ("environment_factory", "rollout_func"):
+        config = make_config(str(folder), shape=shape, protocol="tools", **settings)
+        train_grpo(config, tmp_path / shape)
+        assert read_run(tmp_path / shape).metrics()[0]["episodes"] == 4
+    agent = LocalAgent(str(folder), device="cpu", protocol="tools", max_new_tokens=4)
+    (rollout,) = run(ENV_ID, agent, tasks="02a", variations=3, world=hospital, max_steps=2)
+    assert rollout.opening is not None
+    (prompt,) = shown
+    assert prompt == agent._model.render(rollout.opening.messages, tools=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"batch_size": 6, "group_size": 4}, "batch_size 6 must be a multiple of group_size 4"),
+        ({"batch_size": 8, "micro_batch": 3}, "batch_size 8 must be a multiple of micro_batch 3"),
+        ({"trl": {"num_generations": 4}}, "trl must not contain 'num_generations'"),
+        ({"train": "0-1000"}, "test variations"),
+        ({"group_sizes": 4}, "did you mean 'group_size'"),
+        ({"shape": "tools"}, "shape"),
+    ],
+)
+def test_wrong_configs_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        from_fields(GrpoConfig, {"model": "m"} | fields)
+
+
+def test_held_out_tasks_and_phrasings_are_not_drawn() -> None:
+    config = GrpoConfig(model="m", tasks=("01", "02a", "05"), held_out=("05",), held_out_phrasing=1)
+    curriculum = recipe._make_curriculum(config)
+    drawn = {curriculum.draw() for _ in range(200)}
+    assert {choice.task for choice in drawn} == {"01", "02a"}
+    assert {choice.phrasing for choice in drawn} == {0, 2}
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(TrainingError, match="one process"):
+        train_grpo(GrpoConfig(model="m"), tmp_path / "run")
