@@ -128,6 +128,8 @@ def _results(groups: Sequence[Sequence[TrainingEpisode]]) -> dict[str, float]:
         "success": sum(bool(episode.success) for group in graded for episode in group) / len(rewards),
         "reward": fsum(rewards) / len(rewards),
         **(
-            {"groups_without_variance": sum(not has_variance(group) for group in repeated) / len(repeated)} if repeated else {}
+            {"groups_without_variance": sum(not has_variance(group) for group in repeated) / len(repeated)}
+            if repeated
+            else {}
         ),
     }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fhir_gym import worlds
 from fhir_gym.agents import LocalAgent
+from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.transformer import Transformer
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, read_rollouts, run_plan, write_rollouts
 from fhir_gym.tasks import get_pack
@@ -23,14 +25,23 @@ def no_progress(done: int, total: int, text: str) -> None:
     """Show nothing."""
 
 
-def make_agent(config: ModelConfig, model: Transformer, temperature: float = 0.0) -> LocalAgent:
-    """Return the agent that acts with a model in training."""
+def make_agent(config: ModelConfig, model: Transformer, temperature: float = 0.0, **settings: Any) -> LocalAgent:
+    """Return the agent that acts with a model in training.
+
+    Args:
+        config: The settings.
+        model: The model.
+        temperature: Sampling temperature; 0 for greedy decoding.
+        settings: Further settings of `LocalAgent`.
+    """
     return LocalAgent(
         model,
         system=config.system,
         temperature=temperature,
         max_new_tokens=config.max_new_tokens,
         batch_size=config.concurrency,
+        observation_chars=config.observation_chars,
+        **settings,
     )
 
 
@@ -96,6 +107,7 @@ def evaluate(
     step: int,
     *,
     name: str = "test",
+    protocol: ChatProtocol = "text",
     progress: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
     """Evaluate a model by greedy decoding on the test variations and log the result.
@@ -106,6 +118,7 @@ def evaluate(
         model: The model.
         step: Number of training steps done.
         name: ``"test"`` for the training tasks, ``"held_out"`` for the held-out tasks.
+        protocol: ``text`` or ``tools``.
         progress: Called with a short text after each episode.
     """
     tasks = config.held_out_tasks() if name == "held_out" else config.train_tasks()
@@ -115,7 +128,7 @@ def evaluate(
     shown = "test variations" if name == "test" else "held-out tasks"
     rollouts = roll_out(
         config,
-        make_agent(config, model),
+        make_agent(config, model, protocol=protocol),
         episodes,
         path,
         seed=0,

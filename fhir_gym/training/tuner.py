@@ -36,6 +36,8 @@ class ModelConfig(TrainingConfig):
         batch_size: Number of examples in a step.
         max_tokens: Examples with more tokens are left out.
         max_new_tokens: Maximum number of tokens of a reply.
+        observation_chars: Maximum number of characters of an observation, in training and in evaluations; None for no
+            limit.
         concurrency: Number of episodes that run concurrently.
     """
 
@@ -50,6 +52,7 @@ class ModelConfig(TrainingConfig):
     batch_size: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=2048, ge=1)
     max_new_tokens: int = Field(default=256, ge=1)
+    observation_chars: int | None = Field(default=None, ge=1)
     concurrency: int = Field(default=8, ge=1)
 
 
@@ -73,7 +76,7 @@ class Tuner:
         torch.manual_seed(config.seed)
         # Trained weights need the precision of float32; with LoRA, only the adapters are trained.
         dtype = config.dtype if config.lora_rank else "float32"
-        network, self.tokenizer = _load(config, model, dtype)
+        network, self.tokenizer = load_model(config, dtype, model)
         self._network = self._with_adapters(network) if config.lora_rank else network
         self.transformer = Transformer.around(network, self.tokenizer)
         weights = [one for one in self._network.parameters() if one.requires_grad]
@@ -125,12 +128,7 @@ class Tuner:
 
     def export(self, folder: Path) -> None:
         """Write model and tokenizer to a folder that `LocalAgent` can load; an existing folder is replaced."""
-        part = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        self.trained_model("exported")._model.save_pretrained(part)
-        self.tokenizer.save_pretrained(part)
-        shutil.rmtree(folder, ignore_errors=True)
-        part.replace(folder)
+        save_model(self.trained_model("exported")._model, self.tokenizer, folder)
 
     @property
     def _trained(self) -> frozenset[str]:
@@ -160,8 +158,14 @@ class Tuner:
         return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
-def _load(config: ModelConfig, model: Path | None, dtype: str) -> tuple[Any, Any]:
-    """Return a model and its tokenizer; the weights of a GGUF file are dequantized, so that they can be trained."""
+def load_model(config: ModelConfig, dtype: str, model: Path | None = None) -> tuple[Any, Any]:
+    """Return a model and its tokenizer; the weights of a GGUF file are dequantized, so that they can be trained.
+
+    Args:
+        config: The settings.
+        dtype: Data type of the weights.
+        model: Folder of the model; None for the model of the config.
+    """
     torch, transformers = _package("torch"), _package("transformers")
     name, files = (config.model, {"gguf_file": config.gguf_file} if config.gguf_file else {})
     if model is not None:
@@ -172,6 +176,16 @@ def _load(config: ModelConfig, model: Path | None, dtype: str) -> tuple[Any, Any
         load = transformers.AutoModelForCausalLM.from_pretrained
         network = load(name, dtype=getattr(torch, dtype), **files, **plain)
         return network.to(config.device or ("cuda" if torch.cuda.is_available() else "cpu")), tokenizer
+
+
+def save_model(network: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer to a folder; an existing folder is replaced once the new one is complete."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    network.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
 
 
 def _package(name: str) -> Any:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fhir_gym.training.grpo.policy import PolicyRollouts
 from fhir_gym.training.grpo.recipe import GrpoConfig, train_grpo
 
@@ -47,7 +49,7 @@ def main(model: str, out: str, last: int) -> None:
         if done > last and "reward" in text:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    PolicyRollouts.rewards = staticmethod(rewards_by_tokens)  # type: ignore[method-assign]
+    pytest.MonkeyPatch().setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
     train_grpo(make_config(model), Path(out), progress=progress)
 
 

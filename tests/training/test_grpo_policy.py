@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[train]'")
 
+from fhir_gym.agents import LocalAgent
 from fhir_gym.episode import Episode
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
@@ -49,8 +51,9 @@ def configs(hospital: World) -> Iterator[OpenConfigs]:
         yield found
 
 
-def policy(configs: OpenConfigs, **settings: Any) -> PolicyRollouts:
-    return PolicyRollouts(configs, **{"max_new_tokens": 8, "observation_chars": 500} | settings)
+def policy(configs: OpenConfigs, seed: int = 0, **settings: Any) -> PolicyRollouts:
+    given: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 8, "observation_chars": 500} | settings
+    return PolicyRollouts(configs, partial(LocalAgent, **given), seed)
 
 
 def trainer_of(tiny: str, out: Path, rollouts: PolicyRollouts, rows: EpisodeRows, **settings: Any) -> Any:
@@ -141,7 +144,13 @@ def test_group_members_share_task_variation_and_phrasing(
     scored = capture(trainer, monkeypatch)
     seen: list[Rollout] = []
     play = rollouts.__call__
-    trainer.rollout_func = lambda *given: (play(*given), seen.extend(rollouts.rollouts))[0]
+
+    def recorded(*given: Any) -> dict[str, Any]:
+        result = play(*given)
+        seen.extend(rollouts.rollouts)
+        return result
+
+    trainer.rollout_func = recorded
     trainer.train()
     assert len(seen) == 12
     for first, second in zip(seen[::2], seen[1::2], strict=True):

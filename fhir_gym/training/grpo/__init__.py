@@ -2,6 +2,17 @@
 
 from fhir_gym.training.grpo.episodes import EpisodeRows, OpenConfigs, RowShape, make_row
 from fhir_gym.training.grpo.policy import PolicyRollouts, TokenSequence
+from fhir_gym.training.grpo.recipe import GrpoConfig, train_grpo
 from fhir_gym.training.grpo.tool_env import FHIRToolEnv
 
-__all__ = ["EpisodeRows", "FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "RowShape", "TokenSequence", "make_row"]
+__all__ = [
+    "EpisodeRows",
+    "FHIRToolEnv",
+    "GrpoConfig",
+    "OpenConfigs",
+    "PolicyRollouts",
+    "RowShape",
+    "TokenSequence",
+    "make_row",
+    "train_grpo",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -53,7 +53,7 @@ class TokenSequence:
             if extra.get("restart"):
                 raise TrainingError(
                     "the chat template changes earlier messages, so the tokens of an episode are not one sequence; "
-                    "set chat_template to a template that keeps them, such as TRL's training template of the model"
+                    "use a template that keeps them, such as TRL's training template of the model"
                 )
             if not mask:
                 prompt, read = list(read), []
@@ -71,21 +71,21 @@ class PolicyRollouts:
 
     Args:
         configs: Settings and worlds of the episodes.
+        make_agent: Makes the agent from the model. Its temperature must be TRL's ``temperature``.
         seed: Seed of the sampled tokens. The tokens also depend on the training step and the place in the batch.
-        settings: Settings of `LocalAgent`, such as ``max_new_tokens``; `temperature` must be TRL's ``temperature``.
 
     Attributes:
         rollouts: The records of the latest batch.
     """
 
-    def __init__(self, configs: OpenConfigs, *, seed: int = 0, **settings: Any) -> None:
-        self._configs, self._seed, self._settings = configs, seed, {"temperature": 1.0} | settings
+    def __init__(self, configs: OpenConfigs, make_agent: Callable[[Transformer], LocalAgent], seed: int = 0) -> None:
+        self._configs, self._make_agent, self._seed = configs, make_agent, seed
         self.rollouts: list[Rollout] = []
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Play the episodes that the prompts name and return their tokens, masks and rewards."""
         choices = [read_prompt(prompt) for prompt in prompts]
-        agent = LocalAgent(policy_transformer(trainer), **self._settings)
+        agent = self._make_agent(policy_transformer(trainer))
         self.rollouts = _run(self._play(agent, choices, trainer.state.global_step))
         padding = int(trainer.processing_class.pad_token_id)
         sequences = [TokenSequence.of(rollout, padding) for rollout in self.rollouts]
@@ -120,9 +120,10 @@ class PolicyRollouts:
 
 
 def policy_transformer(trainer: Any) -> Transformer:
-    """Return the model of a TRL trainer for a `LocalAgent`."""
+    """Return the model of a TRL trainer for a `LocalAgent`, until its weights change."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return Transformer.around(model, trainer.processing_class, name="policy", precision=trainer.accelerator.autocast)
+    precision = trainer.accelerator.autocast
+    return Transformer.around(model, trainer.processing_class, name="policy", precision=precision, constant=True)
 
 
 def _run(work: Coroutine[Any, Any, list[Rollout]]) -> list[Rollout]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -11,11 +12,13 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from fhir_gym.actions import GRAMMAR
+from fhir_gym.agents import Transformer
+from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.errors import InfraError, MissingExtraError, TrainingError
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, other_phrasings
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
@@ -23,9 +26,9 @@ from fhir_gym.training.grpo.episodes import INSTALL, EpisodeRows, OpenConfigs, R
 from fhir_gym.training.grpo.policy import PolicyRollouts, policy_transformer
 from fhir_gym.training.grpo.tool_env import FHIRToolEnv
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress, evaluate, no_progress
+from fhir_gym.training.rolling import Progress, evaluate, make_agent, no_progress
 from fhir_gym.training.run_folder import RunFolder
-from fhir_gym.training.tuner import ModelConfig, export_model, load_model
+from fhir_gym.training.tuner import ModelConfig, load_model, save_model
 
 _LOGGED = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "clip_ratio/region_mean")
 """Metrics of TRL that the run folder gets."""
@@ -58,7 +61,7 @@ class GrpoConfig(ModelConfig):
     """
 
     shape: RowShape = "rollout_func"
-    protocol: Literal["text", "tools"] = "text"
+    protocol: ChatProtocol = "text"
     steps: int = Field(default=100, ge=1)
     group_size: int = Field(default=8, ge=2)
     batch_size: int = Field(default=16, ge=2)
@@ -116,6 +119,7 @@ class _GrpoRun:
         self._episodes: list[TrainingEpisode] = []
         self._failed_batches = 0
         self._tokens = 0
+        self._protocol: ChatProtocol = "tools" if config.shape == "environment_factory" else config.protocol
 
     def train(self) -> None:
         """Train from the last checkpoint to the end."""
@@ -160,7 +164,9 @@ class _GrpoRun:
             self._evaluate(step)
         if last:
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-            export_model(model, self._trainer.processing_class, self._folder.path / "model")
+            if config.lora_rank:
+                model = copy.deepcopy(model).merge_and_unload()
+            save_model(model, self._trainer.processing_class, self._folder.path / "model")
 
     def on_log(self, _: Any, state: Any, *__: Any, logs: Mapping[str, Any], **___: Any) -> None:
         """Log the metrics of a step."""
@@ -199,15 +205,18 @@ class _GrpoRun:
                 model,
                 step,
                 name=name,
+                protocol=self._protocol,
                 progress=lambda text: self._progress(step, config.steps, text),
             )
 
     def _make_trainer(self, configs: OpenConfigs) -> Any:
         config, trl = self._config, _package("trl")
         _package("torch").set_num_threads(config.threads)
-        model, tokenizer = load_model(config, None, config.dtype if config.lora_rank else "float32")
+        model, tokenizer = load_model(config, config.dtype if config.lora_rank else "float32")
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
+        if config.shape == "rollout_func":
+            _keep_messages(model, tokenizer)
         output = self._folder.path / "trainer"
         shutil.rmtree(output, ignore_errors=True)
         groups = config.steps * (config.batch_size // config.group_size)
@@ -237,14 +246,10 @@ class _GrpoRun:
             return {"environment_factory": factory}
         self._policy = PolicyRollouts(
             configs,
-            seed=config.seed,
-            protocol=config.protocol,
-            system=config.system,
-            temperature=config.temperature,
-            max_new_tokens=config.max_new_tokens,
-            batch_size=config.concurrency,
-            context_tokens=config.max_tokens,
-            observation_chars=config.observation_chars,
+            lambda model: make_agent(
+                config, model, config.temperature, protocol=self._protocol, context_tokens=config.max_tokens
+            ),
+            config.seed,
         )
         return {"rollout_func": self._policy, "reward_funcs": self._policy.rewards}
 
@@ -281,6 +286,21 @@ def _trl_arguments(config: GrpoConfig, output: Path) -> dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
     }
+
+
+def _keep_messages(model: Any, tokenizer: Any) -> None:
+    """Replace a chat template that changes earlier messages by TRL's template for training."""
+    transformer = Transformer.around(model, tokenizer)
+    chat: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    before = transformer.render(chat, tools=False, answer=False)
+    if not transformer.render([*chat, chat[0]], tools=False).startswith(before):
+        try:
+            tokenizer.chat_template = import_module("trl.chat_template_utils").get_training_chat_template(tokenizer)
+        except ValueError as error:
+            raise TrainingError(
+                "the chat template changes earlier messages, and TRL has no template for training that replaces it; "
+                "save the model with a chat template that keeps them"
+            ) from error
 
 
 @contextmanager
