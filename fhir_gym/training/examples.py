@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fhir_gym.agents.chat_messages import Message
 from fhir_gym.agents.transformer import Transformer
 from fhir_gym.errors import TrainingError
-from fhir_gym.rollouts import Rollout, export
+from fhir_gym.rollouts import Rollout, Selection, export
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ def make_example(rollout: Rollout, model: Transformer, *, system: str | None = N
     Raises:
         TrainingError: The chat template changes earlier messages, or the rollout has no actions.
     """
-    (row,) = export([rollout], "messages")
+    every = Selection(success_only=False, valid_only=False)
+    (row,) = export([rollout], "messages", selection=every)
     messages: list[Message] = row["messages"]
     if system is not None:
         said = [message for message in messages if message["role"] != "system"]

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fhir_gym.errors import TrainingError
 from fhir_gym.evaluation import without_variance
-from fhir_gym.rollouts import EpisodeSpec, Rollout, read_rollouts, write_rollouts
-from fhir_gym.rollouts.dataset import Selection
+from fhir_gym.files import write_file
+from fhir_gym.rollouts import EpisodeSpec, Rollout, Selection, read_rollouts
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule
 from fhir_gym.training.evaluation import Evaluation
@@ -63,6 +64,7 @@ class ExpertConfig(ModelConfig):
     start_from: Literal["start", "last"] = "last"
     epochs: float = Field(default=2.0, gt=0)
     checkpoint_updates: int = Field(default=0, ge=0)
+    evaluate_every: int = Field(default=1, ge=0)
     evaluate_start: bool = True
 
 
@@ -122,10 +124,15 @@ class _ExpertRun:
         curriculum = self._curriculum()
         rollouts = self._attempt(curriculum)
         kept = _keep(rollouts, config)
-        write_rollouts(self._kept_file(number), kept, overwrite=True)
+        write_file(self._kept_file(number), "".join(one.line() + "\n" for one in kept), TrainingError)
         tuner = Tuner(config, model=self._model(0 if config.start_from == "start" else number), steps=0)
         rounds = range(number + 1) if config.train_on == "all" else (number,)
         successes = [rollout for one in rounds for rollout in read_rollouts(self._kept_file(one))]
+        if not successes:
+            raise TrainingError(
+                f"the model had no success in round {number + 1}: start from a model that solves some episodes "
+                "(fine-tune it with `fhir-gym train sft`), or raise samples or prompts"
+            )
         examples = make_examples(config, tuner, successes)
         tuner.steps = max(1, math.ceil(len(examples) * config.epochs / config.batch_size))
         if self.state.in_round and self._checkpoint is not None:
@@ -133,7 +140,8 @@ class _ExpertRun:
         else:
             self._log_attempts(rollouts, len(kept), len(examples))
         self._fine_tune(tuner, examples)
-        self._evaluate(tuner, number + 1)
+        if number + 1 == config.rounds or (config.evaluate_every and (number + 1) % config.evaluate_every == 0):
+            self._evaluate(tuner, number + 1)
         for rollout in rollouts:
             if rollout.graded:
                 curriculum.record(TaskName(rollout.env_id, rollout.task.key), bool(rollout.success))
@@ -148,6 +156,7 @@ class _ExpertRun:
         if last.exists():
             shutil.rmtree(self._folder.path / "model", ignore_errors=True)
             last.replace(self._folder.path / "model")
+        shutil.rmtree(self._folder.path / "models", ignore_errors=True)
 
     def _attempt(self, curriculum: Curriculum) -> list[Rollout]:
         """Let the current model perform the attempts of a round."""

@@ -10,8 +10,7 @@ from pydantic import Field
 
 import fhir_gym
 from fhir_gym.errors import TrainingError
-from fhir_gym.rollouts import Rollout, read_rollouts
-from fhir_gym.rollouts.dataset import Selection
+from fhir_gym.rollouts import Rollout, Selection, read_rollouts
 from fhir_gym.training.examples import Example, batches, make_example, require_trainable
 from fhir_gym.training.report import write_report
 from fhir_gym.training.rolling import Progress, evaluate, no_progress

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from fhir_gym.agents import LocalAgent
+from fhir_gym.agents.transformer import Transformer
+from fhir_gym.errors import TrainingError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import run, write_rollouts
+from fhir_gym.training import Evaluation, RunFolder, read_run
+from fhir_gym.training import sft as recipe
+from fhir_gym.training.examples import batches, make_example
+from fhir_gym.training.sft import SftConfig, train_sft
+from fhir_gym.training.tuner import Tuner
+from tests.agents.tiny import FORGETFUL, save
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the training libraries emit warnings that differ between versions
+
+
+class Killed(BaseException):
+    pass
+
+
+def config(model: str, **fields: Any) -> SftConfig:
+    given: dict[str, Any] = {
+        "model": model,
+        "device": "cpu",
+        "tasks": ("09b", "02a"),
+        "train": "0-2",
+        "test": "1000",
+        "steps": 4,
+        "batch_size": 2,
+        "learning_rate": 0.01,
+        "max_new_tokens": 4,
+        "max_steps": 2,
+        "max_tokens": 20_000,
+        "checkpoint_every": 2,
+        "evaluate_start": False,
+    }
+    return SftConfig(**(given | fields))
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The metrics without CPU times."""
+    return [{key: value for key, value in row.items() if key != "cpu_seconds"} for row in read_run(folder).rows]
+
+
+def test_an_example_has_the_tokens_that_the_local_agent_reads_and_writes(tiny: str, hospital: World) -> None:
+    model = Transformer(tiny, device="cpu")
+    agent = LocalAgent(model, max_new_tokens=6, temperature=1.0)
+    (rollout,) = run(ENV_ID, agent, tasks="01", variations=0, world=hospital, max_steps=3)
+    ids: list[int] = []
+    written = 0
+    for turn in rollout.turns:
+        assert turn.reply is not None
+        read: Any = turn.reply.extra["prompt_ids"]
+        wrote: Any = turn.reply.extra["completion_ids"]
+        ids, written = [*ids, *read, *wrote], written + len(wrote)
+    example = make_example(rollout, model)
+    learnt = model.decode([example.ids[at] for at in example.learnt])
+    answers = [str(message["content"]) + "<|im_end|>" for message in rollout.messages if message["role"] == "assistant"]
+    assert learnt == "".join(answers)
+    assert model.decode(example.ids).startswith(model.decode(ids[: example.learnt[0]]))
+
+
+def test_the_system_prompt_can_be_replaced(tiny: str, hospital: World) -> None:
+    model = Transformer(tiny, device="cpu")
+    (rollout,) = run(ENV_ID, "gold", tasks="09b", variations=0, world=hospital)
+    texts = [model.decode(make_example(rollout, model, system=system).ids) for system in (None, "", "Be brief.")]
+    assert [text.count("<|im_start|>system") for text in texts] == [1, 0, 1]
+    assert "Be brief." in texts[2] and texts[1] in texts[0]
+
+
+def test_a_template_that_changes_earlier_messages_is_refused(tmp_path: Path, hospital: World) -> None:
+    model = Transformer(save(tmp_path, FORGETFUL), device="cpu")
+    (rollout,) = run(ENV_ID, "gold", tasks="09b", variations=0, world=hospital)
+    with pytest.raises(TrainingError, match="changes earlier messages"):
+        make_example(rollout, model)
+
+
+def test_batches_have_every_example_once_an_epoch(tiny: str, hospital: World) -> None:
+    model = Transformer(tiny, device="cpu")
+    rollouts = run(ENV_ID, "gold", tasks="09b", variations="0-4", world=hospital)
+    examples = [make_example(rollout, model) for rollout in rollouts]
+    drawn = [next(batches(examples, 5, seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2] and set(drawn[0]) == set(examples)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_loss_covers_the_written_tokens_and_falls(tiny: str, hospital: World, rank: int) -> None:
+    if rank:
+        pytest.importorskip("peft")
+    torch: Any = import_module("torch")
+    tuner = Tuner(config(tiny, lora_rank=rank, learning_rate=0.05, warmup=0), steps=20)
+    (rollout,) = run(ENV_ID, "gold", tasks="09b", variations=0, world=hospital)
+    example = make_example(rollout, tuner.transformer)
+    with torch.no_grad():
+        logits = tuner.transformer._model(torch.tensor([example.ids])).logits[0].float()
+    likely = torch.log_softmax(logits, dim=-1)
+    expected = -sum(float(likely[at - 1, example.ids[at]]) for at in example.learnt) / len(example.learnt)
+    losses = [tuner.step([example]) for _ in range(6)]
+    assert losses[0] == pytest.approx(expected, rel=1e-3)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+def test_a_killed_run_ends_like_an_uninterrupted_one(
+    tiny: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    settings = config(tiny, evaluate_every=2)
+    train_sft(settings, whole)
+    step = Tuner.step
+
+    def killed(self: Tuner, batch: Any) -> float:
+        if self.done == 3:
+            raise Killed
+        return step(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tuner, "step", killed)
+        with pytest.raises(Killed):
+            train_sft(settings, folder)
+    train_sft(settings, folder)
+    assert rows(folder) == rows(whole) and len(rows(whole)) == 6
+    models = [Transformer(str(path / "model"), device="cpu").fingerprint() for path in (folder, whole)]
+    assert models[0] == models[1] != Transformer(tiny, device="cpu").fingerprint()
+    train_sft(settings, folder)  # a complete run does nothing more
+    assert rows(folder) == rows(whole)
+
+
+def test_a_kill_in_an_evaluation_repeats_no_episode(tiny: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(tiny, steps=1, evaluate_start=True, test="1000-1001", concurrency=1)
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "log_evaluation", killed)
+        with pytest.raises(Killed):
+            train_sft(settings, folder)
+    (path,) = (folder / "rollouts").iterdir()
+    before = path.read_bytes()
+    train_sft(settings, folder)
+    assert path.read_bytes() == before and before.count(b"\n") == 4
+    assert [row["step"] for row in rows(folder) if "evaluation" in row] == [0, 1]
+
+
+def test_rollout_files_give_the_examples(
+    tiny: str, tmp_path: Path, hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rollouts(tmp_path / "train.jsonl", run(ENV_ID, "gold", tasks=["09b", "05"], variations="3-4", world=hospital))
+    write_rollouts(tmp_path / "test.jsonl", run(ENV_ID, "gold", tasks="09b", variations="1000", world=hospital))
+    settings = config(tiny, rollouts=(str(tmp_path / "train.jsonl"),))
+    chosen = [(one.task.key, one.task.variation) for one in recipe.training_rollouts(settings)]
+    assert chosen == [("09b", 3), ("09b", 4)]
+    settings = config(tiny, rollouts=(str(tmp_path / "test.jsonl"),))
+    with pytest.raises(TrainingError, match="task 09b, variation 1000 has a test variation"):
+        train_sft(settings, tmp_path / "run")
+    with pytest.raises(TrainingError, match="no rollout of a training task is successful"):
+        train_sft(config(tiny, max_tokens=5), tmp_path / "other")
+
+
+def test_held_out_tasks_are_evaluated_apart(tiny: str, folder: Path) -> None:
+    train_sft(config(tiny, steps=1, held_out=("05",)), folder)
+    record = read_run(folder)
+    assert record.evaluation_names() == ["test", "held_out"]
+    (_, held_out), *_ = record.evaluations("held_out")
+    assert [one.task for one in held_out.tasks] == ["05"] and isinstance(held_out, Evaluation)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["variants"][0]["evaluations"]["held_out"][0]["episodes"] == 1
