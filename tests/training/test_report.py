@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fhir_gym.errors import TrainingError
+from fhir_gym.training import Evaluation, Outcome, RunFolder, TrainingConfig
+from fhir_gym.training.report import write_report
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+def evaluation(successes: int, repeats: int = 1) -> Evaluation:
+    """Twenty episodes of two tasks."""
+    return Evaluation.from_outcomes(
+        Outcome(ENV_ID, ("01", "02a")[n % 2], 1000 + n // (2 * repeats), n < successes, {"steps": 2.0, "reward": 0.5})
+        for n in range(20)
+    )
+
+
+def run(path: Path, successes: tuple[int, ...], **fields: Any) -> Path:
+    with RunFolder(path, recipe="toy", config=TrainingConfig(tasks=("01", "02a"), **fields)) as folder:
+        folder.log_evaluation(0, evaluation(1), "random")
+        for step, count in enumerate(successes):
+            folder.log(step, {"tokens": 100.0})
+            folder.log_evaluation(step, evaluation(count))
+        folder.log_evaluation(len(successes), evaluation(10, repeats=2), "train")
+    return path
+
+
+def test_a_run_gets_a_report(tmp_path: Path) -> None:
+    path = write_report([run(tmp_path / "a", (2, 10, 18))])
+    text = path.read_text()
+    assert path == tmp_path / "a" / "report.md"
+    assert "| toy | test | 90.0% | 69.9 to 97.2 | 20 | 2 of 2 | 0.0% | 2.0 |" in text
+    assert "| toy | random | 5.0% |" in text and "| 01 | 9 of 10 |" in text and "300 tokens" in text
+    assert "| toy | train, step 3 | 2 | 60.0% | 40.0% | 80.0% |" in text
+    data = json.loads((tmp_path / "a" / "report.json").read_text())
+    assert [one["success"] for one in data["variants"][0]["evaluations"]["test"]] == [0.1, 0.5, 0.9]
+
+
+def test_runs_that_differ_in_their_seed_are_pooled_and_others_are_compared(tmp_path: Path) -> None:
+    folders = [run(tmp_path / f"s{seed}", (2, 10 + seed), seed=seed, threads=seed + 1) for seed in range(2)]
+    folders.append(run(tmp_path / "dense", (4, 20), reward="dense"))
+    text = write_report(folders, tmp_path / "report").read_text()
+    assert "| toy reward=sparse, seed 1 | test | 55.0% |" in text
+    assert "| toy reward=sparse, 2 seeds | test | 52.5% |" in text and "| 40 |" in text
+    assert "| toy reward=dense | test | 100.0% |" in text
+    assert "test, step" not in text  # two seeds are not two attempts
+    assert not (tmp_path / "s0" / "report.md").exists()
+
+
+def test_the_plots_are_small_and_the_same_every_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folders = [run(tmp_path / name, (2, 10, 18), seed=seed) for seed, name in enumerate("ab")]
+    found = []
+    for _ in range(2):
+        write_report(folders)
+        found.append([(tmp_path / "a" / name).read_bytes() for name in ("curves.png", "tasks.png")])
+    assert found[0] == found[1] and all(plot.startswith(b"\x89PNG") and len(plot) < 60_000 for plot in found[0])
+    assert "![curves](curves.png)" in (tmp_path / "a" / "report.md").read_text()
+
+
+def test_without_matplotlib_the_report_says_how_to_get_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = write_report([run(tmp_path / "a", (2,))]).read_text()
+    assert "plots need matplotlib: pip install 'fhir-gym[train]'" in text and "curves.png" not in text
+
+
+def test_a_report_needs_runs(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="at least one run folder"):
+        write_report([])
+    with pytest.raises(TrainingError, match="holds no training run"):
+        write_report([tmp_path])
