@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,8 @@ def random_over_menu(env: MenuEnv, variations: Sequence[int], seed: int = 0) -> 
     for name in env.tasks:
         for number in variations:
             env.reset(options={"env_id": name.env_id, "task": name.task, "variation": number})
-            done, reward, info = False, 0.0, {}
+            done, reward = False, 0.0
+            info: dict[str, Any] = {}
             while not done:
                 _, reward, terminated, truncated, info = env.step(rng.integers(max(1, len(env.places))))
                 done = terminated or truncated

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from functools import partial
+
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import fhir_gym
-from fhir_gym.errors import TrainingError
-from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
+from fhir_gym.errors import FhirGymError, TrainingError, UnknownNameError
+from fhir_gym.training.config import TaskName
+from fhir_gym.training.curriculum import Curriculum
+from fhir_gym.training.menu import PLACES, MenuEnv, Templates
 
-APPOINTMENT = "FHIRAgent/Appointment-v0"
-TASKS = [(APPOINTMENT, "02a"), (APPOINTMENT, "16c")]
+from .conftest import APPOINTMENT
 
-
-@pytest.fixture(scope="module")
-def templates() -> Templates:
-    keys = [task for _, task in TASKS]
-    return learn_templates(fhir_gym.run(APPOINTMENT, "gold", tasks=keys, variations="0-11"))
+TASKS = [TaskName(APPOINTMENT, "02a"), TaskName(APPOINTMENT, "16c")]
 
 
 def test_gymnasium_checker(templates: Templates) -> None:
@@ -34,6 +33,44 @@ def test_an_empty_place_counts_as_a_step(templates: Templates) -> None:
     assert env.step(empty)[2:4] == (False, True)
 
 
-def test_test_variations_are_refused(templates: Templates) -> None:
-    with pytest.raises(TrainingError, match="must not be learnt from test variations"):
-        learn_templates(fhir_gym.run(APPOINTMENT, "gold", tasks="02a", variations=1000))
+def test_info(templates: Templates) -> None:
+    env = MenuEnv(templates, TASKS, max_steps=2)
+    _, info = env.reset(options={"env_id": APPOINTMENT, "task": "16c", "variation": 1003, "phrasing": 1})
+    assert (info["env_id"], info["task"], info["variation"], info["phrasing"]) == (APPOINTMENT, "16c", 1003, 1)
+    text = env.places[0].text
+    assert env.step(0)[4]["action"] == text
+    _, reward, terminated, truncated, info = env.step(PLACES - 1)
+    assert (reward, terminated, truncated, info["success"], info["action"]) == (0.0, False, True, False, "")
+    assert info["verdict"]["success"] is False
+
+
+def test_a_curriculum_draws_the_episodes_and_learns_their_results(templates: Templates) -> None:
+    curriculum = Curriculum(TASKS, range(5), rule="failure")
+    env = MenuEnv(templates, TASKS, curriculum=curriculum, max_steps=1)
+    for _ in range(6):
+        _, info = env.reset()
+        assert info["variation"] < 5
+        env.step(PLACES - 1)
+    assert curriculum.drawn == 6
+    assert max(curriculum.success_rates().values()) < 0.5
+
+
+def test_environments_can_be_pickled_and_give_the_same_episodes(templates: Templates) -> None:
+    make = partial(MenuEnv, templates, TASKS, curriculum=Curriculum(TASKS, range(5), seed=2))
+    first, second = make(), pickle.loads(pickle.dumps(make))()
+    for _ in range(3):
+        ours, theirs = first.reset()[0], second.reset()[0]
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_wrong_arguments_are_refused(templates: Templates) -> None:
+    with pytest.raises(FhirGymError, match="at least one task"):
+        MenuEnv(templates, [])
+    with pytest.raises(UnknownNameError):
+        MenuEnv(templates, [(APPOINTMENT, "99")])
+    with pytest.raises(FhirGymError, match="distractors"):
+        MenuEnv(templates, TASKS, distractors=-1)
+    with pytest.raises(TrainingError):
+        MenuEnv("missing.json", TASKS)
+    with pytest.raises(UnknownNameError):
+        MenuEnv(templates, TASKS).reset(options={"patient": 1})
