@@ -1,7 +1,7 @@
 """Measure the speed of `fhir-gym serve`: `python -m benchmarks.http [--world NAME_OR_PATH] [--requests N] [--quick]`.
 
-Measures one client, then eight concurrent clients. Each client uses a persistent connection. Every line also compares
-the median with the median of the same requests in process.
+Measures one client, then eight concurrent clients. Each client uses a persistent connection. Each line of output
+also compares its median with that of the same requests made in process.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         lines = path.read_bytes().splitlines()
         assert len(lines) == len(set(lines)), f"{page_id(page)} writes lines of {path.name} twice"
     for (_, shown), printed in zip(blocks(page), done.stdout.split(f"{end}\n"), strict=False):
-        assert not shown or printed == shown, f"{page_id(page)} shows other output than its code prints"
+        assert not shown or printed == shown, f"{page_id(page)} shows output that its code does not print"
 
 
 def test_every_public_name_has_an_example() -> None:

@@ -23,7 +23,7 @@ _SEED_LIMIT = 2**31
 class ChatAgent(SyncAdapter):
     """An agent that requests each action from a model. It needs the extra ``llm``.
 
-    `run` performs several episodes concurrently; each episode has its own conversation.
+    `fhir_gym.run` runs several episodes concurrently; each episode has its own conversation.
 
     Args:
         model: Name of the model.

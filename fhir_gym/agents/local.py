@@ -30,7 +30,7 @@ An episode needs fewer iterations between two requests, so batches do not depend
 class LocalAgent(SyncAdapter):
     """An agent that requests each action from a transformers model in this process. It needs the extra ``local``.
 
-    `run` performs several episodes concurrently; simultaneous requests form one batch. The record of each reply
+    `fhir_gym.run` runs several episodes concurrently; simultaneous requests form one batch. The record of each reply
     contains the token ids that the model read since its previous reply (``prompt_ids``) and the token ids that it wrote
     (``completion_ids``). Joined over all replies, these ids are exactly the model's input; no text is encoded twice. If
     the chat template changes earlier messages (some templates drop earlier reasoning), the reply is marked with

@@ -18,7 +18,7 @@ from fhir_gym.types import Json
 class EpisodeContext:
     """The episode that an agent is about to start.
 
-    Only reference agents may read other attributes than `seed`, `max_steps` and `prompt`, because the task and the
+    Only reference agents may read attributes other than `seed`, `max_steps` and `prompt`, because the task and the
     world reveal the answers.
 
     Attributes:

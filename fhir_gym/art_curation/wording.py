@@ -69,7 +69,7 @@ _SENSES: Mapping[str, frozenset[str]] = MappingProxyType(
         "mouth": _words_of("oral orally po tablet tablets capsule"),
     }
 )
-"""Words that affect the answer, by sense; a rewording may exchange words of the same sense."""
+"""Words that affect the answer, by meaning; a rewording may exchange words of the same meaning."""
 
 _SUBJECTS = _words_of(
     "calcium chloride creatinine prothrombin protein glucose potassium magnesium sodium hemoglobin haemoglobin "
@@ -110,7 +110,8 @@ def changes(before: str, after: str, *, names: Iterable[str] = (), phrases: Iter
     """Return the facts that a rewording lost, changed or added.
 
     Numbers are compared together with their units. Codes, record numbers, names and instants are compared literally.
-    Words that affect the answer (low or high, latest or first, average, not, male or female) are compared by sense.
+    Words that affect the answer ("low"/"high", "latest"/"first", "average", "not", "male"/"female") are compared by
+    meaning.
 
     Args:
         before: The original text.

@@ -163,7 +163,7 @@ class Report:
         return Comparison.of(*self.runs) if len(self.runs) == 2 else None
 
     def remarks(self) -> list[str]:
-        """Return remarks about missing, repeated and incomparable episodes."""
+        """Return remarks about episodes that are ungraded, are repeated, or differ in their conditions."""
         remarks = [self.left_out] if self.left_out else []
         for run in self.runs:
             count, lost = len(run.episodes), sum(not episode.graded for episode in run.episodes)

@@ -51,7 +51,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def moment_of(value: Json) -> datetime | None:
-    """Return the start of a FHIR date, or an instant, in UTC; None if the value is invalid or has no day."""
+    """Parse a FHIR date (to its start) or instant to a time in UTC; None if the value is invalid or has no day."""
     if not isinstance(value, str):
         return None
     try:

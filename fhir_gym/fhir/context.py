@@ -20,7 +20,7 @@ from fhir_gym.fhir.urls import Pairs
 Validation = Literal["hapi", "strict"]
 
 TICK = timedelta(seconds=1)
-"""How far each write advances the virtual clock: a whole second, so that versions differ in `Last-Modified`."""
+"""Each write advances the virtual clock by this time: a whole second, so that versions differ in `Last-Modified`."""
 
 # The texts of times are cached, because the clock stands still between two writes.
 _now_text = lru_cache(maxsize=64)(instant)
@@ -84,8 +84,8 @@ class RequestContext:
         limits: The session's limits.
         searches: Search results kept for paging, oldest first.
         validation: The validation mode of writes.
-        pretty_default: Whether answers are indented if the request has no `_pretty`, as HAPI does over HTTP. Page links
-            then contain `_pretty=true`.
+        pretty_default: Whether to indent the answer to a request without `_pretty`; HAPI does this over HTTP. If so,
+            page links contain `_pretty=true`.
         log: The interactions attempted so far; after the request, the interactions carried out. An interaction without
             a status takes the status of the answer. The log is empty if the request was refused before any interaction.
     """

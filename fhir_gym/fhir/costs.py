@@ -19,7 +19,7 @@ STEPS_OF_A_WRITE = 1_000
 """The base cost of a write; the content costs extra."""
 
 BYTES_A_STEP = 16
-"""Number of bytes of an answer that are assembled for one step."""
+"""Number of bytes of an answer that the server assembles at the cost of one step."""
 
 _DAMAGE = ("no such", "malformed", "unsupported file format", "database")
 """Prefixes of SQLite's messages about a damaged file. Errors in a query have the same error code."""
@@ -34,7 +34,7 @@ def too_costly() -> FhirError:
 def refusal(error: sqlite3.Error | OverflowError) -> FhirError | None:
     """Return the FHIR error for an SQLite error that a query caused; None if the file is damaged.
 
-    Such a query was interrupted, or is larger or more deeply nested than SQLite allows.
+    The error means that the query was interrupted, or that it is larger or more deeply nested than SQLite allows.
     """
     if isinstance(error, OverflowError):
         return FhirError(400, "This request holds a number that is too large for this server", code="value")

@@ -1,6 +1,6 @@
 """The log of interactions that a server carried out or refused for one request.
 
-The dispatcher writes this log beside the response; agents never see it. For a remote server,
+The server adds this log to its `Response` object; agents never see it. For a remote server,
 `fhir_gym.fhir.adapters.remote_interactions` derives the same log from the server's responses.
 """
 

@@ -27,8 +27,8 @@ class Limits:
         elements: Maximum number of different names in `_elements`.
         sql_chars: Maximum length of the SQL query of a search.
         sql_steps: Maximum work of one request or bundle, in steps of SQLite's virtual machine (about ten million per
-            second); other work is counted in the same unit. Because steps are not seconds, all machines refuse the same
-            requests; they may differ only within one percent of the limit (see `Store.budget`).
+            second); other work is counted in the same unit. Steps do not depend on a machine's speed, so all machines
+            refuse the same requests, except for requests within one percent of the limit (see `Store.budget`).
     """
 
     url_chars: int = 32_768

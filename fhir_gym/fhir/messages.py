@@ -24,7 +24,7 @@ class Request:
         method: HTTP method as the client sent it.
         path: Path below the base URL, percent-encoded, with or without a leading slash (``"/Patient/1"``).
         query: Query string without ``?``, percent-encoded.
-        headers: Header names in lower case.
+        headers: Headers; the names are in lower case.
         body: Raw body.
     """
 

@@ -39,7 +39,7 @@ def operation_outcome(diagnostics: str, *, severity: str = "error", code: str = 
 
 
 def unroutable(method: str, path: str, pairs: Iterable[tuple[str, str]]) -> FhirError:
-    """Return the error for a request that is no FHIR interaction; `path` is decoded and has no leading slash."""
+    """Return the error for a request that is not a FHIR interaction; `path` is decoded and has no leading slash."""
     names = ", ".join(sorted({name for name, _ in pairs}))
     return FhirError(
         400,

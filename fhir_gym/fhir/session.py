@@ -67,8 +67,8 @@ class Session(FhirSession):
         now: Start of the virtual clock; the world's present if None. Each write advances the clock by a second.
         validation: ``"hapi"`` accepts and drops the same elements as HAPI; ``"strict"`` refuses any resource that is
             not valid R4.
-        limits: The limits of one request.
-        pretty: Whether to indent answers by default, as HAPI does over HTTP.
+        limits: The limits of the session and its requests.
+        pretty: Whether to indent answers by default; HAPI does this over HTTP.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Strict validation: refuse resources that are not valid R4, even if HAPI would store them.
 
-Our R4 tables check structure, cardinality and required codes; the models of `fhir.resources` (R4B, which has the same
-data types) check the formats of values. These models are imported on first use.
+The tables of `fhir_gym.fhir.definitions` check structure, cardinality and required codes; the models of
+`fhir.resources` (R4B, which has the same data types) check the formats of values. These models are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "unsignedInt": (int,),
     "decimal": (int, float),
 }
-# Errors in the structure, which our own tables check.
+# Errors in the structure, which the tables of `fhir_gym.fhir.definitions` check.
 _STRUCTURAL = frozenset(["extra_forbidden", "missing", "list_type", "dict_type", "model_type", "is_instance_of"])
 
 

@@ -1,4 +1,4 @@
-"""The list of episodes that a run performs."""
+"""The list of the episodes of a run."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def plan(
     skip: Container[tuple[str, int, int]] = (),
     **settings: Unpack[EpisodeSettings],
 ) -> RunPlan:
-    """Return the plan of the episodes that `run` performs if it gets the same arguments."""
+    """Return the plan of the episodes of a `run` with the same arguments."""
     config = EpisodeConfig.of(env_id, settings, ("tasks", "variations", "split"))
     from_file = config.task_file is not None
     keys, allowed = choose_tasks(config.env_id, config.task_set(), tasks, split, from_file=from_file)

@@ -44,7 +44,7 @@ def write_rollouts(
         Number of rollouts written.
 
     Raises:
-        RecordError: The file cannot be written, contains other data than rollouts, or already contains a different
+        RecordError: The file cannot be written, contains data other than rollouts, or already contains a different
             record of one of the episodes.
     """
     target = Path(path)
@@ -146,7 +146,7 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
     """Map the digest of each graded episode in a file to the digest of its record.
 
     Raises:
-        RecordError: The file contains other data than rollouts, so it must not be changed.
+        RecordError: The file contains data other than rollouts, so it must not be changed.
     """
     if not path.is_file():
         return {}
@@ -169,7 +169,7 @@ def _known_episodes(path: Path) -> dict[bytes, bytes]:
 def _require_rollout_prefix(line: bytes, number: int, path: Path) -> None:
     """Raise if the incomplete first line of a file is not the start of a rollout."""
     if number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
-        raise RecordError(f"{path} contains other data than rollouts")
+        raise RecordError(f"{path} contains data other than rollouts")
 
 
 def _is_known(line: bytes, known: Mapping[bytes, bytes], path: Path) -> bool:

@@ -47,7 +47,7 @@ def run(
     resume: str | Path | None = None,
     **settings: Unpack[EpisodeSettings],
 ) -> Iterator[Rollout]:
-    """Let an agent perform episodes, and yield their records in the order of task, variation and repeat.
+    """Run an agent on episodes, and yield their records in the order of task, variation and repeat.
 
     The function checks its arguments at once. The episodes run while the caller iterates. The records are the same with
     and without worker processes, except for timings. Without workers, a `ConcurrentAgent` runs several episodes
@@ -104,7 +104,7 @@ def run_plan(
     budget: Budget | None = None,
     resume: str | Path | None = None,
 ) -> Iterator[Rollout]:
-    """Let an agent perform the episodes of a plan; see `run`."""
+    """Run an agent on the episodes of a plan; see `run`."""
     require_whole("workers", workers, 0)
     require_whole("concurrency", concurrency, 1)
     require_path("resume", resume)

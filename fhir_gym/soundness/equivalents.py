@@ -18,7 +18,7 @@ _CLIENT_ID = "chosen-by-client-"
 
 
 def equivalents(task: Task[Any], gold: GoldRecording, base_url: str) -> Iterator[Policy]:
-    """Yield policies that solve the task in another way than the reference solution.
+    """Yield policies that solve the task in a way that differs from the reference solution.
 
     Args:
         task: The task.

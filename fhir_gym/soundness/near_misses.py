@@ -148,7 +148,7 @@ def _prohibited(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
 
 
 def _no_look(gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
-    """Yield policies that write and answer correctly, but read no record or other records than the solution."""
+    """Yield policies that write and answer correctly without reading the records that the solution reads."""
     blind = _finished(gold, [step.action for step in gold.steps if step.writes])
     if requires_evidence:
         yield Policy("no look", "without looking", blind)

@@ -80,7 +80,7 @@ class PolicyRun:
     """One episode of a policy.
 
     Attributes:
-        name: Name of the policy, or of the answer for a further answer of the policy.
+        name: Name of the policy; for a further answer of the policy, the name of that answer.
         actions: The actions.
         end: The end state.
         verdict: The verdict. Tool usage is measured only for the reference solution.

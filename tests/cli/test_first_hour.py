@@ -1,7 +1,8 @@
 """A new user's first hour: each error is one line on stderr with exit code 1 or 2, and no file is lost.
 
 The tests give every kind of wrong file to every command that reads files, every unwritable path to every command that
-writes files, and an invalid value to every option. A slow test runs README and docs in a fresh clone.
+writes files, and an invalid value to every option. A slow test runs the commands of the
+README and the docs in a fresh clone.
 """
 
 from __future__ import annotations

@@ -40,12 +40,12 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
 
     All clients share the session, and writes last until the process ends. Requests run one after another on the event
     loop: most requests take well under a millisecond, so threads would only add cost, and `limits` bounds every
-        request. Of the waiting clients, the one that has used the server least goes first.
+    request. Of the waiting clients, the client that has used the server least goes first.
 
     Args:
         world: The world.
-        validation: As for `Session`.
-        limits: As for `Session`.
+        validation: The validation mode; see `Session`.
+        limits: The limits; see `Session`.
     """
     session = Session(world, validation=validation, limits=limits, pretty=True)
     queue = RequestQueue()
@@ -150,8 +150,8 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
     Args:
         world: The world.
         host: The address to bind.
-        port: The port to bind; 0 selects a free one.
-        validation: As for `Session`.
+        port: The port to bind; 0 selects a free port.
+        validation: The validation mode; see `Session`.
 
     Raises:
         FhirGymError: The address cannot be bound, for example because the port is in use.

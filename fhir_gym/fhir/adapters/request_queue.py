@@ -24,7 +24,7 @@ _HALF_LIFE = 10.0
 class _Waiting:
     """A waiting request.
 
-    `number` counts requests in order of arrival; `wanted` returns whether the client is still connected.
+    `number` is the request's number in order of arrival; `wanted` returns whether the client is still connected.
     """
 
     client: Hashable

@@ -32,7 +32,7 @@ _MAX_CHARS = 2_000
 
 @dataclass(slots=True)
 class PatchBudget:
-    """The number of values that a patch may visit, for all its paths together and including their parsing."""
+    """The number of values that all paths of a patch together may visit; parsing the paths counts too."""
 
     left: int = 500_000
 

@@ -1,7 +1,7 @@
 """Compile the FHIRPath expressions of search parameters to JSON paths with types.
 
-Supported are paths, ``[0]``, ``as`` and ``.as()``, ``where(name='text')``, ``where(resolve() is Type)`` and the one
-expression of the form ``X.exists() and X != false``. The type at the end of each path comes from the FHIR definitions.
+The compiler supports paths, ``[0]``, ``as`` and ``.as()``, ``where(name='text')``, ``where(resolve() is Type)`` and the
+only expression of the form ``X.exists() and X != false``. The FHIR definitions give the type at the end of each path.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SearchPath:
             primitive value.
         system: The code system of a bound code.
         target: The type that a reference must point to; None if the expression does not restrict it.
-        truth: Whether the index has a boolean for the value: true if the value exists and is not false.
+        truth: Whether the index stores a boolean instead of the value: true if the value exists and is not false.
         many: Whether a resource may have several values.
         source: The text of this alternative of the expression, without its ``resolve()`` part.
     """

@@ -52,7 +52,7 @@ class _Extractor:
         root: The functions for the resource's elements, by name.
         compartment: Path of the reference to the compartment.
         when: Path id of the date that token rows also contain; 0 if there is no such date.
-        beside: Whether the date is extracted only for the token rows; then it gets no date rows.
+        beside: Whether the date is extracted only for the token rows; if so, the date gets no rows of its own.
         absent: Path ids of booleans that are indexed as false if they are absent.
     """
 
@@ -212,7 +212,7 @@ def _compartment(resource: Resource, path: SearchPath) -> int:
 
 
 def _token_rows(rows: RowBuffer, when: int) -> list[tuple[Any, ...]]:
-    """Return token rows with the resource's date. The rows of one value with several systems are numbered."""
+    """Return token rows with the resource's date. If a value has several systems, its rows are numbered."""
     at = None
     for pid, _, low, _, high, *_ in rows.date:
         if pid == when and high - low < DAY_MS:

@@ -23,7 +23,8 @@ _VERBS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 class BundleEntry:
     """One entry of a batch or transaction.
 
-    `path` is below the base URL; `type` and `id` name the resource to write; `number` is the position in the bundle.
+    `path` is relative to the base URL; `type` and `id` name the resource to write; `number` is the position in the
+    bundle.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Store the resources that requests, conditional writes, patches and bundle entries write."""
+"""Create, update, patch and delete resources in the store, for single requests and for bundle entries."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class WriteContext:
         in_bundle: Whether the writes are entries of a bundle.
         resolve: Function that resolves a conditional reference to ``Type/id``; if None, a search resolves the
             reference.
-        atomic: Whether the writes form a transaction: all get the same time, and the transaction checks deletions.
-        exempt: Targets (``Type/id``) that references may name before they exist.
+        atomic: Whether the writes form a transaction: all writes get the same time, and the transaction checks at its
+            end that no resource refers to a deleted resource.
+        exempt: Targets (``Type/id``) to which resources may refer although the targets do not exist yet.
     """
 
     ctx: RequestContext

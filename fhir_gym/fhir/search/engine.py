@@ -41,12 +41,12 @@ from fhir_gym.fhir.search.sql.unnesting import MAX_NESTED, unnested
 from fhir_gym.fhir.urls import Pairs, decode_query, encode, encode_pairs
 
 FIRST_PASS = 13
-"""Number of matches that HAPI looks for first, or one page if a page is larger. Then it looks for 503, 2003 and all."""
+"""HAPI first looks for this number of matches (or one page, if a page is larger), then for 503, for 2003, for all."""
 
 _LATER_PASSES = (503, 2003)
 _ALL = -1
 _MANY_ALTERNATIVES, _LONG = 1_000, 40_000
-"""Query lengths in characters: from the first on, comparisons take most time; from the second on, index lookups."""
+"""Query lengths in characters: from the first length on, comparisons take most time; from the second on, lookups."""
 _LOOKUP = "INDEXED BY"
 """A query that contains this text looks up an index for each resource, which is slower than a comparison."""
 _CHEAP, _EXPENSIVE = 5, 1 / 3
@@ -69,7 +69,7 @@ class CompiledQuery:
 class SearchResult:
     """A search that may have further pages.
 
-    `known` are the matches found so far; `exhausted` says whether there are no others.
+    `known` are the matches found so far; `exhausted` says whether these are all matches.
     """
 
     query: CompiledQuery

@@ -37,7 +37,8 @@ def normalise(resource: Json, *, strict: bool = False) -> Resource:
 
     Args:
         resource: Decoded JSON; `Number` keeps the digits of a decimal.
-        strict: Whether to raise for elements that are otherwise dropped, as HAPI does for the result of a patch.
+        strict: Whether to raise for elements that would otherwise be dropped. HAPI itself raises for them in the result
+            of a patch.
 
     Raises:
         FhirError: 400; the message does not have the prefix about a request body.

@@ -57,7 +57,7 @@ def _fields(path: str) -> Mapping[str, _Field]:
     return {e.name: _Field(order, e) for order, e in enumerate(definitions.children(path).values())}
 
 
-# One property to write: place in the definition, name, value, and the value of the sibling property "_name".
+# One property to write: position in the definition, name, value, and the value of the sibling property "_name".
 _Entry = tuple[int, str, Any, Any]
 
 
@@ -65,7 +65,8 @@ class ResourceParser:
     """Converts decoded JSON to resources.
 
     Args:
-        strict: Whether to raise for elements that HAPI's lenient parser drops, as HAPI does for the result of a patch.
+        strict: Whether to raise for elements that HAPI's lenient parser would drop. HAPI itself raises for them in the
+            result of a patch.
     """
 
     def __init__(self, *, strict: bool = False) -> None:

@@ -17,7 +17,7 @@ SUBSETTED = {
 """The tag that marks an incomplete resource."""
 
 _ALWAYS = ("resourceType", "id", "meta")
-# The requested part of an object: None for the whole object, else its requested properties, each with its part.
+# The requested part of an object: None for the whole object; else, by property name, the requested part of the value.
 _Asked = dict[str, Any] | None
 
 

@@ -44,7 +44,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def unreadable(path: Path, error: Exception, *, state: str = "cannot be read") -> WorldError:
-    """Return an error with SQLite's message on one line, because the message may quote the file's content."""
+    """Return an error with SQLite's message, joined to one line because the message may quote the file's content."""
     return WorldError(f"the world {path} {state}: {one_line(str(error), 300)}")
 
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 
 YEARS = range(1900, 2900)
-"""Valid years of a world's present, so that dates around it are valid too."""
+"""Years in which a world's present may lie. The limits keep dates around the present valid too."""
 
 _MAX_ID = 10**15 + 10**12  # new ids follow the world's highest id of at most 15 digits
 

@@ -1,6 +1,6 @@
-"""Open a world file from an untrusted source: its header, tables and manifest must have exactly our form.
+"""Open a world file from an untrusted source: header, tables and manifest must be as this package writes them.
 
-A file may contain only tables and indexes with our own definitions, so no view, trigger, virtual table or computed
+A file may contain only the tables and indexes that this package defines, so no view, trigger, virtual table or computed
 column of the file ever runs. The cost does not depend on the size of the file.
 """
 
@@ -34,7 +34,7 @@ _MAGIC = b"SQLite format 3\0"
 _ONLY_OURS = "worlds are made by `fhir-gym worlds build` or `import`"
 _UTF8 = 1
 _MAX_BYTES = 1 << 20  # maximum size of the manifest and of each definition
-_MAX_STEPS = 100  # maximum cost of opening, in thousands of virtual-machine steps; our own files need 2
+_MAX_STEPS = 100  # maximum cost of opening, in thousands of virtual-machine steps; a normal file needs 2
 _STATISTICS = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
     "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",

@@ -28,7 +28,7 @@ _REFERRERS = (
 
 
 def targets(store: Store, resource_type: str, rids: Sequence[int], pids: Sequence[int]) -> Iterable[tuple[str, str]]:
-    """Return type and id of the targets of these resources' references with these path ids, without repeats."""
+    """Follow the references of these resources at these paths, and return the type and id of each target once."""
     if not pids:
         return ()
     where = f"rid IN ({marks(len(rids))}) AND pid IN ({marks(len(pids))})"

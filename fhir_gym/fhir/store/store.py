@@ -99,7 +99,7 @@ class Savepoint(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The writes of a session that only loaded resources, to repeat them in another session on the same world.
+    """The writes of a session that has only loaded resources. Another session on the same world can repeat the writes.
 
     A snapshot has no Python object per resource, so that many snapshots fit into memory.
 
@@ -177,7 +177,7 @@ class Store:
         return self.checks.check(ResourceRow._make(row)) if row else None
 
     def known(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return rid and current version number of resources by type and id, without resources that never existed."""
+        """Map the type and id of each resource that ever existed to its rid and its current version number."""
         ids: dict[str, list[str]] = {}
         for resource_type, id in keys:
             ids.setdefault(resource_type, []).append(id)
@@ -289,8 +289,8 @@ class Store:
     def put_all(self, versions: Collection[LoadedResource]) -> None:
         """Store new versions of different resources.
 
-        An existing resource, deleted or not, must have its own rid; a new resource needs a rid from `new_rid`.
-        The store writes their index rows when a query first reads these rows.
+        A version of an existing resource, deleted or not, must have the resource's rid; a new resource needs a rid from
+        `new_rid`. The store writes the index rows when a query first reads them.
         """
         self._log([row for row, _ in versions], old=[row for row, _ in versions if row.version > 1])
         self._unindexed.add(versions)
@@ -441,7 +441,7 @@ class Store:
     # limits
 
     def budget(self, budget: WorkBudget) -> AbstractContextManager[None]:
-        """Interrupt the block's reading statement when the budget is spent.
+        """When the budget is spent, interrupt the read statement that runs in this block.
 
         The caller sees `sqlite3.OperationalError("interrupted")`. A statement takes the same number of steps on every
         machine. But SQLite reports steps in units of ten thousand over all runs of a prepared statement, and statements

@@ -26,7 +26,7 @@ def _paths(resource_type: str) -> frozenset[int]:
 
 
 class Batch:
-    """Resources of one type that were loaded together. Copies of a store share it.
+    """Resources of one type that were loaded together. Copies of `Unindexed` share a batch.
 
     Args:
         resource_type: The type.
@@ -101,7 +101,7 @@ class Unindexed:
         self.missing[resource_type] = (*self.missing.get(resource_type, ()), (batch, _paths(resource_type)))
 
     def remember(self, index_rows: Mapping[str, dict[int, bytes]]) -> None:
-        """Let the batches add their index rows to `index_rows`, which is by type and path id."""
+        """Let the batches add their index rows to `index_rows`, a mapping by type and path id."""
         for resource_type, batches in self.missing.items():
             if len(batches) == 1:
                 batches[0][0].known = index_rows[resource_type]

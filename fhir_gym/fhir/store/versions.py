@@ -88,7 +88,7 @@ def history_total(store: Store, resource_type: str | None) -> int:
 
 
 def written_since(store: Store, seq: int) -> list[tuple[ResourceRow | None, list[ResourceRow]]]:
-    """Return each resource written after the write number `seq`: its version then, and all versions since.
+    """Return each resource written after the write number `seq`: its version at `seq`, and all versions since.
 
     Resources are in the order of their first write. The version at `seq` is None if the resource did not exist then.
     """

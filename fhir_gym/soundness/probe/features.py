@@ -283,7 +283,7 @@ def _equal(values: Sequence[object]) -> NDArray[np.bool_]:
 
 
 def _agreement(flats: Sequence[Flat]) -> Columns:
-    """Similarity to the other records, measured as the number of paths with different values."""
+    """Distance to the other records: the number of paths with different values."""
     count = len(flats)
     everyone = np.ones((count, count), bool)
     equal = [_equal([flat.get(path, ()) for flat in flats]) for path in sorted({p for flat in flats for p in flat})]

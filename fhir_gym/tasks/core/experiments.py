@@ -43,7 +43,7 @@ class Part:
         return tuple(key for key in task_keys(env_id) if (key in pack.held_out) in wanted)
 
     def arguments(self, env_id: str) -> dict[str, Any]:
-        """Return the arguments with which `fhir_gym.run` performs this part for a pack."""
+        """Return the arguments with which `fhir_gym.run` runs this part for a pack."""
         return {"tasks": self.keys(env_id), "variations": self.variations, "phrasing": self.phrasing}
 
     def episodes(self) -> Iterator[tuple[str, str, int, int]]:

@@ -53,7 +53,7 @@ def _try(point: EntryPoint, register: Callable[[Pack], None]) -> None:
 
 
 def _is_being_imported(module: str) -> bool:
-    """Whether the import of a module or of its parent package is still running; it then registers its own pack."""
+    """Whether a module or its parent package is still being imported. If so, the import itself registers the pack."""
     parts = module.split(".")
     found = [sys.modules.get(".".join(parts[: n + 1])) for n in range(len(parts))]
     return any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in found)

@@ -38,7 +38,7 @@ def register(pack: str | Pack, *tasks: Task[Any], world: str | None = None) -> N
     """Add tasks to a pack and register the pack with Gymnasium; the first call for an env id creates its pack.
 
     Args:
-        pack: A pack, to register with all its tasks, or the env id of a pack (``"My/Pack-v0"``).
+        pack: A pack, which is registered with all its tasks, or the env id of a pack (``"My/Pack-v0"``).
         tasks: Tasks to add. A task can belong to only one pack.
         world: Name of the pack's default world; None to keep the current default world.
 

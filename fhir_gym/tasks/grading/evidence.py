@@ -264,7 +264,7 @@ class _Counterfactual:
 
 
 def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource]) -> set[str]:
-    """References to the records that are new, or differ in other elements than `meta`."""
+    """References to the records that are new, or that differ in elements other than `meta`."""
     return {
         found
         for found, resource in now.items()

@@ -201,7 +201,7 @@ def _other_lengths(body: Resource) -> Iterator[str]:
 
 
 def _texts(content: str, holder: Resource, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the free texts about the content of a record or of its part, with their paths."""
+    """Yield the free texts in a record, or in a part of it, with their paths."""
     elements, in_words = elements_of(content[:_LONGEST]), content in _IN_WORDS
     for name, value in holder.items():
         element = elements.get(name)

@@ -89,7 +89,7 @@ def _record(
 def _measurements(
     rng: SeededRandom, ids: IdSequence, visit: visits.Visit, diseases: Sequence[str]
 ) -> Iterator[Resource]:
-    """Yield the vital signs, laboratory results and reports of one visit; inpatients have repeated measurements."""
+    """Yield the vital signs, laboratory results and reports of one visit; inpatients are measured repeatedly."""
     person = visit.person
     for moment in _moments(rng, visit):
         bases = ["BP", "HR", *rng.some(["TEMP", "RR", "SPO2", "WT"], 1 if visit.kind == "AMB" else 2)]

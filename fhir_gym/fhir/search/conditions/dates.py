@@ -1,7 +1,8 @@
 """Date parameters with HAPI's comparisons.
 
 All values of one parameter form one range. If every bound is a day, month or year, the search compares calendar
-days as written, otherwise instants. `ge`, `gt`, `le` and `lt` hold if either end of the indexed value satisfies them.
+days as written; otherwise it compares instants. `ge`, `gt`, `le` and `lt` hold if either end of the indexed value
+satisfies them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _SLACK = 2 * _DAY  # maximum distance between a calendar day as written and the 
 class DateBound(NamedTuple):
     """One value of a date parameter.
 
-    `unit` is the value's precision in milliseconds (0 for a day, month or year); `length` is the length of its date
-    text.
+    `unit` is the value's precision in milliseconds (0 for a day, month or year); `length` is the length of the text of
+    the date.
     """
 
     prefix: str

@@ -115,9 +115,9 @@ def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) ->
 
 
 def _binding_systems(scope: Scope, field: IndexField, code: str) -> tuple[str, ...] | None:
-    """Return the code systems of this code in the element's value sets, if all codes of the system are known.
+    """Return the code systems with which the element's value sets list a code; None if no value set lists the code.
 
-    None if no value set lists the code; its system is then unknown.
+    Code systems with unknown codes are omitted.
     """
     listing: set[str] = set()
     for path in field.paths:
@@ -131,7 +131,7 @@ def _binding_systems(scope: Scope, field: IndexField, code: str) -> tuple[str, .
 
 
 def _definition(resource_type: str, path: SearchPath) -> str:
-    """Return the definition path of a path's element (``Coverage.class.type``)."""
+    """Return the path under which FHIR defines the element (``Coverage.class.type``)."""
     content = defined = resource_type
     for step in path.steps:
         element = children(content)[step.key]

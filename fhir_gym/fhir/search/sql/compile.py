@@ -39,8 +39,8 @@ class SortKey:
         text: SQL expression, with ``{rid}`` and ``{db}`` as placeholders for the resource and the schema.
         values: Values of the expression's ``?`` placeholders.
         descending: Whether the order is descending.
-        field: The index field, if a resource has at most one row of it, so that the row can be joined; else None.
-        column: The column of that row.
+        field: The index field, if a resource has at most one row of this field, which the query then joins; else None.
+        column: The column of the joined row.
     """
 
     text: str
@@ -51,7 +51,7 @@ class SortKey:
 
 
 def simplify(scope: Scope, conditions: Iterable[Condition]) -> list[Condition]:
-    """Flatten conjunctions, and move a condition on the compartment into the conditions on rows with that column."""
+    """Flatten conjunctions, and merge the condition on the compartment into conditions on tables with such a column."""
     flat = list(_flat(conditions))
     if scope.spec.compartment is None:
         return [_narrow(c, (0,)) if isinstance(c, RowCondition) and c.in_compartment else c for c in flat]
@@ -126,7 +126,7 @@ def _where(scope: Scope, branch: _Branch, db: str, joined: Mapping[tuple[str, tu
 
 
 def _with_hint(hint: tuple[Sql, Sql], text: str, values: tuple[Any, ...]) -> Sql:
-    """Return a check that reads the date rows only if the date in the token row does not decide."""
+    """Return a check that reads the date rows only if the date in the token row does not decide the result."""
     (sure, sure_values), (possible, possible_values) = hint
     whole = f"(({sure}) OR (({possible} OR @.at IS NULL) AND {text}))".replace("@", "t")
     return whole, (*sure_values, *possible_values, *values)
@@ -242,7 +242,7 @@ def count_query(scope: Scope, conditions: Sequence[Condition]) -> Sql:
 def set_query(
     scope: Scope, conditions: Iterable[Condition], columns: str, source: str, where: str, *values: Any
 ) -> Sql:
-    """Return a query, for use after ``IN``, for the `source` rows (alias ``s``) of the matches of a nested search."""
+    """Return a query, for use after ``IN``, that selects `source` rows (alias ``s``) of a nested search's matches."""
     narrowed = simplify(scope, conditions)
     if impossible(narrowed):
         return "SELECT NULL WHERE 0", ()
@@ -266,7 +266,7 @@ def _hidden(scope: Scope, db: str, alias: str) -> str:
 
 
 def ids_query(scope: Scope, conditions: Iterable[Condition]) -> Sql:
-    """Return the query for the ids of a nested search's matches, for use after ``IN``."""
+    """Return a query, for use after ``IN``, that selects the ids of a nested search's matches."""
     return set_query(scope, conditions, "s.id", "resource", "s.type = ? AND s.deleted = 0", scope.resource_type)
 
 
@@ -357,7 +357,7 @@ def _keys(scope: Scope, text: str, descending: bool) -> list[SortKey]:
 
 _TARGET = "SELECT r.rid FROM {} r WHERE r.type = @.target_type AND r.id = @.target_id"
 CREATED = f"coalesce(({_TARGET.format('main.resource')}), ({_TARGET.format('overlay.resource')}))"
-"""SQL expression for the place of a reference's target in creation order."""
+"""SQL expression for the creation order of a reference's target."""
 
 
 def chained_order(scope: Scope, found: Condition) -> tuple[Sql, ...]:

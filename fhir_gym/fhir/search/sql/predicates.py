@@ -16,7 +16,7 @@ from fhir_gym.fhir.index import IndexField, IndexSpec, index_spec
 from fhir_gym.fhir.outcome import FhirError
 
 BY_REFERENCE, ORDERED, PLAIN, RANGE, NO_ORDER = 1, 2, 3, 4, 9
-"""By precedence: references; one-sided dates, strings, quantities and chains; tokens; two-sided dates; others."""
+"""Precedences of references; one-sided dates, strings, quantities and chains; tokens; two-sided dates; the rest."""
 
 Sql = tuple[str, tuple[Any, ...]]
 """SQL text with ``?`` placeholders, and their values in order."""

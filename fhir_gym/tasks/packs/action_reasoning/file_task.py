@@ -41,7 +41,7 @@ class _OfFile(ReasoningTask):
         """
         case, now = self.case, instant(world.now)
         if world.read("Patient", case.eval_MRN) is None:
-            raise TaskError(f"the world {world.name} has no Patient/{case.eval_MRN} of {case.id}")
+            raise TaskError(f"the world {world.name} lacks Patient/{case.eval_MRN}, the patient of case {case.id}")
         plan = case.plan or inferred(case, now)
         _require_present(case, plan, now)
         row = range_in(case, plan.lab) if case.plan is None and plan.family == "conditional" else None

@@ -124,7 +124,7 @@ def every_detail_matters(
         schedules: The schedules of all doctors.
         schedule: Id of the schedule that contains the time.
         start: Start of the time, an instant.
-        others: Schedule id and start of each other time.
+        others: Schedule ids and starts of the other times.
     """
     doctors = {one.id: one.provider for one in schedules}
     me = doctors[schedule]
@@ -146,7 +146,7 @@ def weekday_of(start: str) -> int:
 
 
 def without_contact(resources: Iterable[Resource]) -> list[Resource]:
-    """Return resources without contact details, so that the server loads many people faster."""
+    """Remove the contact details from resources, so that the server loads the resources faster."""
     return [
         {name: value for name, value in one.items() if name not in _CONTACT} if "telecom" in one else one
         for one in resources

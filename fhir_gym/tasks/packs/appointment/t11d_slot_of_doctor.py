@@ -50,8 +50,8 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
         and taken slots on six days. The task chooses the doctor and the earliest time after drawing the slots, so that
         each free slot that can be the answer is equally likely.
     Decoys: the doctor has free slots before the earliest time and after the answer. Between the earliest time and the
-        answer, the doctor has taken or withdrawn slots, and a doctor with the same family name and a doctor with the
-        same given name have free slots.
+        answer, all of the doctor's slots are taken or withdrawn. Two other doctors, one with the same family name and
+        one with the same given name, have free slots in this period.
     Checks: the answer is the doctor's first free slot that starts at or after the earliest time.
     Light: none.
     Differs from FHIR-AgentEval: the prompt asks for the "earliest" slot, not the "most recent", and names the earliest

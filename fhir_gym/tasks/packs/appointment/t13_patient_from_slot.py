@@ -210,10 +210,10 @@ class PatientFromSlot(_PatientFromSlot):
     """Find the patient who has booked a doctor's slot.
 
     Starting state: six doctors with three given names and three family names; often one family name starts with
-        another. Four of the doctors have booked slots on one day, and three of these four also have booked slots a week
-        later or earlier (sometimes today). There are six or seven patients. At least five of them have booked a slot
-        that can be identified only by given name, family name, day, hour and status together; the task chooses one of
-        these patients at random.
+        another. Slots of four of the doctors are booked on one day; for three of these four, slots a week later or
+        earlier (sometimes today) are booked too. There are six or seven patients. At least five of them have booked a
+        slot that can be identified only by given name, family name, day, hour and status together; the task chooses one
+        of these patients at random.
     Decoys: the other booked slots, and three or four cancelled or invalid appointments in the same slot. The same
         doctors have free slots; two more doctors have free slots at the same hours.
     Checks: the answer is the patient's id.
@@ -233,8 +233,8 @@ class PatientFromSlotSwapped(_PatientFromSlot):
     """Find the patient who has booked a doctor's slot; another doctor has the same two names in swapped order.
 
     Starting state: six doctors with three names; each name is the given name of two doctors and the family name of two
-        others. All doctors have a booked slot at the same time. Five of them also have booked slots at another hour of
-        that day and a week later or earlier (sometimes today). The patients are as in 13a.
+        others. All doctors have a booked slot at the same time. For five of the doctors, slots at another hour of that
+        day and a week later or earlier (sometimes today) are booked too. The patients are as in 13a.
     Decoys: as in 13a.
     Checks: the answer is the patient's id.
     Light: none.

@@ -81,7 +81,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
     def draw_bookings(
         self, rng: random.Random, ids: IdAllocator, now: datetime, people: Sequence[Person], schedules: Schedules
     ) -> Iterator[Booking]:
-        """Draw several appointments for each easily confused patient, and one appointment for each other patient."""
+        """Draw several appointments for each easily confused patient, and one for each of the other patients."""
 
     @abstractmethod
     def asked_of(self, scene: AppointmentScene, person: Person) -> Booking | None:
@@ -284,9 +284,9 @@ class CancelMondayAppointment(_Cancel):
 
     Starting state: nine patients who share names and dates of birth, each with one booked appointment on that Monday.
         The patient can be identified only by given name, family name and date of birth together.
-    Decoys: each patient who can be identified only in this way also has booked appointments on the days before and
-        after (often in the half hour next to midnight), a week later, and a week earlier (sometimes today). Two more of
-        the patient's appointments on that Monday are not booked.
+    Decoys: each patient who can be identified only in this way has other appointments with status booked: on the days
+        before and after (often in the half hour next to midnight), a week later, and a week earlier (sometimes today).
+        Two more of the patient's appointments on that Monday are not booked.
     Checks: the appointment is cancelled and its slot is free, both otherwise unchanged. The answer names both.
     Light: the appointment and its slot were updated.
     Differs from FHIR-AgentEval: the right appointment must be cancelled and the right slot freed; the original accepted

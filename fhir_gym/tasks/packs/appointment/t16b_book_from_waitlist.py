@@ -81,8 +81,8 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         of the three doctors have both free and taken slots. In the patient's requested period, the doctor has exactly
         one free slot.
     Decoys: the doctor has free slots that touch the requested period, overlap its start or its end, or lie completely
-        before or after it. Inside the period, the doctor has taken slots, and another doctor has a free slot. Each
-        patient has cancelled entries for each doctor.
+        before or after it. Inside the period, some of the doctor's slots are taken, and another doctor has a free slot.
+        There are also cancelled waitlist entries of each patient for each of the three doctors.
     Checks: the entry is booked, refers to the slot and has the slot's start and end; both participants have accepted;
         the rest of the entry is unchanged, except that the requested period may be removed. The slot is busy and
         otherwise unchanged. The answer names the entry and the slot.

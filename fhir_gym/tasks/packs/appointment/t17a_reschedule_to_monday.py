@@ -53,11 +53,12 @@ _OFTEN = 0.75
 class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
     """Move a patient's appointment with a doctor to a certain hour of next Monday.
 
-    Starting state: three patients who have booked appointments with most of three doctors. The doctors share given
-        names and family names. The patient's doctor has one free slot at the requested hour.
-    Decoys: each patient has past appointments and appointments that are not booked, with each doctor. The doctors have
-        free and taken slots at this and other hours of that Monday, on the days before and after, a week later, and a
-        week earlier (sometimes today).
+    Starting state: three patients, and three doctors who share given names and family names. Most pairs of a patient
+        and a doctor have one future appointment with status booked. The patient's doctor has one free slot at the
+        requested hour.
+    Decoys: each such pair also has past appointments, and appointments that are not booked. The doctors have free and
+        taken slots at this and other hours of that Monday, on the days before and after, a week later, and a week
+        earlier (sometimes today).
     Checks: the appointment refers to the new slot, has the slot's start and end, and is otherwise unchanged. The old
         slot is free and the new slot is busy, both otherwise unchanged. The answer names the appointment and the new
         slot.

@@ -40,7 +40,7 @@ OTHER = (
     _kind("34552-0", "Echocardiogram", "CUS", "Cardiac Ultrasound"),
     _kind("11526-1", "Pathology study", "SP", "Surgical Pathology"),
 )
-"""Code and category of each other kind of report."""
+"""Code and category of each kind of non-genetic report."""
 _CONCLUSIONS = ("", "No change.", "Within normal limits.", "Genetic counseling and testing are recommended.")
 
 

@@ -266,7 +266,7 @@ class LatestResultTask(LabTask):
 
 
 def draw_level(filler: ChartFiller, ranges: Sequence[tuple[float, float]]) -> float:
-    """Draw a level from one of several ranges; the first range is twice as likely as each other range."""
+    """Draw a level from one of several ranges; the first range is twice as likely as any other range."""
     return filler.level(*filler.rng.choice((ranges[0], *ranges)))
 
 

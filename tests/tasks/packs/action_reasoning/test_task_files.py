@@ -141,7 +141,7 @@ def test_a_world_that_disagrees(
 
 def test_a_world_without_the_patient(tmp_path: Path) -> None:
     path = written(tmp_path, FIGURE_2)
-    with world_of() as world, pytest.raises(TaskError, match="has no Patient/S6227720"):
+    with world_of() as world, pytest.raises(TaskError, match="lacks Patient/S6227720"):
         task_set(ENV_ID, path)["taskthreshold_37"].variation(0, world)
 
 
