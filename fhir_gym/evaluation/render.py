@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fhir_gym.evaluation.metrics import AggregateMetrics, Proportion, wilson
+from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.evaluation.report import Report
 
 _HEADS = ("episodes", "success", "95 %", "light", "reward", "steps", "requests", "invalid", "tokens in", "tokens out")
@@ -33,6 +34,7 @@ def sections(report: Report) -> list[Section]:
     found += [_by(report, place) for place in range(len(report.by)) if report.by[place] != "agent"]
     found += _compared(report)
     found += [
+        _repeats(report),
         _counts(report, "How episodes ended", "reason", [report.stops(run) for run in runs]),
         _counts(report, "Model replies", "reply", [report.replies(run) for run in runs]),
         _counts(report, "Invalid actions", "reason", [report.invalid(run) for run in runs]),
@@ -74,6 +76,7 @@ def plain(report: Report) -> dict[str, Any]:
                     {"name": name, "failed": failed, "of": of} for name, failed, of in report.failed_checks(place)
                 ],
                 "infra_errors": dict(report.infra_errors(place)),
+                "repeats": _plain_repeats(report.attempts(place)),
             }
             for place, run in enumerate(report.runs)
         ],
@@ -143,6 +146,29 @@ def _compared(report: Report) -> list[Section]:
         heads = ("episodes in both", "both succeed", f"only {names[0]}", f"only {names[1]}", "neither")
         found.append(Section("Episode by episode", heads, (tuple(map(str, counts)),)))
     return found
+
+
+def _repeats(report: Report) -> Section:
+    """Return a table of pass@k and reliability for runs that repeated variations."""
+    rows = []
+    for place, run in enumerate(report.runs):
+        attempts = report.attempts(place)
+        for k in repeat_counts(attempts):
+            shares = (pass_at_k(attempts, k), reliability(attempts, k), without_variance(attempts))
+            rows.append((run.name, str(k), *(_percent(share) for share in shares)))
+    columns = ("run", "k", "pass@k", "reliability (pass^k)", "variations without variance")
+    return Section("Repeated attempts", columns, tuple(rows))
+
+
+def _plain_repeats(attempts: Sequence[Attempts]) -> dict[str, Any]:
+    """Return pass@k, reliability and the share of variations without variance as plain data."""
+    return {
+        "k": [
+            {"k": k, "pass_at_k": pass_at_k(attempts, k), "reliability": reliability(attempts, k)}
+            for k in repeat_counts(attempts)
+        ],
+        "without_variance": without_variance(attempts),
+    }
 
 
 def _counts(report: Report, title: str, head: str, every: Sequence[Sequence[tuple[str, int]]]) -> Section:

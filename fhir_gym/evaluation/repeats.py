@@ -51,6 +51,12 @@ def reliability(attempts: Iterable[Attempts], k: int) -> float | None:
     return _mean(attempts, k, lambda one: comb(one.successes, k) / comb(one.episodes, k))
 
 
+def repeat_counts(attempts: Iterable[Attempts]) -> list[int]:
+    """Return the values of k to report, 1, 2, 4 … up to the most attempts at a variation; none without repeats."""
+    most = max((one.episodes for one in attempts), default=0)
+    return [1 << n for n in range(most.bit_length())] if most > 1 else []
+
+
 def without_variance(attempts: Iterable[Attempts]) -> float | None:
     """Return the share of variations with the same result in all attempts, among the variations with several attempts.
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from fhir_gym.errors import RecordError, UnknownNameError
 from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics
+from fhir_gym.evaluation.repeats import Attempts
 from fhir_gym.rollouts import Rollout, read_rollouts
 
 Dimension = Literal["agent", "pack", "kind", "difficulty", "category", "task", "split"]
@@ -125,6 +126,17 @@ class Report:
             name = " ".join(value[1:]) if dimension == "task" and not several_packs else " ".join(value)
             rows.append((name, [AggregateMetrics.of(episodes) if episodes else None for episodes in found[value]]))
         return rows
+
+    def attempts(self, run: int) -> list[Attempts]:
+        """Return the graded attempts of a run at each variation."""
+        counts: dict[tuple[str, str, int, str], list[int]] = {}
+        for episode in self.runs[run].episodes:
+            if episode.graded:
+                env_id, task, variation, digest, _ = episode.key
+                count = counts.setdefault((env_id, task, variation, digest), [0, 0])
+                count[0] += episode.success is True
+                count[1] += 1
+        return [Attempts(*key[:3], *counts[key]) for key in sorted(counts)]
 
     def stops(self, run: int) -> list[tuple[str, int]]:
         """Return the stop reasons of episodes with their counts, most frequent first."""

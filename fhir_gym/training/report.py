@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.errors import MissingExtraError, TrainingError
-from fhir_gym.evaluation import Attempts, pass_at_k, reliability, wilson, without_variance
+from fhir_gym.evaluation import Attempts, pass_at_k, reliability, repeat_counts, wilson, without_variance
 from fhir_gym.files import write_file
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.plots import draw_curves, draw_tasks
@@ -265,14 +265,11 @@ def _repeat_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
 
 
 def _repeats(attempts: Sequence[Attempts]) -> Iterator[tuple[int, float, float]]:
-    """Yield k, pass@k and reliability for k = 1, 2, 4 … if variations were repeated."""
-    most = max((one.episodes for one in attempts), default=0)
-    k = 1
-    while k <= most and most > 1:
+    """Yield k, pass@k and reliability if variations were repeated."""
+    for k in repeat_counts(attempts):
         at_least_one, every = pass_at_k(attempts, k), reliability(attempts, k)
         if at_least_one is not None and every is not None:
             yield k, at_least_one, every
-        k *= 2
 
 
 def _cost_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:

@@ -218,3 +218,12 @@ def test_many_tasks_are_listed_only_on_request(tmp_path: Path, cli: Cli) -> None
     few = cli("report", str(written(tmp_path / "few.jsonl", many[:60])))
     assert "t59" in few.out
     assert "60 tasks" not in few.err
+
+
+def test_repeats_give_pass_at_k_and_reliability(tmp_path: Path) -> None:
+    first = [rollout(variation=number, success=number == 0) for number in range(2)]
+    again = [one.model_copy(update={"repeat": 1, "success": True}) for one in first]
+    report = Report(read_runs([written(tmp_path / "a.jsonl", [*first, *again])]))
+    assert [(one.successes, one.episodes) for one in report.attempts(0)] == [(2, 2), (1, 2)]
+    assert "| chat | 2 | 100.0% | 50.0% | 50.0% |" in markdown(report)
+    assert plain(report)["runs"][0]["repeats"]["k"][1] == {"k": 2, "pass_at_k": 1.0, "reliability": 0.5}
