@@ -38,6 +38,7 @@ PUBLIC_PACKAGES = (
     "soundness",
     "tasks",
     "testing",
+    "training",
     "worlds",
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*(?:prints\s+)?```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
