@@ -88,7 +88,8 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
             find_task(task_set(name.env_id), name.task)
         self.variations = tuple(variations)
         self.curriculum = curriculum
-        self.menu = Menu(templates if isinstance(templates, Templates) else Templates.load(templates), distractors)
+        loaded = templates if isinstance(templates, Templates) else Templates.load(templates)
+        self.menu = Menu.shared(loaded, distractors)
         self._settings: dict[str, Any] = {"reward": reward, "max_steps": max_steps}
         self._world, self._prepared = world, prepared
         self._envs: dict[str, FHIREnv] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice, product
 from typing import Any
 from zlib import crc32
@@ -12,13 +13,15 @@ from fhir_gym.arguments import require_whole
 from fhir_gym.training.menu.actions import fill
 from fhir_gym.training.menu.distractors import derive_distractors
 from fhir_gym.training.menu.grounding import pointer_value, search_value
-from fhir_gym.training.menu.slots import Slot
+from fhir_gym.training.menu.prompt import Prompt
+from fhir_gym.training.menu.slots import Slot, Value
 from fhir_gym.training.menu.templates import Template, Templates
 from fhir_gym.training.menu.view import Pointer, View
 
 PLACES = 64
 """Number of places of a menu."""
 _MAX_BINDINGS = 32
+_MAX_PROMPTS = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,13 @@ class Menu:
         self.slots = tuple(dict.fromkeys(s for one in every for s in one.slots if not s.dynamic))
         numbers = {slot: number for number, slot in enumerate(self.slots)}
         self.plans = tuple(_Plan.of(template, numbers) for template in templates.templates)
+        self._known: dict[str, tuple[Value, ...]] = {}
         self.wrong_plans = tuple(tuple(_Plan.of(one, numbers) for one in group) for group in derived)
+
+    @classmethod
+    def shared(cls, templates: Templates, distractors: int = 0) -> Menu:
+        """Return a menu that all users of the same `Templates` object in this process share."""
+        return _shared_menu(templates, distractors)
 
     def start(self, prompt: str) -> MenuSession:
         """Start an episode.
@@ -61,6 +70,16 @@ class Menu:
             prompt: The prompt, or the first observation.
         """
         return MenuSession(self, prompt)
+
+    def values(self, prompt: Prompt) -> tuple[Value, ...]:
+        """Return what the slots of all templates find in a prompt, in the order of `slots`."""
+        known = self._known.get(prompt.text)
+        if known is None:
+            if len(self._known) >= _MAX_PROMPTS:
+                self._known.clear()
+            known = tuple(prompt.value(slot, self.templates.dictionaries) for slot in self.slots)
+            self._known[prompt.text] = known
+        return known
 
     def candidates(self, prompt: str, turns: Sequence[tuple[str, str]] = ()) -> list[Candidate]:
         """Return the menu after some turns.
@@ -73,6 +92,11 @@ class Menu:
         for action, observation in turns:
             session.add(action, observation)
         return session.candidates()
+
+
+@lru_cache(maxsize=4)
+def _shared_menu(templates: Templates, distractors: int) -> Menu:
+    return Menu(templates, distractors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +131,7 @@ class MenuSession:
 
     def __init__(self, menu: Menu, prompt: str) -> None:
         self.view = View(prompt)
-        dictionaries = menu.templates.dictionaries
-        values = [self.view.prompt.value(slot, dictionaries) for slot in menu.slots]
+        values = menu.values(self.view.prompt)
         self._distractors = menu.distractors
         self._open: list[_Plan] = []
         self._wrong: list[list[_Plan]] = []
@@ -122,9 +145,9 @@ class MenuSession:
                 self._wrong.append(fitting[at:] + fitting[:at])
         self._filled: dict[_Plan, tuple[tuple[int, ...], list[Candidate]]] = {}
 
-    def _fits(self, plan: _Plan, values: list[Any]) -> bool:
+    def _fits(self, plan: _Plan, values: Sequence[Value]) -> bool:
         """Return whether the prompt has all values that the template takes from it, and keep them."""
-        static = [None if number < 0 else values[number] for number in plan.static]
+        static: list[Any] = [None if number < 0 else values[number] for number in plan.static]
         if any(value is None and plan.static[at] >= 0 for at, value in enumerate(static)):
             return False
         self._static[plan] = static

@@ -61,10 +61,13 @@ class Prompt:
 
     def value(self, slot: Slot, dictionaries: Mapping[str, Mapping[str, Value]]) -> Value:
         """Return the value that a slot finds in the prompt; None if it finds none."""
-        if slot not in self._values:
-            value = self._find(slot, dictionaries)
-            self._values[slot] = None if value is None else slot.write(value)
-        return self._values[slot]
+        if slot in self._values:
+            return self._values[slot]
+        value = self._find(slot, dictionaries)
+        written: Value = None if value is None else slot.write(value)
+        if slot.kind != "word_value":  # it depends on the dictionaries
+            self._values[slot] = written
+        return written
 
     def _find(self, slot: Slot, dictionaries: Mapping[str, Mapping[str, Value]]) -> Value:
         kind, args = slot.kind, slot.args
@@ -157,7 +160,7 @@ class Prompt:
             start = self.body.find(value, start + 1)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def read_prompt(text: str) -> Prompt:
     """Return the values of a prompt."""
     return Prompt(text)

@@ -11,7 +11,7 @@ Value = str | int | float | bool | None
 """The value of one leaf."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
     """A rule that fills one leaf.
 
@@ -33,12 +33,15 @@ class Slot:
         """A text that is equal for equal slots only."""
         return json.dumps([self.kind, self.args, self.prefix, self.capital], ensure_ascii=False, default=repr)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Slot) and self.name == other.name  # 1 and true are equal in Python only
+
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.kind, self.args, self.prefix, self.capital))
+        return hash(self.name)
 
     @cached_property
     def dynamic(self) -> bool:

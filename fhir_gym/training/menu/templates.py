@@ -86,7 +86,7 @@ class _File(BaseModel):
     templates: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Templates:
     """Templates of actions, the most common first.
 
