@@ -122,7 +122,7 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def _surroundings() -> Iterator[None]:
-    """Make modules of the current folder importable, after installed modules, and print warnings in one line."""
+    """Make modules of the current folder importable if no installed module has the name; print warnings in one line."""
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)

@@ -10,7 +10,7 @@ import typer
 
 def _one_pack(text: str) -> str:
     """Return the env id that an argument names; if the argument names a module, import it and return its env id."""
-    if "/" in text and ":" not in text:  # an env id; the command reports an unknown one
+    if "/" in text and ":" not in text:  # an env id; if it is unknown, the command reports it
         return text
     from fhir_gym.tasks import find_packs
 

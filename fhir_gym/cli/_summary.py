@@ -1,4 +1,4 @@
-"""Print a summary of rollouts by agent and task, and a transcript of one rollout."""
+"""Print tables of results for each agent and task, and the transcript of one rollout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Summary:
         self._graded: list[EpisodeMetrics] = []
         self.seen = 0
         self.first_failure = ""
-        """Why the first episode without a verdict has none."""
+        """The reason why the first ungraded episode has no verdict."""
 
     @property
     def graded(self) -> int:
@@ -109,7 +109,7 @@ class Summary:
         return found
 
     def groups(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return columns and rows of the second table: success under each grading by kind, difficulty and category."""
+        """Return columns and rows of the second table: success for kinds, difficulties and categories by grading."""
         grouped: dict[tuple[str, int, str], list[Mapping[str, bool]]] = defaultdict(list)
         for one in self._graded:
             for place, name in enumerate(("", one.task.task_kind, one.difficulty, one.task.category)):

@@ -40,7 +40,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace exis
 
 @app.command()
 def mine(world: WorldOption = "cohort-mini", as_json: JsonOption = False) -> None:
-    """Count the records of a world that are suitable for tasks, by scenario, test, value category and pitfall.
+    """Count the records of a world that are suitable for tasks, for each scenario, test, value category and pitfall.
 
     Example: fhir-gym art mine --world cohort
     """
@@ -191,7 +191,7 @@ def sweep(
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the same tasks with other time windows or shifted limits, and print the success rate for each.
+    """Run the same tasks with other time windows or shifted limits, and print the success rate for each setting.
 
     The tasks are written next to the records. After Ctrl-C, finished episodes are kept; `--resume` continues the run.
 
@@ -387,7 +387,7 @@ def _do_sweep(
 
 
 def _with_tasks(rollouts: Iterable[Rollout], path: Path, cases: Sequence[ReasoningCase]) -> Iterator[Rollout]:
-    """Yield the rollouts unchanged, and write the tasks together with the first graded rollout."""
+    """Yield the rollouts unchanged, and write the task file just before the first graded rollout."""
     from fhir_gym.tasks.packs.action_reasoning.task_file import write_cases
 
     missing = True

@@ -53,7 +53,7 @@ def dataset(
     summary = write_dataset(_read(rollouts, names(tasks) or ()), out, format, selection=selection)
     print_text(f"{summary.rows} examples of {summary.rollouts} episodes written to {out}")
     for reason, count in summary.left_out.most_common():
-        note(f"{count} left out: {reason}")
+        note(f"left out {count} episodes: {reason}")
 
 
 def _read(sources: Sequence[Path], tasks: Sequence[str]) -> Iterator[Rollout]:

@@ -31,7 +31,7 @@ def demo(
     variations: Annotated[int, typer.Option(min=1, max=1000, help="Number of variations of each task.")] = 3,
     world: WorldOption = "hospital-small",
 ) -> None:
-    """Let three agents perform six appointment tasks, and print the results.
+    """Run three agents on six appointment tasks, and print the results.
 
     The demo writes a record of every episode and a dataset for fine-tuning, and prints one episode turn by turn.
     """

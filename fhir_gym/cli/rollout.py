@@ -81,7 +81,7 @@ def rollout(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a file: run only the missing episodes.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Let an agent perform episodes, and write a record of each episode.
+    """Run an agent on episodes, and write a record of each episode.
 
     After Ctrl-C, finished episodes are kept; `--resume` continues the run.
 
@@ -119,7 +119,7 @@ def rollout(
         with opened, progress(f"Agent {agent}") as update:
             plan = replace(every, config=replace(config, world=opened)).supported(opened)
             if left_out := sorted({one.task for one in every.episodes} - {one.task for one in plan.episodes}):
-                note(f"the world {opened.name} does not support {', '.join(left_out)} of {env_id}: left out")
+                note(f"left out {', '.join(left_out)} of {env_id}, which the world {opened.name} does not support")
             if resume:
                 plan = plan.unfinished(out, actor, opened)
             todo = len(plan.episodes)

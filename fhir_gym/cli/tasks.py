@@ -142,7 +142,7 @@ def check(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys, separated by commas (default: all).")] = None,
     variations: Annotated[
-        str, typer.Option(help="How many variations of each task to check, or which ones, such as 0-199,1000-1099.")
+        str, typer.Option(help="Variations of each task to check: how many, or their numbers, such as 0-199,1000-1099.")
     ] = "10",
     world: OwnWorldOption = None,
     workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
@@ -151,8 +151,8 @@ def check(
     """Check that tasks are sound, without a model.
 
     The reference solution and other correct solutions must succeed. Wrong behaviour must fail: doing nothing, constant
-    answers, writing without reading, the solution of another variation, using decoys, and solutions in which one graded
-    detail is wrong. The exit code is 1 if a task fails the check.
+    answers, writing without reading, the solution of another variation, the use of similar but wrong records, and
+    solutions in which one graded detail is wrong. The exit code is 1 if a task fails the check.
 
     Example: fhir-gym tasks check FHIRAgent/Appointment-v0 --tasks 02a,14a --variations 50 --workers 2
     """
@@ -241,7 +241,7 @@ def _by_world(
         with opened, progress(f"{doing} on {name}") as update:
             kept = soundness.available(opened, chosen, named=bool(tasks))
             if left := [f"{task.pack} {task.key}" for task in chosen if task not in kept]:
-                note(f"the world {name} does not support {', '.join(left)}: skipped")
+                note(f"skipped {', '.join(left)}, which the world {name} does not support")
 
             def tell(_: str, done: int, total: int, update: Callable[..., None] = update) -> None:
                 update(done, total)
@@ -273,7 +273,7 @@ def _explain(task: TaskReport) -> None:
 
 
 def _play_gold(episode: Any) -> list[tuple[str, int]]:
-    """Perform the reference solution, and return its actions, each with the status of the response."""
+    """Run the reference solution, and return its actions, each with the status of the response."""
     from fhir_gym import make_agent
     from fhir_gym.agents import EpisodeContext
 

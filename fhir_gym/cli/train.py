@@ -23,7 +23,7 @@ ConfigOption = Annotated[
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder of the run: checkpoints, metrics, model and report.")
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed in place of the one in the config.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; it replaces the seed in the config.")]
 
 
 @app.command("sb3")
@@ -71,7 +71,7 @@ def report(
 ) -> None:
     """Write report.md, report.json and the plots of one run or of several runs.
 
-    Runs that differ in their seed only are pooled; other runs are compared.
+    Runs that differ only in their seed are pooled; other runs are compared.
 
     Example: fhir-gym train report runs/expert-0 runs/expert-1 runs/sft --out report
     """

@@ -20,7 +20,7 @@ def decode(text: str, *, plus: bool = False) -> str:
     """Decode percent-encoding; bytes that are not UTF-8 become U+FFFD.
 
     Args:
-        text: A path segment, or one side of a query parameter.
+        text: A path segment, or the name or value of a query parameter.
         plus: Whether `+` means a space, as in queries.
 
     Raises:

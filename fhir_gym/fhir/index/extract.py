@@ -25,7 +25,7 @@ IndexRows: TypeAlias = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(slots=True)
 class _Node:
-    """A node in the tree of paths: the writers of a value found there, and the steps to its children."""
+    """A node in the tree of paths: the writers of the values at this node, and the steps to the child nodes."""
 
     writers: list[tuple[Writer, int]] = field(default_factory=list)
     steps: dict[PathStep, _Node] = field(default_factory=dict)

@@ -58,7 +58,7 @@ class ElementSlot(NamedTuple):
 
 @cache
 def indexed_paths(resource_type: str) -> frozenset[str]:
-    """Return the paths of elements in the type's reference parameters (``Appointment.participant.actor``)."""
+    """Return the paths of elements that the type's reference parameters index (``Appointment.participant.actor``)."""
     found: set[str] = set()
     for parameter in search_parameters(resource_type).values():
         if parameter.type == "reference":

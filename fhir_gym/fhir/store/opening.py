@@ -87,7 +87,7 @@ def _check_header(path: Path) -> None:
     if application != APPLICATION_ID:
         raise WorldError(f"{path} is an SQLite file but not a world; {_ONLY_OURS}")
     if layout != FORMAT:
-        raise WorldError(f"{path} is a world of format {layout}, this version reads {FORMAT}: build the world again")
+        raise WorldError(f"{path} is a world of format {layout}; this version reads format {FORMAT}; build it again")
     page = 65536 if page == 1 else page
     if size != pages * page:
         raise WorldError(f"the world {path} is damaged: it has {size} bytes, but its header says {pages * page}")

@@ -99,7 +99,7 @@ class Savepoint(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The writes of a session that has only loaded resources. Another session on the same world can repeat the writes.
+    """The resources that a session loaded, if it wrote nothing else. Other sessions on the world can load them too.
 
     A snapshot has no Python object per resource, so that many snapshots fit into memory.
 
@@ -244,7 +244,7 @@ class Store:
         Args:
             rids: The resources.
             base_url: The server's base URL, for `fullUrl`.
-            whole: Whether to include the resource in the entry's JSON, as it is stored.
+            whole: Whether to include the resource, as it is stored, in the entry's JSON.
 
         Yields:
             The rid; the entry's JSON, which ends before the resource, or after it if `whole`; the resource, or None if
@@ -444,14 +444,14 @@ class Store:
         """When the budget is spent, interrupt the read statement that runs in this block.
 
         The caller sees `sqlite3.OperationalError("interrupted")`. A statement takes the same number of steps on every
-        machine. But SQLite reports steps in units of ten thousand over all runs of a prepared statement, and statements
-        outlive a session, so one run of a statement may cost one unit more than another run. A nested block spends from
-        the budget of the outer block.
+        machine. However, SQLite counts the steps of a prepared statement over all its runs, even in earlier sessions,
+        and reports every ten thousand steps. So one run may cost one such unit more than another run. A nested block
+        spends from the budget of the outer block.
         """
         return _Spending(self, budget) if self._budget is None else nullcontext()
 
     def charge(self, budget: WorkBudget | None) -> None:
-        """Charge all further work to a budget; None charges nothing."""
+        """Charge all further work to a budget; with None, further work is free."""
         self._budget = budget
         self.db.set_progress_handler(budget.tick if budget is not None else None, PORTION)
 

@@ -30,7 +30,7 @@ class Batch:
 
     Args:
         resource_type: The type.
-        resources: Rids and resources; a resource may be stored JSON, which is parsed only if its rows are unknown.
+        resources: Rids and resources. A resource may be stored as JSON text, which is parsed if needed.
         known: The pickled index rows computed so far, by path id. The batch adds those that it computes.
         removed: Rids without index rows.
     """

@@ -52,7 +52,7 @@ def choose_tasks(
 
 
 def split_keys(env_id: str, keys: Sequence[str], split: str | None) -> tuple[str, ...]:
-    """Return those of the keys that belong to a split.
+    """Return the keys that belong to a split.
 
     Raises:
         UnknownNameError: There is no such pack.

@@ -1,4 +1,4 @@
-"""Composite parameters: two values joined by ``$``; as in HAPI, they may match in different elements of a resource."""
+"""Composite parameters: two values joined by ``$``. As in HAPI, they may match in different elements of a resource."""
 
 from __future__ import annotations
 

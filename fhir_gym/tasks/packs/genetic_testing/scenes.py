@@ -97,8 +97,8 @@ def draw_scene_people(
 def draw_pairs(rng: random.Random, people: Sequence[Person]) -> tuple[list[Person], list[Person]]:
     """Choose two pairs of patients who get orders.
 
-    All four have the same given name, or all four have the same family name. Therefore each of them has the full name
-    of one of the others, and the date of birth of another.
+    All four have the same given name, or all four have the same family name. Therefore each patient has the full name
+    of one other patient, and the date of birth of another.
     """
     one = rng.choice(people)
     name = rng.choice(("given", "family"))

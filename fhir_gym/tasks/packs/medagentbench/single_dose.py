@@ -101,7 +101,8 @@ def _told(body: Resource) -> Iterator[tuple[str, Resource]]:
 def _with(gold: Sequence[Action], name: str, dosage: Resource, service: Resource) -> Iterator[tuple[str, list[Action]]]:
     """Yield, for each order of a solution, the solution in which this order also has the given elements.
 
-    A drug order gets the elements of `dosage`, in its dosage where possible. Another order gets those of `service`.
+    A drug order gets the elements of `dosage`, in its dosage where possible. Any other order gets the elements of
+    `service`.
     """
     for n, action in enumerate(gold):
         if action.kind != "POST":
