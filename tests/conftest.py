@@ -137,7 +137,7 @@ def empty_world() -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A world with two patients with non-numeric ids; its time is just before midnight on a leap day."""
+    """A world with two patients, who have non-numeric ids. The current time is just before midnight on a leap day."""
     from fhir_gym.fhir import World, WorldBuilder
 
     path = tmp_path_factory.mktemp("worlds") / "tiny.world"
