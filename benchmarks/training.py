@@ -101,6 +101,19 @@ def _unit() -> float:
     return median(timed(machine_unit, time.process_time_ns) for _ in range(5))
 
 
+def _rate(report: Report, name: str, steps: int, seconds: float, unit: float) -> None:
+    """Print steps per second, and the duration of a step in machine units."""
+    rate = steps / seconds
+    report.line(
+        name,
+        steps=steps,
+        steps_per_second=round(rate),
+        times_prototype=round(rate / _PROTOTYPE, 2),
+        unit_us=round(unit, 1),
+        units=float(f"{seconds / steps * 1e6 / unit:.3g}"),
+    )
+
+
 def measure_episodes(report: Report, world: World, variations: int) -> None:
     """Measure resets and gold episodes, first with new variations and then with start states in memory."""
     tasks = sum(len(task_set(env_id)) for env_id in _PACKS)
@@ -118,14 +131,7 @@ def measure_episodes(report: Report, world: World, variations: int) -> None:
         )
         report.times(f"reset: {name}", Times(episodes.resets, median(units)), **more)
         seconds = (sum(episodes.resets) + sum(episodes.steps)) / 1e6
-        rate = len(episodes.steps) / seconds
-        report.line(
-            f"gold episodes: {name}",
-            n=len(episodes.resets),
-            steps=len(episodes.steps),
-            steps_per_second=round(rate),
-            unit_us=round(median(units), 1),
-        )
+        _rate(report, f"gold episodes: {name}", len(episodes.steps), seconds, median(units))
         episodes.close()
 
 
@@ -177,14 +183,7 @@ def measure_menu(report: Report, world: World, variations: int, seconds: float) 
         steps, taken = menu_steps(vector, seconds, clock)
         units.append(_unit())
         vector.close()
-        rate = steps / taken
-        report.line(
-            f"random over menu: {name}({number})",
-            steps=steps,
-            steps_per_second=round(rate),
-            times_prototype=round(rate / _PROTOTYPE, 2),
-            unit_us=round(median(units), 1),
-        )
+        _rate(report, f"random over menu: {name}({number})", steps, taken, median(units))
 
 
 def main() -> None:

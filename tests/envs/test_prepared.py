@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
@@ -104,6 +105,13 @@ def test_environments_of_one_process_share_start_states(hospital: World) -> None
     for variation in range(6):
         alone.reset(options={"variation": variation})
     assert len(shared_start_states) == 3
+    envs.close()
+
+
+def test_a_vector_environment_takes_the_argument(hospital: World) -> None:
+    envs = gym.make_vec(PACK, num_envs=2, world=hospital, prepared=4)
+    envs.reset(options={"task": "01", "variation": 0})
+    assert len(shared_start_states) == 1
     envs.close()
 
 
