@@ -47,7 +47,7 @@ class Sb3Config(TrainingConfig):
         batch_size: Number of steps in a minibatch.
         epochs: Number of passes over the collected steps (PPO).
         learning_rate: Learning rate at the start; it falls linearly to a tenth.
-        entropy: Weight of the entropy bonus (PPO).
+        entropy: Weight of the entropy bonus at the start (PPO); it falls linearly to a tenth.
         discount: Discount factor.
         width: Number of hidden units.
     """
@@ -64,13 +64,13 @@ class Sb3Config(TrainingConfig):
     template_variations: str = "0-39"
     distractors: int = Field(default=0, ge=0)
     prepared: int = Field(default=20_000, ge=0)
-    curriculum: CurriculumRule = "success"
+    curriculum: CurriculumRule = "failure"
     held_out_phrasing: int | None = Field(default=None, ge=0)
     rollout_steps: int = Field(default=128, ge=1)
     batch_size: int = Field(default=512, ge=2)
     epochs: int = Field(default=4, ge=1)
     learning_rate: float = Field(default=1e-3, gt=0)
-    entropy: float = Field(default=0.01, ge=0)
+    entropy: float = Field(default=0.05, ge=0)
     discount: float = Field(default=0.98, gt=0, le=1)
     width: int = Field(default=96, ge=1)
 
@@ -85,7 +85,7 @@ class Sb3Config(TrainingConfig):
         """Return an environment; without a curriculum, for evaluation."""
         return MenuEnv(
             templates,
-            [*self.train_tasks(), *self.held_out_tasks()],
+            self.train_tasks(),
             curriculum=curriculum,
             reward=self.reward,
             max_steps=self.max_steps,
@@ -177,16 +177,6 @@ def evaluate(policy: Policy, envs: Sequence[MenuEnv], choices: Sequence[EpisodeC
             metrics["invalid_actions"] = float(info["invalid_actions"])
             outcomes.append(Outcome(*choice[:3], bool(info["success"]), metrics))
         running = still
-
-
-def random_policy(seed: int) -> Policy:
-    """Return a policy that chooses uniformly among the filled places."""
-    rng = np.random.default_rng(seed)
-
-    def choose(_: dict[str, Any], masks: Any) -> Any:
-        return np.argmax(rng.random(masks.shape) * masks, axis=1)
-
-    return choose
 
 
 def mirrored_choices(choices: Iterable[EpisodeChoice]) -> list[EpisodeChoice]:

@@ -21,10 +21,11 @@ from typing_extensions import override
 from fhir_gym.training.curriculum import Curriculum, EpisodeChoice
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.menu import Templates
+from fhir_gym.training.menu.baselines import menu_ceiling, random_over_menu
 from fhir_gym.training.menu.policy import MenuPolicy, MenuQPolicy, UnmaskedMenuPolicy
 from fhir_gym.training.report import write_report
 from fhir_gym.training.run_folder import Checkpoint, RunFolder
-from fhir_gym.training.sb3 import Policy, Progress, Sb3Config, evaluate, gold_templates, mirrored_choices, random_policy
+from fhir_gym.training.sb3 import Policy, Progress, Sb3Config, evaluate, gold_templates, mirrored_choices
 
 _EVALUATED_AT_ONCE = 16
 _REPLAY = 5_000
@@ -79,8 +80,10 @@ class _Tester:
     def test_references(self) -> None:
         """Log the success of random choices, and the share of episodes whose menu contains a solution."""
         self._progress(0, self._config.steps, "random choices and ceiling on the test variations")
-        choices = self._config.test_choices(self._names)
-        self._log(0, evaluate(random_policy(self._config.seed), self._envs, choices), "random")
+        config, numbers = self._config, self._config.test_variations
+        ceiling = menu_ceiling(self._templates, self._names, numbers, distractors=config.distractors)
+        self._log(0, ceiling, "ceiling")
+        self._log(0, random_over_menu(self._envs[0], numbers, config.seed), "random")
 
     def test(self, model: Any) -> None:
         """Log the success on the test variations."""
@@ -150,6 +153,9 @@ class _Recorder(BaseCallback):
     @override
     def _on_rollout_start(self) -> None:
         # Here the update of the previous rollout is complete.
+        if hasattr(self.model, "ent_coef"):
+            done = self.num_timesteps / self._config.steps
+            self.model.ent_coef = self._config.entropy * (1 - 0.9 * min(1.0, done))
         if self.num_timesteps > (self._logged or 0):
             self._record()
 

@@ -41,11 +41,12 @@ def small(**changes: Any) -> Sb3Config:
 
 
 def test_training_raises_the_success_on_test_variations(tmp_path: Path) -> None:
-    train_sb3(small(steps=3_000, learning_rate=3e-3), tmp_path / "run")
+    tasks = ("02b", "03", "05")
+    train_sb3(small(tasks=tasks, template_variations="0-29", steps=4_000, learning_rate=3e-3), tmp_path / "run")
     run = read_run(tmp_path / "run")
-    assert run.evaluation_names() == ["random", "test", "mirrored"]
+    assert run.evaluation_names() == ["ceiling", "random", "test", "mirrored"]
     last = {name: run.evaluations(name)[-1][1].success for name in run.evaluation_names()}
-    assert last["random"] < 0.8 < last["test"]
+    assert last["random"] < 0.6 < last["test"] <= last["ceiling"]
     assert (tmp_path / "run" / "report.md").exists()
 
 

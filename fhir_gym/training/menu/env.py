@@ -46,7 +46,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
     As for `FHIREnv`.
 
     ## Info
-    As for `FHIREnv`, and `env_id`; after a step also `action`, the text of the action.
+    As for `FHIREnv`, but without `verdict`; also `env_id`, and after a step `action`, the text of the action.
 
     Args:
         templates: The templates, or the path of a template file.
@@ -154,6 +154,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         done = terminated or truncated
         if done and self.curriculum is not None:
             self.curriculum.record(self._name, bool(info["success"]))
+        info.pop("verdict", None)  # Stable-Baselines3 copies `info` deeply at every step
         observed = self._observe(over=done)
         return observed, reward, terminated, truncated, info | {"env_id": self._name.env_id, "action": text}
 
