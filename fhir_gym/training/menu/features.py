@@ -17,13 +17,13 @@ from fhir_gym.training.menu.prompt import Prompt, read_prompt
 from fhir_gym.training.menu.templates import Template
 from fhir_gym.training.menu.view import Pointer, View
 
-PROMPT_SIZE = 256
-ANSWER_SIZE = 96
-HISTORY_SIZE = 96
+PROMPT_SIZE = 1024
+ANSWER_SIZE = 192
+HISTORY_SIZE = 160
 STATE_SIZE = PROMPT_SIZE + ANSWER_SIZE + HISTORY_SIZE
 """Length of the array ``state``."""
-TEMPLATE_SIZE = 160
-POINTER_SIZE = 192
+TEMPLATE_SIZE = 384
+POINTER_SIZE = 288
 CANDIDATE_SIZE = 1 + TEMPLATE_SIZE + POINTER_SIZE
 """Length of one row of the array ``candidates``."""
 
@@ -56,6 +56,7 @@ class Features:
         self._pointers: dict[tuple[int, Pointer], list[int]] = {}
         self._rows: dict[Candidate, list[int]] = {}
         self._taken: list[Candidate | None] = []
+        self._sources: dict[str, set[str]] = {}
 
     def record(self, candidate: Candidate | None) -> None:
         """Remember the action that was taken; None for an empty place."""
@@ -84,6 +85,7 @@ class Features:
         """Return one row for each place; the first number of a row says that the place is filled."""
         rows = np.zeros((PLACES, CANDIDATE_SIZE), np.uint8)
         flat: list[int] = []
+        self._sources = _sources(self._view)
         for place, candidate in enumerate(menu):
             start = place * CANDIDATE_SIZE
             flat.append(start)
@@ -96,8 +98,13 @@ class Features:
         if row is None:
             row = self._rows[candidate] = self._fixed(candidate)
         last = len(self._view.actions) - 1
-        fresh = [_LAST[number] for number, pointer in enumerate(candidate.pointers) if pointer.seen.turn == last]
-        return row + fresh
+        changing: list[int] = []
+        for number, pointer in enumerate(candidate.pointers):
+            if pointer.seen.turn == last:
+                changing.append(_LAST[number])
+            for source in self._sources.get(pointer.reference, ()):
+                changing.append(_pointer_index(f"{number} from {source}"))
+        return row + changing
 
     def _fixed(self, candidate: Candidate) -> list[int]:
         """Return the features of a candidate that do not change during the episode."""
@@ -113,6 +120,15 @@ class Features:
             empty = candidate.text.endswith("[])")
             indices.append(_pointer_index(f"size {min(candidate.text.count(','), _FEW)} {empty}"))
         return indices
+
+
+def _sources(view: View) -> dict[str, set[str]]:
+    """Return, for each reference in the latest versions of resources, where it stands."""
+    found: dict[str, set[str]] = {}
+    for seen in view.latest.values():
+        for link in seen.links:
+            found.setdefault(link.reference, set()).add(f"{seen.type}.{link.path}")
+    return found
 
 
 def _pointer_index(name: str) -> int:

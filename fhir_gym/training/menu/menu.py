@@ -45,6 +45,12 @@ class Menu:
     Args:
         templates: The templates.
         distractors: Number of wrong fillings to add for each template.
+
+    Attributes:
+        slots: The slots of all templates and distractors that the prompt fills.
+        plans: The templates, prepared for filling.
+        wrong_plans: For each template, its distractors.
+        dependent: By resource type, the templates whose values depend on answers with the type.
     """
 
     def __init__(self, templates: Templates, distractors: int = 0) -> None:
@@ -55,8 +61,12 @@ class Menu:
         self.slots = tuple(dict.fromkeys(s for one in every for s in one.slots if not s.dynamic))
         numbers = {slot: number for number, slot in enumerate(self.slots)}
         self.plans = tuple(_Plan.of(template, numbers) for template in templates.templates)
-        self._known: dict[str, tuple[Value, ...]] = {}
         self.wrong_plans = tuple(tuple(_Plan.of(one, numbers) for one in group) for group in derived)
+        self.dependent: dict[str, list[_Plan]] = {}
+        for plan in [*self.plans, *(plan for group in self.wrong_plans for plan in group)]:
+            for name in plan.types:
+                self.dependent.setdefault(name, []).append(plan)
+        self._known: dict[str, tuple[Value, ...]] = {}
 
     @classmethod
     def shared(cls, templates: Templates, distractors: int = 0) -> Menu:
@@ -132,7 +142,7 @@ class MenuSession:
     def __init__(self, menu: Menu, prompt: str) -> None:
         self.view = View(prompt)
         values = menu.values(self.view.prompt)
-        self._distractors = menu.distractors
+        self._menu = menu
         self._open: list[_Plan] = []
         self._wrong: list[list[_Plan]] = []
         self._static: dict[_Plan, list[Any]] = {}
@@ -143,7 +153,7 @@ class MenuSession:
                 fitting = [one for one in wrong if self._fits(one, values)]
                 at = start % max(1, len(fitting))
                 self._wrong.append(fitting[at:] + fitting[:at])
-        self._filled: dict[_Plan, tuple[tuple[int, ...], list[Candidate]]] = {}
+        self._filled: dict[_Plan, list[Candidate]] = {}
 
     def _fits(self, plan: _Plan, values: Sequence[Value]) -> bool:
         """Return whether the prompt has all values that the template takes from it, and keep them."""
@@ -156,6 +166,10 @@ class MenuSession:
     def add(self, action: str, observation: str) -> None:
         """Take in an action and the answer to it."""
         self.view.add(action, observation)
+        turn = len(self.view.actions)
+        for name, version in self.view.versions.items():
+            for plan in self._menu.dependent[name] if version == turn and name in self._menu.dependent else ():
+                self._filled.pop(plan, None)
 
     def candidates(self) -> list[Candidate]:
         """Return at most `PLACES` actions, each once and none that was taken before, in an order without meaning."""
@@ -163,7 +177,7 @@ class MenuSession:
         found: dict[str, Candidate] = {}
         filled = [self._candidates(plan) for plan in self._open]
         _take_turns(filled, found, done)
-        if self._distractors and len(found) < PLACES:
+        if self._menu.distractors and len(found) < PLACES:
             right = {candidate.text for candidates in filled for candidate in candidates}
             wrong = [
                 self._wrong_candidates(group, right) for group, good in zip(self._wrong, filled, strict=True) if good
@@ -179,18 +193,16 @@ class MenuSession:
             if options:
                 chosen = options[crc32(plan.template.shape.encode()) % len(options)]
                 found.setdefault(chosen.text, chosen)
-            if len(found) == self._distractors:
+            if len(found) == self._menu.distractors:
                 break
         return list(found.values())
 
     def _candidates(self, plan: _Plan) -> list[Candidate]:
         """Return the fillings of a template; they change only with the answers that they depend on."""
-        versions = tuple([self.view.versions.get(name, 0) for name in plan.types])
         known = self._filled.get(plan)
-        if known is None or known[0] != versions:
-            known = versions, list(self._fillings(plan, self._static[plan]))
-            self._filled[plan] = known
-        return known[1]
+        if known is None:
+            known = self._filled[plan] = list(self._fillings(plan, self._static[plan]))
+        return known
 
     def _fillings(self, plan: _Plan, static: list[Any]) -> Iterator[Candidate]:
         template = plan.template
@@ -214,9 +226,10 @@ class MenuSession:
 
 def _take_turns(groups: Sequence[Sequence[Candidate]], found: dict[str, Candidate], done: Collection[str]) -> None:
     """Add candidates of each group in turn, until the menu is full."""
-    for turn in range(max(map(len, groups), default=0)):
+    turn = 0
+    while groups := [candidates for candidates in groups if turn < len(candidates)]:
         for candidates in groups:
-            if turn < len(candidates) and len(found) < PLACES:
-                candidate = candidates[turn]
-                if candidate.text not in done:
-                    found.setdefault(candidate.text, candidate)
+            candidate = candidates[turn]
+            if candidate.text not in done and len(found) < PLACES:
+                found.setdefault(candidate.text, candidate)
+        turn += 1
