@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -178,3 +181,27 @@ def test_held_out_tasks_are_evaluated_apart(tiny: str, folder: Path) -> None:
     assert [one.task for one in held_out.tasks] == ["05"] and isinstance(held_out, Evaluation)
     report = json.loads((folder / "report.json").read_text())
     assert report["variants"][0]["evaluations"]["held_out"][0]["episodes"] == 1
+
+
+@pytest.mark.slow
+def test_kill_9_and_the_same_command_again(tiny: str, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sft.toml"
+    settings = config(tiny, steps=60, checkpoint_every=5).model_dump(mode="json", exclude_none=True)
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), "utf-8")
+    command = [sys.executable, "-m", "fhir_gym", "train", "sft", "--config", str(path), "--out", str(folder)]
+    for rows_before_kill in (8, 30):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            while process.poll() is None and (not folder.exists() or len(read_rows(folder)) < rows_before_kill):
+                time.sleep(0.02)
+            process.kill()
+        assert process.returncode == -9
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "report written to" in done.stderr
+    assert [row["step"] for row in read_rows(folder) if "evaluation" not in row] == list(range(1, 61))
+    assert [row["step"] for row in read_rows(folder) if "evaluation" in row] == [60]
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
