@@ -1,4 +1,4 @@
-"""Actions as a skeleton with holes and the values of the holes (leaves), and back."""
+"""Split an action into a skeleton with holes and the values of the holes (leaves), and put it together again."""
 
 from __future__ import annotations
 
@@ -225,10 +225,9 @@ def _edited(before: dict[str, Any], edits: list[list[Any]], values: Sequence[Any
     for operation, path, *hole in edits:
         value: Any = None
         if hole:
-            several = isinstance(hole[0], dict) and "$several" in hole[0]
-            value = (
-                [{"reference": item} for item in values[hole[0]["$several"]]] if several else _filled(hole[0], values)
-            )
+            value = _filled(hole[0], values)
+            if isinstance(hole[0], dict) and "$several" in hole[0]:
+                value = [{"reference": item} for item in values[hole[0]["$several"]]]
         if not _edit(body, operation, path, value):
             return None
     text = orjson.dumps(body)
@@ -262,11 +261,6 @@ def _chosen(items: list[Any], step: Any) -> list[int]:
     if isinstance(step, str) and step.startswith("@"):
         return [index for index, item in enumerate(items) if step[1:] in _types(item)]
     return [step] if isinstance(step, int) and step < len(items) else []
-
-
-def same_action(text: str, other: str) -> bool:
-    """Return whether two actions differ in spelling at most."""
-    return text == other or meaning(text) == meaning(other)
 
 
 def meaning(text: str) -> Any:

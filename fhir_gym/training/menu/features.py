@@ -38,8 +38,8 @@ Indices = NDArray[np.intp]
 
 
 @cache
-def _slot(name: str, size: int) -> int:
-    """Return the place of a feature in an array."""
+def _bucket(name: str, size: int) -> int:
+    """Return the index of a feature in an array."""
     return crc32(name.encode()) % size
 
 
@@ -66,9 +66,9 @@ class Features:
         """Return what the agent has seen and done: the prompt's words, the last answer, its actions."""
         state = np.zeros(STATE_SIZE, np.uint8)
         state[self._prompt] = 1
-        state[[PROMPT_SIZE + _slot(name, ANSWER_SIZE) for name in _answer_names(self._view)]] = 1
+        state[[PROMPT_SIZE + _bucket(name, ANSWER_SIZE) for name in _answer_names(self._view)]] = 1
         start = PROMPT_SIZE + ANSWER_SIZE
-        state[[start + _slot(name, HISTORY_SIZE) for name in self._history_names()]] = 1
+        state[[start + _bucket(name, HISTORY_SIZE) for name in self._history_names()]] = 1
         return state
 
     def _history_names(self) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _sources(view: View) -> dict[str, set[str]]:
 
 
 def _pointer_index(name: str) -> int:
-    return 1 + TEMPLATE_SIZE + _slot(name, POINTER_SIZE)
+    return 1 + TEMPLATE_SIZE + _bucket(name, POINTER_SIZE)
 
 
 _LAST = [_pointer_index(f"{number} last") for number in range(_MANY)]
@@ -144,7 +144,7 @@ def _prompt_indices(text: str) -> Indices:
     """Return the features of a prompt: its words and pairs of words, without names and numbers."""
     words = _WORD.findall(read_prompt(text).body)
     names = [*words, *(f"{left} {right}" for left, right in pairwise(words))]
-    return np.unique(np.array([_slot(name, PROMPT_SIZE) for name in names], np.intp))
+    return np.unique(np.array([_bucket(name, PROMPT_SIZE) for name in names], np.intp))
 
 
 def _answer_names(view: View) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _template_indices(template: Template) -> tuple[int, ...]:
         if slot.kind == "pointer":
             name = f"{slot.prefix} {template.variables[slot.args[0]].name} {slot.args[1]}"
         names.append(f"{kind} {leaf} {slot.kind} {name}")
-    return tuple({1 + _slot(name, TEMPLATE_SIZE) for name in names})
+    return tuple({1 + _bucket(name, TEMPLATE_SIZE) for name in names})
 
 
 def _pointer_names(pointer: Pointer, view: View) -> Iterator[str]:

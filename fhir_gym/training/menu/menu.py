@@ -38,6 +38,13 @@ class Candidate:
     template: Template
     pointers: tuple[Pointer, ...] = field(default=(), repr=False)
 
+    @property
+    def description(self) -> list[str]:
+        """How each leaf was filled, such as ``?status <- const active``, and what the pointers refer to."""
+        leaves = zip(self.template.names, self.template.slots, strict=True)
+        filled = [f"{name} <- {slot.description}" for name, slot in leaves]
+        return filled + [f"pointer {at}: {pointer.reference}" for at, pointer in enumerate(self.pointers)]
+
 
 class Menu:
     """Menus over a set of templates.

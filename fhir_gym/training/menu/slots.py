@@ -56,6 +56,11 @@ class Slot:
             return self.prefix + value
         return value
 
+    @property
+    def description(self) -> str:
+        """The kind, the arguments and the prefix as a short text."""
+        return " ".join([*([self.prefix] if self.prefix else []), self.kind, *map(str, self.args)])
+
     def dump(self) -> list[Any]:
         """Return the slot as JSON data."""
         return [self.kind, _plain(self.args), self.prefix, self.capital]

@@ -129,3 +129,11 @@ def test_features_of_a_menu(templates: Templates, rollouts: list[Rollout]) -> No
     assert rows[: len(places), 0].all() and not rows[len(places) :].any()
     assert len({row.tobytes() for row in rows[: len(places)]}) == len(places)
     assert features.state().any()
+
+
+def test_a_candidate_says_how_it_was_filled(templates: Templates, rollouts: list[Rollout]) -> None:
+    rollout = next(one for one in rollouts if one.task.key == "16c")
+    menu = Menu(templates).candidates(rollout.prompt, [(rollout.turns[0].action, rollout.turns[0].observation)])
+    update = next(candidate for candidate in menu if candidate.text == rollout.turns[1].action)
+    reference = rollout.turns[1].action.partition("\n")[0].removeprefix("PUT /")
+    assert update.description == ["path <- pointer 0 ref", "status <- const cancelled", f"pointer 0: {reference}"]
