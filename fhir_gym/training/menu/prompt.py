@@ -145,7 +145,7 @@ class Prompt:
             times = ["now", *range(min(_MAX_INDEX, len(self.times)))]
         for base, index in bases:
             for numbers in offsets:
-                for days in (0, 1, 7) if len(numbers) < 2 else (0,):
+                for days in (0, 1) if len(numbers) < 2 else (0,):
                     for time in times:
                         if self._date(base, index, numbers, days, time) == value:
                             yield Slot("date", (base, index, numbers, days, time))
