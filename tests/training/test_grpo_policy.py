@@ -105,18 +105,22 @@ def test_the_masks_cover_exactly_what_the_model_said(
 
 
 def test_rewards_are_those_of_a_replay(
-    tiny: str, configs: OpenConfigs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: str, configs: OpenConfigs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hospital: World
 ) -> None:
-    scripts = [[f'POST /Patient\n{{"resourceType": "Patient"}}{END}', f"FINISH([]){END}"], *SCRIPTS[1:]]
-    script(monkeypatch, scripts)
+    rows = EpisodeRows(make_curriculum())
+    choice = rows.choice(0)
+    (gold,) = run(ENV_ID, "gold", tasks=choice.task, variations=choice.variation, world=hospital)
+    script(monkeypatch, [[f"{turn.action}{END}" for turn in gold.turns], *SCRIPTS[1:]])
     rollouts = policy(configs)
-    trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(make_curriculum()))
+    trainer = trainer_of(tiny, tmp_path, rollouts, rows)
     trainer.train()
     expected = []
     for rollout in rollouts.rollouts:
         config, _ = configs.of(EpisodeChoice(ENV_ID, rollout.task.key, rollout.task.variation, rollout.task.phrasing))
         expected.append(replayed_reward(rollout, config))
+    assert expected[0] == 1.0 > max(expected[1:])
     assert [rollout.reward for rollout in rollouts.rollouts] == expected
+    assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(expected) / 4)
 
 
 @pytest.mark.parametrize(("context_tokens", "said"), [(1_290, f"GET /Patient?_count=50{END}"), (600, "")])
@@ -168,7 +172,7 @@ def test_equal_seeds_give_the_same_first_batch(
     found = []
     for seed in (4, 4, 5):
         rollouts = policy(configs, seed=seed)
-        trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(make_curriculum(seed)), seed=seed)
+        trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(make_curriculum()), seed=seed)
         batches = capture(trainer, monkeypatch)
         trainer.train()
         found.append([batches[0][name].tolist() for name in ("prompt_ids", "completion_ids", "tool_mask")])

@@ -98,6 +98,28 @@ def test_training_stops_when_every_episode_fails(tiny: str, tmp_path: Path, monk
         train_grpo(make_config(tiny, evaluate_start=False, evaluate_every=0), tmp_path / "run")
 
 
+def test_a_batch_without_rewards_does_not_change_the_weights(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
+    count, start = iter(range(100)), Episode.start
+
+    def fail_later(self: Episode) -> str:
+        if next(count) >= 4:
+            raise InfraError("the server is down")
+        return start(self)
+
+    def weights(number: int) -> bytes:
+        return (tmp_path / "run" / "checkpoints" / f"{number:06d}-step-{number + 1}" / "model.safetensors").read_bytes()
+
+    monkeypatch.setattr(Episode, "start", fail_later)
+    config = make_config(tiny, steps=2, checkpoint_every=1, evaluate_start=False, test="1000", tasks=("01",))
+    train_grpo(config, tmp_path / "run")
+    assert weights(0) == weights(1) != (Path(tiny) / "model.safetensors").read_bytes()
+    last = read_run(tmp_path / "run").metrics()[-1]
+    assert (last["not_graded"], last["stop/infra_error"]) == (4, 1.0) and "reward" not in last
+
+
 def test_both_shapes_train_and_show_the_model_the_same_tools(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hospital: World
 ) -> None:
