@@ -83,7 +83,7 @@ class GrpoConfig(ModelConfig):
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of group_size {self.group_size}")
         if self.batch_size % self.micro_batch:
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch {self.micro_batch}")
-        taken = sorted(self.trl.keys() & _trl_arguments(self, Path()).keys())
+        taken = sorted(self.trl.keys() & _trl_arguments(self, Path(), cpu=True).keys())
         if taken:
             raise ValueError(f"trl must not contain {taken[0]!r}: the recipe sets it from other fields of the config")
         return self
@@ -228,7 +228,7 @@ class _GrpoRun:
                 r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
             )
         with _without_noise():
-            arguments = trl.GRPOConfig(**_trl_arguments(config, output), **config.trl)
+            arguments = trl.GRPOConfig(**_trl_arguments(config, output, cpu=model.device.type == "cpu"), **config.trl)
             trainer = trl.GRPOTrainer(model=model, args=arguments, callbacks=[self._callback()], **given)
         trainer.remove_callback(_package("transformers").PrinterCallback)
         if config.shape == "environment_factory":
@@ -260,7 +260,7 @@ class _GrpoRun:
         return type("RunFolderCallback", (base,), {name: staticmethod(event) for name, event in events.items()})()
 
 
-def _trl_arguments(config: GrpoConfig, output: Path) -> dict[str, Any]:
+def _trl_arguments(config: GrpoConfig, output: Path, *, cpu: bool) -> dict[str, Any]:
     """Return the arguments of `trl.GRPOConfig` that the recipe sets."""
     return {
         "output_dir": str(output),
@@ -278,7 +278,7 @@ def _trl_arguments(config: GrpoConfig, output: Path) -> dict[str, Any]:
         "seed": config.seed,
         "shuffle_dataset": False,
         "bf16": config.dtype == "bfloat16",
-        "use_cpu": config.device == "cpu",
+        "use_cpu": cpu,
         "save_strategy": "steps",
         "save_steps": config.checkpoint_every,
         "logging_strategy": "steps",
