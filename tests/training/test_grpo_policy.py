@@ -171,7 +171,7 @@ def test_equal_seeds_give_the_same_first_batch(
 ) -> None:
     found = []
     for seed in (4, 4, 5):
-        rollouts = policy(configs, seed=seed)
+        rollouts = policy(configs, seed=seed, max_new_tokens=4)
         trainer = trainer_of(tiny, tmp_path, rollouts, EpisodeRows(make_curriculum()), seed=seed)
         batches = capture(trainer, monkeypatch)
         trainer.train()

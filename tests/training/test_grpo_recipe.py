@@ -35,6 +35,13 @@ def one_thread() -> None:
     import_module("torch").set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def without_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one test draws the report, which takes seconds."""
+    if request.function is not test_the_metrics_of_a_step:
+        monkeypatch.setattr(recipe, "write_report", lambda folders: None)
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save(tmp_path_factory.mktemp("tiny"))
@@ -87,6 +94,7 @@ def test_the_metrics_of_a_step(tiny: str, tmp_path: Path) -> None:
     assert metrics.keys() >= expected | {"loss", "grad_norm", "entropy", "stop/step_limit", "episodes", "not_graded"}
     assert metrics["task/Appointment-v0/02a/success"] == metrics["success"]
     assert 0 < metrics["tokens"] == 4 * metrics["tokens_written"]
+    assert "02a" in (tmp_path / "run" / "report.md").read_text("utf-8")
 
 
 def test_training_stops_when_every_episode_fails(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,13 +151,14 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
         return trainer
 
     monkeypatch.setattr(recipe._GrpoRun, "_make_trainer", make)
-    settings = {"steps": 1, "evaluate_start": False, "tasks": ("02a",), "train": "3", "max_tokens": 8_000}
+    settings: dict[str, Any] = {"steps": 1, "evaluate_start": False, "tasks": ("02a",), "train": "3"}
+    settings |= {"max_tokens": 8_000, "batch_size": 2, "max_steps": 1}
     for shape in ("environment_factory", "rollout_func"):
         config = make_config(str(folder), shape=shape, protocol="tools", **settings)
         train_grpo(config, tmp_path / shape)
-        assert read_run(tmp_path / shape).metrics()[0]["episodes"] == 4
+        assert read_run(tmp_path / shape).metrics()[0]["episodes"] == 2
     agent = LocalAgent(str(folder), device="cpu", protocol="tools", max_new_tokens=4)
-    (rollout,) = run(ENV_ID, agent, tasks="02a", variations=3, world=hospital, max_steps=2)
+    (rollout,) = run(ENV_ID, agent, tasks="02a", variations=3, world=hospital, max_steps=1)
     assert rollout.opening is not None
     (prompt,) = shown
     assert prompt == agent._model.render(rollout.opening.messages, tools=True)
