@@ -7,7 +7,8 @@ values are kept, so that the model reads only what is new. This needs weights th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -16,9 +17,7 @@ _GROUPED = "fhir_gym_grouped"
 _MAX_BYTES = 1 << 30
 """Maximum size of the kept keys and values."""
 
-Sampler = Callable[[Any, Any], Any]
-"""Turn the scores of the next tokens into scores whose maximum is the sampled token."""
-_Kept = list[tuple[Any, Any]]
+_Kept = list[tuple[Any, ...]]
 """Keys and values of each layer for one sequence of tokens."""
 
 
@@ -27,6 +26,26 @@ def can_reuse(model: Any) -> bool:
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ["full_attention"]
     return set(kinds) == {"full_attention"} and not getattr(config, "sliding_window", None)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The sequences that are still being completed.
+
+    Attributes:
+        cache: Their keys and values.
+        rows: The index of the prompt of each sequence.
+    """
+
+    cache: Any
+    rows: list[int]
+
+    def only(self, places: list[int]) -> _Batch:
+        """Return the sequences at some places."""
+        for layer in self.cache.layers:
+            layer.whole = tuple(part[places] for part in layer.whole)
+            layer.keys, layer.values = (part[:, :, : layer.filled] for part in layer.whole)
+        return _Batch(self.cache, [self.rows[place] for place in places])
 
 
 class PrefixReuse:
@@ -46,48 +65,71 @@ class PrefixReuse:
         model.set_attn_implementation(_GROUPED)
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], sampler: Sampler, ends: Sequence[int], max_tokens: int, stopped: Any
+        self, prompts: Sequence[Sequence[int]], sampler: Any, ends: Sequence[int], max_tokens: int, stopped: Any
     ) -> list[list[int]]:
-        """Complete prompts as one batch; each completion ends with an end token, or after `max_tokens`."""
+        """Complete prompts as one batch; each completion ends with an end token, or after `max_tokens`.
+
+        Args:
+            prompts: Token ids of each prompt.
+            sampler: Function that turns the scores of the next tokens into scores whose maximum is the sampled token.
+                Its attribute `rows` has the indices of the prompts that are not complete.
+            ends: The end tokens.
+            max_tokens: Maximum number of tokens of a completion.
+            stopped: Function that is called after each token. When it returns True, sampling ends early.
+        """
         torch, device = self._torch, self._model.device
         read = [self._read(tuple(ids)) for ids in prompts]
-        kept, scores = [one for one, _ in read], torch.cat([scores for _, scores in read])
+        for ids in prompts:  # the sequences that continue them are kept instead
+            self._drop(tuple(ids))
+        scores = torch.cat([scores for _, scores in read])
         lengths = [len(ids) for ids in prompts]
         longest = max(lengths)
-        cache = self._batch_cache(kept, lengths, max_tokens)
+        batch = _Batch(self._batch_cache([one for one, _ in read], lengths, max_tokens), list(range(len(prompts))))
         mask = torch.zeros(len(prompts), longest + max_tokens, dtype=torch.long, device=device)
         for row, length in enumerate(lengths):
             mask[row, longest - length :] = 1
-        positions = torch.tensor(lengths, device=device)[:, None]
-        end_ids = torch.tensor(list(ends), device=device)
-        written: list[Any] = []
-        ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+        written: list[list[int]] = [[] for _ in prompts]
         for count in range(max_tokens):
+            sampler.rows = batch.rows
             chosen = sampler(None, scores).argmax(dim=-1)
-            written.append(chosen)
-            ended |= torch.isin(chosen, end_ids)
-            if bool(ended.all()) or stopped() or count + 1 == max_tokens:
+            for row, id in zip(batch.rows, chosen.tolist(), strict=True):
+                if not (written[row] and written[row][-1] in ends):
+                    written[row].append(id)
+            active = [at for at, row in enumerate(batch.rows) if written[row][-1] not in ends]
+            if not active or stopped() or count + 1 == max_tokens:
                 break
+            if 2 * len(active) <= len(batch.rows):
+                self._keep_rows(batch, prompts, written, set(range(len(batch.rows))) - set(active), longest)
+                chosen = chosen[active]
+                batch = batch.only(active)
             output = self._model(
                 input_ids=chosen[:, None],
-                attention_mask=mask[:, : longest + count + 1],
-                position_ids=positions + count,
-                past_key_values=cache,
+                attention_mask=mask[batch.rows, : longest + count + 1],
+                position_ids=torch.tensor([[lengths[row] + count] for row in batch.rows], device=device),
+                past_key_values=batch.cache,
                 use_cache=True,
             )
             scores = output.logits[:, -1]
-        completions = [self._until_end(ids, ends) for ids in torch.stack(written, dim=1).tolist()]
-        for ids in prompts:  # the sequences that continue them are kept instead
-            self._drop(tuple(ids))
-        for row, (ids, completion) in enumerate(zip(prompts, completions, strict=True)):
-            # The last token was written, but not read.
-            total, start = longest + len(completion) - 1, longest - lengths[row]
+        self._keep_rows(batch, prompts, written, range(len(batch.rows)), longest)
+        return written
+
+    def _keep_rows(
+        self,
+        batch: _Batch,
+        prompts: Sequence[Sequence[int]],
+        written: Sequence[Sequence[int]],
+        places: Iterable[int],
+        longest: int,
+    ) -> None:
+        """Keep the sequences at some places of a batch. The last token of each was written, but not read."""
+        for place in places:
+            row = batch.rows[place]
+            start, total = longest - len(prompts[row]), longest + len(written[row]) - 1
             layers = [
-                (layer.keys[row : row + 1, :, start:total].clone(), layer.values[row : row + 1, :, start:total].clone())
-                for layer in cache.layers
+                tuple(part[place : place + 1, :, start:total].clone() for part in (layer.keys, layer.values))
+                for layer in batch.cache.layers
             ]
-            self._keep((*ids, *completion[:-1]), layers)
-        return completions
+            self._keep((*prompts[row], *written[row][:-1]), layers)
 
     def _read(self, ids: tuple[int, ...]) -> tuple[_Kept, Any]:
         """Return the keys and values of a prompt, and the scores of the next token."""
@@ -134,12 +176,8 @@ class PrefixReuse:
         cache.layers = layers
         return cache
 
-    def _until_end(self, ids: list[int], ends: Sequence[int]) -> list[int]:
-        length = next((at + 1 for at, id in enumerate(ids) if id in ends), len(ids))
-        return ids[:length]
 
-
-def _layer(torch: Any, cache_of: Any, rows: Sequence[tuple[Any, Any]], lengths: Sequence[int], room: int) -> Any:
+def _layer(torch: Any, cache_of: Any, rows: Sequence[tuple[Any, ...]], lengths: Sequence[int], room: int) -> Any:
     """Return a layer of a cache that writes new keys and values into memory that is already there."""
 
     def update(self: Any, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -168,7 +206,7 @@ def _common(one: tuple[int, ...], other: tuple[int, ...], limit: int) -> int:
 
 
 def _size(layers: _Kept) -> int:
-    return sum(part.numel() * part.element_size() for pair in layers for part in pair)
+    return sum(part.numel() * part.element_size() for parts in layers for part in parts)
 
 
 def _register_attention() -> None:

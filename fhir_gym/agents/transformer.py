@@ -257,6 +257,8 @@ class _GumbelSampler:
 
     def __init__(self, torch: Any, generators: Sequence[Any], temperature: float) -> None:
         self._torch, self._generators, self._temperature = torch, generators, temperature
+        self.rows: Sequence[int] = range(len(generators))
+        """Indices of the prompts that the next scores belong to."""
         self.logprobs: list[list[float]] = []
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -264,10 +266,11 @@ class _GumbelSampler:
         likelihood = torch.log_softmax(scores.float(), dim=-1)
         noisy = likelihood
         if self._temperature > 0:
-            noise = torch.stack([self._noise(scores.shape[-1], generator) for generator in self._generators])
+            noise = torch.stack([self._noise(scores.shape[-1], self._generators[row]) for row in self.rows])
             noisy = likelihood / self._temperature + noise.to(scores.device)
         chosen = noisy.argmax(dim=-1, keepdim=True)
-        self.logprobs.append(likelihood.gather(-1, chosen)[:, 0].tolist())
+        values = dict(zip(self.rows, likelihood.gather(-1, chosen)[:, 0].tolist(), strict=True))
+        self.logprobs.append([values.get(row, 0.0) for row in range(len(self._generators))])
         return noisy
 
     def _noise(self, size: int, generator: Any) -> Any:
