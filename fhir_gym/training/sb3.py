@@ -18,9 +18,9 @@ from fhir_gym.training.curriculum import Curriculum, CurriculumRule, EpisodeChoi
 from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
 from fhir_gym.training.mirrored import mirrored_pack
+from fhir_gym.training.rolling import Progress, no_progress
 
 Algorithm = Literal["maskable_ppo", "ppo", "dqn"]
-Progress = Callable[[int, int, str], None]
 Policy = Callable[[dict[str, Any], Any], Any]
 """Chooses places: gets the observations of several environments and their masks, each stacked."""
 
@@ -103,7 +103,7 @@ class Sb3Config(TrainingConfig):
         ]
 
 
-def train_sb3(config: Sb3Config, out: str | Path, *, progress: Progress | None = None) -> None:
+def train_sb3(config: Sb3Config, out: str | Path, *, progress: Progress = no_progress) -> None:
     """Train a policy on menus of actions, and evaluate it on the test variations at intervals.
 
     A folder with an unfinished run of the same config resumes from its last checkpoint. The folder gets the templates,
@@ -124,7 +124,7 @@ def train_sb3(config: Sb3Config, out: str | Path, *, progress: Progress | None =
         module = import_module("fhir_gym.training.sb3_run")
     except ImportError as error:
         raise MissingExtraError("training with Stable-Baselines3 needs: pip install 'fhir-gym[sb3]'") from error
-    module.run(config, Path(out), progress or (lambda *_: None))
+    module.run(config, Path(out), progress)
 
 
 def gold_templates(config: Sb3Config) -> Templates:

@@ -27,8 +27,9 @@ from fhir_gym.training.menu import Templates
 from fhir_gym.training.menu.baselines import menu_ceiling, random_over_menu
 from fhir_gym.training.menu.policy import MenuPolicy, MenuQPolicy, UnmaskedMenuPolicy
 from fhir_gym.training.report import write_report
+from fhir_gym.training.rolling import Progress
 from fhir_gym.training.run_folder import Checkpoint, RunFolder
-from fhir_gym.training.sb3 import Policy, Progress, Sb3Config, evaluate, gold_templates, mirrored_choices
+from fhir_gym.training.sb3 import Policy, Sb3Config, evaluate, gold_templates, mirrored_choices
 
 _EVALUATED_AT_ONCE = 16
 _ALLOCATIONS = 20_000
