@@ -39,7 +39,7 @@ class Sb3Config(TrainingConfig):
         templates: Path of a template file; empty to learn templates from reference solutions.
         template_variations: Training variations of each task whose reference solutions give the templates.
         distractors: Number of wrong fillings to add for each template.
-        prepared: Number of start states to keep in memory for the training environments (about 30 kB each).
+        prepared: Number of start states to keep in memory (about 40 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
         held_out_phrasing: Index of a prompt wording that is never trained on and is evaluated separately; None to train
             on all wordings.
@@ -90,7 +90,7 @@ class Sb3Config(TrainingConfig):
             reward=self.reward,
             max_steps=self.max_steps,
             distractors=self.distractors,
-            prepared=0 if curriculum is None else self.prepared,
+            prepared=self.prepared,
         )
 
     def test_choices(self, names: Iterable[TaskName], phrasing: int | None = None) -> list[EpisodeChoice]:
