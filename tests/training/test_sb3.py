@@ -52,7 +52,14 @@ def test_training_raises_the_success_on_test_variations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_unmasked_algorithms_run(tmp_path: Path, algorithm: str) -> None:
-    train_sb3(small(algorithm=algorithm), tmp_path)
+    def stop(done: int, *_: object) -> None:
+        if done >= 192:
+            raise KeyboardInterrupt
+
+    config = small(algorithm=algorithm)
+    with pytest.raises(KeyboardInterrupt):
+        train_sb3(config, tmp_path, progress=stop)
+    train_sb3(config, tmp_path)
     assert read_run(tmp_path).evaluations()[-1][0] == 256
 
 
