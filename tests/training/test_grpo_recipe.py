@@ -86,6 +86,24 @@ def test_a_killed_run_resumes_and_ends_like_an_uninterrupted_one(
     assert (killed / "metrics.jsonl").read_bytes() == before, "a complete run does nothing"
 
 
+def test_adapters_resume_and_are_merged(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
+    settings: dict[str, Any] = {"lora_rank": 4, "dtype": "bfloat16", "steps": 2, "checkpoint_every": 1}
+    config = make_config(tiny, evaluate_start=False, evaluate_every=0, **settings)
+
+    def stop(done: int, _: int, text: str) -> None:
+        if done == 2 and "reward" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grpo(config, tmp_path / "run", progress=stop)
+    assert [row["step"] for row in read_run(tmp_path / "run").metrics()] == [1, 2]
+    train_grpo(config, tmp_path / "run")
+    assert [row["step"] for row in read_run(tmp_path / "run").metrics()] == [1, 2]
+    assert not list((tmp_path / "run" / "model").glob("adapter*"))
+    assert fingerprint(tmp_path / "run") != Transformer(tiny, device="cpu", dtype="bfloat16").fingerprint()
+
+
 def test_the_metrics_of_a_step(tiny: str, tmp_path: Path) -> None:
     config = make_config(tiny, steps=1, evaluate_start=False, tasks=("02a",), curriculum="uniform")
     train_grpo(config, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Episodes of the model in training for TRL's ``rollout_func``, with the exact tokens that it read and wrote."""
+"""Let the model in training play episodes for TRL's ``rollout_func``, and keep the exact tokens of each episode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TokenSequence:
     Attributes:
         prompt_ids: The tokens before the model's first reply.
         completion_ids: The model's replies, and the tokens that it read between them.
-        mask: For each token of `completion_ids` 1 if the model wrote it, and 0 if it only read it.
+        mask: For each token of `completion_ids`, 1 if the model wrote the token, and 0 if it only read the token.
     """
 
     prompt_ids: list[int]
@@ -63,7 +63,7 @@ class TokenSequence:
 
 
 class PolicyRollouts:
-    """Lets the model in training play a batch of episodes; a ``rollout_func`` of TRL.
+    """A ``rollout_func`` of TRL that lets the model in training play a batch of episodes.
 
     The model plays as a `LocalAgent` does in an evaluation: the same prompts, the same shortened observations, and the
     same treatment of replies that are cut off. An episode ends with ``FINISH``, at the step limit, or when the context

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,7 +32,9 @@ from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.tuner import ModelConfig, load_model, save_model
 
 _LOGGED = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "clip_ratio/region_mean")
-"""Metrics of TRL that the run folder gets."""
+"""Metrics of TRL that are logged."""
+_TRL = 1, 16
+"""The first version of TRL that the recipe was tested with."""
 _ROWS = "rows.json"
 """File of a checkpoint with the state of the dataset and its curriculum."""
 _FAILED_BATCHES = 3
@@ -41,8 +44,8 @@ _FAILED_BATCHES = 3
 class GrpoConfig(ModelConfig):
     """Settings of GRPO.
 
-    A step is one update of the weights, on `batch_size` new episodes. `max_tokens` limits an episode in training: one
-    that does not fit is truncated and graded.
+    A step is one update of the weights, on `batch_size` new episodes. `max_tokens` limits an episode in
+    training: an episode that does not fit is truncated and graded.
 
     Attributes:
         shape: How TRL runs the episodes. ``rollout_func``: as `LocalAgent` does, by text or tools.
@@ -211,6 +214,8 @@ class _GrpoRun:
 
     def _make_trainer(self, configs: OpenConfigs) -> Any:
         config, trl = self._config, _package("trl")
+        if tuple(int(part) for part in version("trl").split(".")[:2]) < _TRL:
+            raise TrainingError(f"GRPO needs TRL {'.'.join(map(str, _TRL))} or later, not {version('trl')}")
         _package("torch").set_num_threads(config.threads)
         model, tokenizer = load_model(config, config.dtype if config.lora_rank else "float32")
         if tokenizer.pad_token_id is None:

@@ -20,16 +20,16 @@ _FAILED = "The server failed, so the episode is over. Reply with a short text an
 
 
 class FHIRToolEnv:
-    """Plays episodes by tool calls; an ``environment_factory`` of TRL.
+    """An environment of TRL (``environment_factory``) that plays episodes by tool calls.
 
     TRL offers the public methods, except `reset` and `get_reward`, to the model as tools. They are the tools of the
     chat and local agents with ``protocol="tools"``. An instance plays one episode after another.
 
-    A wrong value of an argument is an invalid action and counts as a step, as for those agents. TRL itself refuses
-    unknown tools and unknown argument names, so these do not count as steps.
+    A call with an invalid argument value is an invalid action and counts as a step. TRL itself refuses unknown tools
+    and unknown argument names, so such calls do not count as steps, although they count for those agents.
 
     Args:
-        configs: Settings and open worlds that several instances share; None for own ones, from `settings`.
+        configs: Settings and open worlds that several instances share; None to make them from `settings`.
         observation_chars: Maximum number of characters of an observation, or None for no limit. TRL silently drops a
             tool result that exceeds its token limit, so set a limit that fits.
         settings: Fields of `EpisodeConfig`, such as ``reward`` and ``max_steps``; without `fhir_server`, because a
