@@ -22,6 +22,7 @@ class TrainingEpisode:
 
     Attributes:
         task: The task.
+        variation: Number of the variation.
         reward: The reward; None after an infrastructure failure.
         success: Whether the episode succeeded; None after an infrastructure failure.
         stop_reason: One of `STOP_REASONS`.
@@ -32,6 +33,7 @@ class TrainingEpisode:
     """
 
     task: TaskName
+    variation: int
     reward: float | None
     success: bool | None
     stop_reason: str
@@ -45,6 +47,7 @@ class TrainingEpisode:
         """Return the episode of a rollout."""
         return cls(
             task=TaskName(rollout.env_id, rollout.task.key),
+            variation=rollout.task.variation,
             reward=rollout.reward if rollout.graded else None,
             success=rollout.success if rollout.graded else None,
             stop_reason=rollout.stop_reason,
@@ -55,10 +58,11 @@ class TrainingEpisode:
         )
 
     @classmethod
-    def of_info(cls, task: TaskName, reward: float, info: Mapping[str, Any], stop_reason: str = "") -> Self:
-        """Return an episode that ended with a reward and the info of its last step."""
+    def of_info(cls, env_id: str, reward: float, info: Mapping[str, Any], stop_reason: str = "") -> Self:
+        """Return an episode of a pack that ended with a reward and the info of its last step."""
         return cls(
-            task=task,
+            task=TaskName(env_id, info["task"]),
+            variation=info["variation"],
             reward=reward,
             success=info["success"],
             stop_reason=stop_reason or info["stop_reason"],
@@ -88,7 +92,7 @@ def batch_metrics(groups: Sequence[Sequence[TrainingEpisode]]) -> dict[str, floa
 
     Examples:
         >>> name = TaskName("FHIRAgent/Appointment-v0", "01")
-        >>> group = [TrainingEpisode(name, reward, bool(reward), "finished", steps=2) for reward in (1.0, 0.0)]
+        >>> group = [TrainingEpisode(name, 0, reward, bool(reward), "finished", steps=2) for reward in (1.0, 0.0)]
         >>> metrics = batch_metrics([group])
         >>> metrics["success"], metrics["groups_without_variance"], metrics["task/Appointment-v0/01/success"]
         (0.5, 0.0, 0.5)

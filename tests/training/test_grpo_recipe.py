@@ -58,7 +58,7 @@ def fingerprint(out: Path) -> str:
 
 def state(out: Path) -> dict[str, Any]:
     last = max((out / "checkpoints").glob("[0-9]*"))
-    found: dict[str, Any] = json.loads((last / "rows.json").read_text("utf-8"))
+    found: dict[str, Any] = json.loads((last / "grpo.json").read_text("utf-8"))
     return found
 
 
@@ -111,6 +111,8 @@ def test_the_metrics_of_a_step(tiny: str, tmp_path: Path) -> None:
     expected = {"success", "reward", "groups_without_variance", "invalid_rate", "steps", "tokens_written", "tokens"}
     assert metrics.keys() >= expected | {"loss", "grad_norm", "entropy", "stop/step_limit", "episodes", "not_graded"}
     assert metrics["task/Appointment-v0/02a/success"] == metrics["success"]
+    ((_, sampled),) = read_run(tmp_path / "run").evaluations("train")
+    assert sampled.episodes == 4 and {attempts.episodes for attempts in sampled.attempts} <= {2, 4}
     assert 0 < metrics["tokens"] == 4 * metrics["tokens_written"]
     assert "02a" in (tmp_path / "run" / "report.md").read_text("utf-8")
 

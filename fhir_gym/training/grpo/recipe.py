@@ -23,6 +23,7 @@ from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.errors import InfraError, MissingExtraError, TrainingError
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, other_phrasings
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
+from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.grpo.episodes import INSTALL, EpisodeRows, OpenConfigs, RowShape
 from fhir_gym.training.grpo.policy import PolicyRollouts, policy_transformer
 from fhir_gym.training.grpo.tool_env import FHIRToolEnv
@@ -35,8 +36,8 @@ _LOGGED = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "clip_ratio/re
 """Metrics of TRL that are logged."""
 _TRL = 1, 16
 """The first version of TRL that the recipe was tested with."""
-_ROWS = "rows.json"
-"""File of a checkpoint with the state of the dataset and its curriculum."""
+_STATE = "grpo.json"
+"""File of a checkpoint with the state of the dataset and the counters of the run."""
 _FAILED_BATCHES = 3
 """Number of consecutive batches without a graded episode after which training stops."""
 
@@ -122,6 +123,7 @@ class _GrpoRun:
         self._episodes: list[TrainingEpisode] = []
         self._failed_batches = 0
         self._tokens = 0
+        self._sampled: list[tuple[str, str, int, bool]] = []
         self._protocol: ChatProtocol = "tools" if config.shape == "environment_factory" else config.protocol
 
     def train(self) -> None:
@@ -131,9 +133,10 @@ class _GrpoRun:
             return
         rows = self._rows = EpisodeRows(_make_curriculum(config), config.shape)
         if checkpoint is not None:
-            state = json.loads((checkpoint.path / _ROWS).read_text("utf-8"))
+            state = json.loads((checkpoint.path / _STATE).read_text("utf-8"))
             rows.load_state_dict(state["rows"])
             self._tokens = state["tokens"]
+            self._sampled = [(env_id, task, variation, won) for env_id, task, variation, won in state["sampled"]]
         with OpenConfigs(reward=config.reward, max_steps=config.max_steps) as configs:
             trainer = self._trainer = self._make_trainer(configs)
             if checkpoint is None and config.evaluate_start:
@@ -150,6 +153,7 @@ class _GrpoRun:
         for episode in self._episodes:
             if episode.graded:
                 self._rows.curriculum.record(episode.task, bool(episode.success))
+                self._sampled.append((*episode.task, episode.variation, bool(episode.success)))
         if any(episode.graded for episode in self._episodes):
             self._failed_batches = 0
             return
@@ -165,6 +169,9 @@ class _GrpoRun:
         last = step >= config.steps
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
             self._evaluate(step)
+            sampled = Evaluation.from_outcomes(Outcome(*outcome) for outcome in self._sampled)
+            self._folder.log_evaluation(step, sampled, "train")  # the report has its pass@k and reliability
+            self._sampled.clear()
         if last:
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
             if config.lora_rank:
@@ -191,8 +198,8 @@ class _GrpoRun:
         def write(path: Path) -> None:
             for file in written.iterdir():
                 file.replace(path / file.name)
-            rows = {"rows": self._rows.state_dict(), "tokens": self._tokens}
-            (path / _ROWS).write_text(json.dumps(rows), "utf-8")
+            state = {"rows": self._rows.state_dict(), "tokens": self._tokens, "sampled": self._sampled}
+            (path / _STATE).write_text(json.dumps(state), "utf-8")
 
         self._folder.save_checkpoint(state.global_step, write)
         shutil.rmtree(args.output_dir, ignore_errors=True)

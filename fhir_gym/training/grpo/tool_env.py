@@ -10,7 +10,6 @@ from fhir_gym.agents.context_window import shorten
 from fhir_gym.episode import Episode, Step
 from fhir_gym.episode_config import EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError, TrainingError
-from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs
@@ -61,7 +60,7 @@ class FHIRToolEnv:
         self._configs = configs or OpenConfigs(**settings)
         self._observation_chars = observation_chars
         self._episode: Episode | None = None
-        self._task = TaskName("", "")
+        self._choice = EpisodeChoice("", "", 0)
         self._result: TrainingEpisode | None = None
 
     @property
@@ -85,8 +84,8 @@ class FHIRToolEnv:
             TaskError: The variation or phrasing does not exist.
         """
         self._close_episode()
-        self._result, self._task = None, TaskName(env_id, task)
-        config, world = self._configs.of(EpisodeChoice(env_id, task, variation, phrasing))
+        self._result, self._choice = None, EpisodeChoice(env_id, task, variation, phrasing)
+        config, world = self._configs.of(self._choice)
         try:
             self._episode = episode = Episode(config, task=task, variation=variation)
             observation = episode.start()
@@ -188,11 +187,12 @@ class FHIRToolEnv:
         return step.observation if limit is None else shorten(step.observation, limit)
 
     def _end(self, step: Step, stop_reason: str = "") -> None:
-        self._result = TrainingEpisode.of_info(self._task, step.reward, step.info, stop_reason)
+        self._result = TrainingEpisode.of_info(self._choice.env_id, step.reward, step.info, stop_reason)
         self._close_episode()
 
     def _fail(self, error: InfraError) -> str:
-        self._result = TrainingEpisode(self._task, None, None, "infra_error", error=str(error))
+        name, variation = self._choice.name, self._choice.variation
+        self._result = TrainingEpisode(name, variation, None, None, "infra_error", error=str(error))
         self._close_episode()
         return _FAILED
 
