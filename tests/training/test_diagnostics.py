@@ -15,7 +15,7 @@ FIRST, SECOND = TaskName(ENV_ID, "01"), TaskName(ENV_ID, "02a")
 def episode(name: TaskName, reward: float | None, stop: str = "finished", **more: Any) -> TrainingEpisode:
     success = None if reward is None else reward == 1.0
     return TrainingEpisode(
-        name, reward, success, stop, **{"steps": 2, "invalid_actions": 1, "tokens_written": 10} | more
+        name, 0, reward, success, stop, **{"steps": 2, "invalid_actions": 1, "tokens_written": 10} | more
     )
 
 
@@ -64,6 +64,6 @@ def test_episodes_of_rollouts_and_of_infos_agree(hospital: World) -> None:
     with Episode(ENV_ID, task="01", variation=0, world=hospital, max_steps=3) as replay:
         replay.start()
         steps = [replay.step(turn.action) for turn in rollout.turns]
-    played, replayed = TrainingEpisode.of(rollout), TrainingEpisode.of_info(FIRST, steps[-1].reward, steps[-1].info)
+    played, replayed = TrainingEpisode.of(rollout), TrainingEpisode.of_info(ENV_ID, steps[-1].reward, steps[-1].info)
     assert played == replayed
     assert played.graded and played.steps == len(steps)

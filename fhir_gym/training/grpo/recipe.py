@@ -169,8 +169,9 @@ class _GrpoRun:
         last = step >= config.steps
         if last or (config.evaluate_every and step % config.evaluate_every == 0):
             self._evaluate(step)
-            sampled = Evaluation.from_outcomes(Outcome(*outcome) for outcome in self._sampled)
-            self._folder.log_evaluation(step, sampled, "train")  # the report has its pass@k and reliability
+            if self._sampled:  # the report shows their pass@k and reliability
+                sampled = Evaluation.from_outcomes(Outcome(*outcome) for outcome in self._sampled)
+                self._folder.log_evaluation(step, sampled, "train")
             self._sampled.clear()
         if last:
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
