@@ -168,5 +168,7 @@ def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
         near = get_close_matches(place, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         return f"unknown field {place!r}{hint} Fields: {', '.join(names)}"
+    if first["type"] == "missing":
+        return f"the field {place!r} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{place} {message}" if place else message

@@ -62,3 +62,11 @@ def test_a_wrong_config_is_explained(tmp_path: Path, text: str, message: str) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"none\.toml cannot be read: No such file"):
         load_config(tmp_path / "none.toml", TrainingConfig)
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    class NeedsModel(TrainingConfig):
+        model: str
+
+    with pytest.raises(TrainingError, match="the field 'model' is missing"):
+        load_config(write(tmp_path, "seed = 1"), NeedsModel)
