@@ -86,6 +86,7 @@ class Tuner:
     def step(self, batch: Sequence[Example]) -> float:
         """Train on a batch and return its mean loss per learnt token."""
         torch = self._torch
+        torch.manual_seed(self._config.seed + self.done)  # dropout, if the model has any, is the same after a resume
         total = sum(len(example.learnt) for example in batch)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
