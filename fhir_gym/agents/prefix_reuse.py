@@ -1,7 +1,8 @@
-"""Sampling that computes the common start of prompts once: for the turns and the repeats of an episode.
+"""Sample from a language model without reading the same tokens twice.
 
-Each episode asks the model several times, and each prompt starts with the previous one and its answer. Their keys and
-values are kept, so that the model reads only what is new. This needs weights that do not change.
+Each prompt of an episode starts with the previous prompt and its reply, and repeats of an episode have the same first
+prompt. The attention keys and values of recent sequences are kept, so that the model reads only new tokens. The
+weights must not change in between.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ class _Batch:
 
 
 class PrefixReuse:
-    """Samples from a model with constant weights and keeps the keys and values of recent sequences.
+    """Samples from a model and keeps the keys and values of recent sequences.
 
     Args:
-        model: A transformers model for which `can_reuse` is true. Its attention function is replaced.
+        model: A transformers model for which `can_reuse` is true. Its weights must not change any more. Its attention
+            function is replaced by a faster one.
     """
 
     def __init__(self, model: Any) -> None:
@@ -146,7 +148,10 @@ class PrefixReuse:
         return layers, output.logits[:, -1]
 
     def _longest_start(self, ids: tuple[int, ...]) -> tuple[int, _Kept | None]:
-        """Return the kept sequence with the longest common start, and the length of that; one token is always read."""
+        """Return the length of the longest start that a kept sequence shares with the prompt, and that sequence.
+
+        At least the last token of the prompt must be read, so it is never part of the start.
+        """
         best, found = 0, None
         for known, layers in self._kept.items():
             limit = min(len(known), len(ids) - 1)

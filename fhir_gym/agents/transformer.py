@@ -102,8 +102,8 @@ class Transformer:
             tokenizer: The model's tokenizer.
             name: Name of the model in records and messages.
             precision: Context manager around the model's computations, such as ``accelerator.autocast``.
-            constant: Whether the weights do not change any more. Then sampling does not read again what earlier
-                prompts started with.
+            constant: Whether the weights do not change any more. If so, sampling keeps the keys and values of earlier
+                prompts and reads only new tokens.
 
         Raises:
             FhirGymError: The tokenizer has no chat template.

@@ -1,4 +1,4 @@
-"""Expert iteration: roll out the model, keep its successes, fine-tune on them, repeat."""
+"""Expert iteration: a model attempts tasks and is fine-tuned on its own successes, round after round."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOGGED = ("steps", "invalid_rate", "truncated", "tokens_read", "tokens_written"
 class ExpertConfig(ModelConfig):
     """Settings of expert iteration.
 
-    A step is one round: rollouts on training variations, fine-tuning on the successes, evaluation.
+    A step is one round: attempts at training variations, fine-tuning on the successes, evaluation.
 
     Attributes:
         rounds: Number of rounds.
@@ -70,7 +70,7 @@ class ExpertConfig(ModelConfig):
 
 @dataclass(slots=True)
 class _State:
-    """The place in the run at which a checkpoint was saved.
+    """How far a run was when a checkpoint was saved.
 
     Attributes:
         rounds: Number of complete rounds.
@@ -261,7 +261,7 @@ def _draw(curriculum: Curriculum, count: int) -> list[tuple[TaskName, int]]:
 
 
 def _keep(rollouts: Sequence[Rollout], config: ExpertConfig) -> list[Rollout]:
-    """Return the successes to train on: different ones, limited per variation and per task."""
+    """Return the successes to train on, without duplicates and within the limits per variation and per task."""
     selection = Selection()
     groups: dict[tuple[str, str, int], list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
