@@ -180,7 +180,7 @@ class Transformer:
             InfraError: The device failed or does not have enough memory.
         """
         torch = self._torch
-        sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature)
+        sampler = _GumbelSampler(torch, [prompt.generator for prompt in prompts], temperature, self.ends)
         try:
             with torch.inference_mode(), self._precision(), _evaluating(self._model):
                 if self._reuse is not None:
@@ -252,11 +252,13 @@ class _GumbelSampler:
     """Samples tokens with each prompt's own random numbers, and keeps the log-probabilities of the tokens.
 
     The sampler adds Gumbel noise to the scores. The highest score is then a random sample from the softmax, so greedy
-    decoding samples correctly.
+    decoding samples correctly. A prompt whose completion has ended uses no more random numbers. So the later turns of a
+    conversation do not depend on the other prompts of the batch either.
     """
 
-    def __init__(self, torch: Any, generators: Sequence[Any], temperature: float) -> None:
+    def __init__(self, torch: Any, generators: Sequence[Any], temperature: float, ends: Sequence[int]) -> None:
         self._torch, self._generators, self._temperature = torch, generators, temperature
+        self._ends, self._ended = ends, [False] * len(generators)
         self.rows: Sequence[int] = range(len(generators))
         """Indices of the prompts that the next scores belong to."""
         self.logprobs: list[list[float]] = []
@@ -266,15 +268,19 @@ class _GumbelSampler:
         likelihood = torch.log_softmax(scores.float(), dim=-1)
         noisy = likelihood
         if self._temperature > 0:
-            noise = torch.stack([self._noise(scores.shape[-1], self._generators[row]) for row in self.rows])
+            noise = torch.stack([self._noise(scores.shape[-1], row) for row in self.rows])
             noisy = likelihood / self._temperature + noise.to(scores.device)
         chosen = noisy.argmax(dim=-1, keepdim=True)
         values = dict(zip(self.rows, likelihood.gather(-1, chosen)[:, 0].tolist(), strict=True))
         self.logprobs.append([values.get(row, 0.0) for row in range(len(self._generators))])
+        for row, id in zip(self.rows, chosen[:, 0].tolist(), strict=True):
+            self._ended[row] = self._ended[row] or id in self._ends
         return noisy
 
-    def _noise(self, size: int, generator: Any) -> Any:
-        uniform = self._torch.rand(size, generator=generator, dtype=self._torch.float64)
+    def _noise(self, size: int, row: int) -> Any:
+        if self._ended[row]:
+            return self._torch.zeros(size, dtype=self._torch.float64)
+        uniform = self._torch.rand(size, generator=self._generators[row], dtype=self._torch.float64)
         # A uniform random number can be zero, which has no logarithm.
         return -self._torch.log(-self._torch.log(uniform.clamp_min(1e-300)))
 

@@ -131,6 +131,20 @@ def test_a_text_does_not_depend_on_its_batch(transformer: Transformer) -> None:
     assert len({tuple(sample.ids) for sample in together}) == 3
 
 
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_later_turn_does_not_depend_on_the_batch_of_an_earlier_one(transformer: Transformer, constant: bool) -> None:
+    model = Transformer.around(transformer._model, transformer.tokenizer, constant=constant)
+
+    def second_turn(others: int) -> list[int]:
+        own = model.generator(3)
+        prompts = [Prompt([5, 6, 7], own), *(Prompt([9, 10], model.generator(100 + n)) for n in range(others))]
+        first, *longer = (len(sample.ids) for sample in model.sample(prompts, max_tokens=60, temperature=1.0))
+        assert first < min(longer, default=60), "the other replies of the batch are longer"
+        return model.sample([Prompt([5, 6, 7], own)], max_tokens=20, temperature=1.0)[0].ids
+
+    assert second_turn(0) == second_turn(3)
+
+
 def test_temperature_zero_is_greedy(transformer: Transformer) -> None:
     torch: Any = import_module("torch")
     ids = transformer.encode("GET /Patient")
