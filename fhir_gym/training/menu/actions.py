@@ -17,6 +17,7 @@ Leaf = tuple[str, Any]
 Parts = tuple[dict[str, Any], list[Leaf]]
 """A skeleton and its leaves."""
 _SEVERAL = 2
+_HOLES = frozenset({"$", "$several"})
 
 
 class Added(list[str]):
@@ -42,7 +43,7 @@ class _Splitter:
         return {"$several" if isinstance(value, list) else "$": len(self.leaves) - 1}
 
     def split(self, value: Any, name: str) -> Any:
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not value.keys() & _HOLES:
             return {key: self.split(item, f"{name}.{key}" if name else key) for key, item in value.items()}
         if isinstance(value, list):
             return [self.split(item, f"{name}[{index}]") for index, item in enumerate(value)]
@@ -65,6 +66,10 @@ def split_action(text: str, view: View) -> list[Parts]:
     parts = path.strip("/").split("/")
     if "://" in action.url or len(parts) > _SEVERAL:
         return []
+    try:
+        body = orjson.loads(action.body) if action.body else None
+    except orjson.JSONDecodeError:
+        return []
     splitter = _Splitter()
     skeleton: dict[str, Any] = {"verb": action.kind, "type": parts[0]}
     if len(parts) == _SEVERAL:
@@ -73,9 +78,9 @@ def split_action(text: str, view: View) -> list[Parts]:
         pairs = parse_qsl(query, keep_blank_values=True)
         skeleton["query"] = [[name, splitter.hole(f"?{name}", value)] for name, value in pairs]
     if action.kind == "PUT":
-        return _split_update(skeleton, splitter, "/".join(parts), json.loads(action.body or "{}"), view)
+        return _split_update(skeleton, splitter, "/".join(parts), body, view) if isinstance(body, dict) else []
     if action.body:
-        skeleton["body"] = splitter.split(json.loads(action.body), "")
+        skeleton["body"] = splitter.split(body, "")
     return [(skeleton, splitter.leaves)]
 
 
@@ -104,7 +109,7 @@ def _split_update(
         name = ".".join(str(step) for step in steps)
         if operation == "remove":
             edit: list[Any] = [operation, steps]
-        elif operation == "append" and all(set(item) == {"reference"} for item in value if isinstance(item, dict)):
+        elif operation == "append" and all(isinstance(item, dict) and set(item) == {"reference"} for item in value):
             known = [str(item.get("reference")) for item in _get(seen.data, path) or () if isinstance(item, dict)]
             edit = [operation, steps, splitter.hole(name, Added([item["reference"] for item in value], known))]
         else:
@@ -238,6 +243,10 @@ def _edit(target: Any, operation: str, path: Sequence[Any], value: Any) -> bool:
     step, rest = path[0], path[1:]
     if isinstance(target, list):
         chosen = _chosen(target, step)
+        if not rest:
+            for index in chosen:
+                target[index] = value
+            return bool(chosen)
         return bool(chosen) and all(_edit(target[index], operation, rest, value) for index in chosen)
     if not isinstance(target, dict):
         return False

@@ -50,14 +50,14 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 
     Args:
         templates: The templates, or the path of a template file.
-        tasks: The tasks to draw from.
+        tasks: The tasks to draw from, as pairs of env id and key.
         variations: The variations to draw from.
-        curriculum: Draws the episodes instead of `np_random` and learns their results. Environments of one process may
-            share it.
+        curriculum: Draws the episodes of a `reset` without options and counts their results. Environments of one
+            process may share it.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
         distractors: Number of wrong fillings to add for each template.
-        prepared: Number of start states to keep in memory for each pack; see `FHIREnv`.
+        prepared: Number of start states to keep in memory; see `FHIREnv`.
         world: The world; None for the pack's world. The environments of one process share an open world.
 
     Raises:
@@ -81,19 +81,19 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         prepared: int = 0,
         world: str | Path | World | None = None,
     ) -> None:
-        self.tasks = tuple(TaskName(*name) for name in tasks)
+        self.tasks = tuple(_task_name(name) for name in tasks)
         if not self.tasks or not len(variations):
             raise FhirGymError("a MenuEnv needs at least one task and one variation")
-        for name in self.tasks:
-            find_task(task_set(name.env_id), name.task)
         self.variations = tuple(variations)
         self.curriculum = curriculum
         loaded = templates if isinstance(templates, Templates) else Templates.load(templates)
         self.menu = Menu.shared(loaded, distractors)
         self._settings: dict[str, Any] = {"reward": reward, "max_steps": max_steps}
-        self._world, self._prepared = world, prepared
+        EpisodeConfig(self.tasks[0].env_id, **self._settings)  # refuses wrong settings
+        self._world, self._prepared = world, require_whole("prepared", prepared, 0)
         self._envs: dict[str, FHIREnv] = {}
         self._name = self.tasks[0]
+        self._counted = False
         self._session: MenuSession | None = None
         self._features: Features | None = None
         self.places: list[Candidate] = []
@@ -110,14 +110,16 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 
         Args:
             seed: Seed of `np_random`, which draws task and variation if there is no curriculum.
-            options: A fixed ``task`` with its ``env_id``, and ``variation`` and ``phrasing``.
+            options: Values of ``env_id``, ``task``, ``variation`` and ``phrasing``; missing values are drawn.
 
         Raises:
             UnknownNameError: The option or task does not exist.
             TaskError: The variation or phrasing does not exist.
         """
         super().reset(seed=seed)
+        self._session = None
         self._name, chosen = self._choose(options or {})
+        self._counted = self.curriculum is not None and not options
         first, info = self._env(self._name.env_id).reset(options=chosen)
         self._session = self.menu.start(first)
         self._features = Features(self._session)
@@ -131,14 +133,26 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
             drawn = self.curriculum.draw()
             extra = {} if drawn.phrasing is None else {"phrasing": drawn.phrasing}
             return drawn.name, {"task": drawn.task, "variation": drawn.variation} | extra
-        name = self.tasks[int(self.np_random.integers(len(self.tasks)))]
-        if "task" in options:
-            name = TaskName(options.get("env_id", name.env_id), options["task"])
+        name = self._choose_task(options.get("env_id"), options.get("task"))
         chosen = {"task": name.task, "variation": options.get("variation")}
         if chosen["variation"] is None:
             chosen["variation"] = self.variations[int(self.np_random.integers(len(self.variations)))]
         require_whole("option variation", chosen["variation"])
         return name, chosen | ({"phrasing": options["phrasing"]} if "phrasing" in options else {})
+
+    def _choose_task(self, env_id: str | None, task: str | None) -> TaskName:
+        if env_id is not None and task is not None:
+            return TaskName(env_id, task)
+        env_ids = list(dict.fromkeys(name.env_id for name in self.tasks))
+        if task is None:
+            fitting = [name for name in self.tasks if env_id in (None, name.env_id)]
+        else:
+            fitting = [TaskName(pack, task) for pack in env_ids if task in task_set(pack)]
+        if not fitting and task is None:
+            raise UnknownNameError("env id", env_id, env_ids)
+        if not fitting:
+            raise UnknownNameError("task", task, [name.task for name in self.tasks])
+        return fitting[int(self.np_random.integers(len(fitting)))]
 
     @override
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -152,7 +166,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         self._features.record(candidate)
         self._session.add(text, observation)
         done = terminated or truncated
-        if done and self.curriculum is not None:
+        if done and self._counted and self.curriculum is not None:
             self.curriculum.record(self._name, bool(info["success"]))
         info.pop("verdict", None)  # Stable-Baselines3 copies `info` deeply at every step
         observed = self._observe(over=done)
@@ -182,6 +196,14 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         assert self._session is not None and self._features is not None
         self.places = [] if over else self._session.candidates()
         return {"state": self._features.state(), "candidates": self._features.candidates(self.places)}
+
+
+def _task_name(name: TaskName | tuple[str, str]) -> TaskName:
+    if isinstance(name, str) or len(name) != 2:
+        raise FhirGymError(f"a task of a MenuEnv is a pair such as ('FHIRAgent/Appointment-v0', '01'), not {name!r}")
+    found = TaskName(*name)
+    find_task(task_set(found.env_id), found.task)
+    return found
 
 
 @cache

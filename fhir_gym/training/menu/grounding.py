@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date
 from typing import Any
 
-from fhir_gym.training.menu.prompt import Prompt
+from fhir_gym.training.menu.prompt import Prompt, parse_day
 from fhir_gym.training.menu.slots import Slot, Variable
 from fhir_gym.training.menu.view import Pointer, SearchResult, Seen, View
 
@@ -51,7 +50,7 @@ def _passes(seen: Seen, condition: tuple[Any, ...], prompt: Prompt) -> bool:
     if found is None:
         return False
     day, time = found.groups()
-    if on_weekdays and date.fromisoformat(day).weekday() not in prompt.weekdays:
+    if on_weekdays and ((on := parse_day(day)) is None or on.weekday() not in prompt.weekdays):
         return False
     times = prompt.times
     if any(index is not None and index >= len(times) for index in (first, end)):

@@ -39,11 +39,11 @@ class Prompt:
         text = text.partition(_FORMAT)[0]
         self.text = text
         now = _NOW.search(text)
-        self.today = date.fromisoformat(now.group(1)) if now else None
+        self.today = parse_day(now.group(1)) if now else None
         self.now_time = now.group(2) if now else ""
         body = text[now.end() :].partition("\n")[2] if now else text
         self.body = body
-        self.dates = [day for found in _DATE.findall(body) if (day := _day(found))]
+        self.dates = [day for found in _DATE.findall(body) if (day := parse_day(found))]
         self.times: list[str] = _TIME.findall(body)
         self.numbers = [int(found) for found in _NUMBER.findall(body)]
         mentions = [(bool(m.group(1)), _DAYS.index(m.group(2)), bool(m.group(3))) for m in _WEEKDAY.finditer(body)]
@@ -94,11 +94,10 @@ class Prompt:
 
     def _date(self, base: str, index: int, numbers: tuple[int, ...], days: int, time: int | str | None) -> Value:
         day = self._base(base, index)
-        if day is None or any(i >= len(self.numbers) for i in numbers):
+        if day is None or (time == "now" and not self.now_time) or any(i >= len(self.numbers) for i in numbers):
             return None
-        try:
-            day += timedelta(days=days + sum(self.numbers[i] for i in numbers))
-        except OverflowError:
+        day = _later(day, days + sum(self.numbers[i] for i in numbers))
+        if day is None:
             return None
         if time is None:
             return day.isoformat()
@@ -116,7 +115,7 @@ class Prompt:
             return None
         day, later = self.next_days[index]
         ahead = (day - self.today.weekday() - 1) % 7 + 1
-        return self.today + timedelta(days=ahead + 7 * later)
+        return _later(self.today, ahead + 7 * later)
 
     def explain(self, value: str | float) -> Iterator[Slot]:
         """Yield slots that find this value in the prompt."""
@@ -166,7 +165,15 @@ def read_prompt(text: str) -> Prompt:
     return Prompt(text)
 
 
-def _day(text: str) -> date | None:
+def _later(day: date, days: int) -> date | None:
+    try:
+        return day + timedelta(days=days)
+    except OverflowError:
+        return None
+
+
+def parse_day(text: str) -> date | None:
+    """Return the date of a text such as ``2023-11-13``; None if there is no such day."""
     try:
         return date.fromisoformat(text)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -46,7 +46,7 @@ class Seen:
         position: Position among the answer's entries.
         size: Number of entries of the answer; 0 if the answer is the resource itself.
         mode: Search mode of the entry, or the verb of the action.
-        before: The entries before this one in the same answer.
+        entries: All entries of the answer, which are the same list for each of them.
     """
 
     type: str
@@ -56,12 +56,17 @@ class Seen:
     position: int = 0
     size: int = 0
     mode: str = ""
-    before: tuple[Seen, ...] = field(default=(), repr=False)
+    entries: Sequence[Seen] = field(default=(), repr=False)
 
     @property
     def reference(self) -> str:
         """The relative reference to the resource."""
         return f"{self.type}/{self.id}"
+
+    @property
+    def before(self) -> Sequence[Seen]:
+        """The entries before this one in the same answer."""
+        return self.entries[: self.position]
 
     @cached_property
     def leaves(self) -> list[tuple[str, Any]]:
@@ -157,28 +162,28 @@ class View:
             data = orjson.loads(response.body)
         except orjson.JSONDecodeError:
             return
-        if not isinstance(data, dict) or "resourceType" not in data:
-            return
-        if data["resourceType"] == "Bundle":
+        if isinstance(data, dict) and data.get("resourceType") == "Bundle":
             self._add_bundle(action, data, turn)
-        elif "id" in data:
-            self.last = (Seen(data["resourceType"], str(data["id"]), data, turn, mode=action.partition(" ")[0]),)
-        for seen in self.last:
+        elif _is_resource(data):
+            self.last = (Seen(data["resourceType"], data["id"], data, turn, mode=action.partition(" ")[0]),)
+        history = bool(self.last) and data.get("type") == "history"
+        for seen in reversed(self.last) if history else self.last:  # a history begins with the newest version
             self.latest[seen.reference] = seen
             self.versions[seen.type] = turn + 1
 
     def _add_bundle(self, action: str, bundle: dict[str, Any], turn: int) -> None:
-        entries = [e for e in bundle.get("entry", []) if "id" in e.get("resource", {})]
+        given, total = bundle.get("entry"), bundle.get("total")
+        entries = [e for e in given if isinstance(e, dict)] if isinstance(given, list) else []
+        entries = [entry for entry in entries if _is_resource(entry.get("resource"))]
         found: list[Seen] = []
         for position, entry in enumerate(entries):
-            data, mode = entry["resource"], entry.get("search", {}).get("mode", "")
-            earlier = tuple(found)
-            found.append(Seen(data["resourceType"], str(data["id"]), data, turn, position, len(entries), mode, earlier))
-        self.last, self.last_total = tuple(found), bundle.get("total")
+            data, search = entry["resource"], entry.get("search")
+            mode = search.get("mode", "") if isinstance(search, dict) else ""
+            found.append(Seen(data["resourceType"], data["id"], data, turn, position, len(entries), mode, found))
+        self.last, self.last_total = tuple(found), total if isinstance(total, int) else None
         searched = searched_type(action)
         if searched:
             matches = tuple(seen for seen in found if seen.type == searched)
-            total = bundle.get("total")
             self.versions[searched] = turn + 1
             self.searches[searched] = SearchResult(total if isinstance(total, int) else len(matches), matches)
 
@@ -238,6 +243,10 @@ def _links(value: Any, path: str, element: dict[str, Any]) -> Iterator[Link]:
     elif isinstance(value, list):
         for item in value:
             yield from _links(item, path, item if isinstance(item, dict) else element)
+
+
+def _is_resource(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("resourceType"), str) and isinstance(data.get("id"), str)
 
 
 def _target(reference: str) -> str:

@@ -72,7 +72,45 @@ def test_an_update_is_split_into_edits() -> None:
     assert fill(skeleton, [value for _, value in leaves], again) is None, "an update without a change is no action"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ["a", "c"]},
+        {"name": ["a", "b", "c"]},
+        {"name": ["a"]},
+        {"note": ["new"]},
+        {"note": [{"reference": "Patient/1"}, "text"]},
+        {"note": [{"reference": "Patient/1"}, {"text": "x"}]},
+    ],
+)
+def test_updates_of_lists_can_be_put_together_again(changes: dict[str, Any]) -> None:
+    before = {"resourceType": "Basic", "id": "B1", "name": ["a", "b"]}
+    view = View("A prompt")
+    view.add("GET /Basic/B1", f"HTTP 200 OK\n{json.dumps(before)}")
+    action = Put("/Basic/B1", before | changes).text()
+    for skeleton, leaves in split_action(action, view):
+        text = fill(skeleton, [value for _, value in leaves], view)
+        assert text is not None and meaning(text) == meaning(action)
+
+
+@pytest.mark.parametrize("value", ['{"$": 1}', '[{"$several": 0}]', "1e40"])
+def test_unusual_bodies_can_be_put_together_again(value: str) -> None:
+    view = View("A prompt")
+    action = f'POST /Basic\n{{"resourceType": "Basic", "code": {value}}}'
+    [(skeleton, leaves)] = split_action(action, view)
+    text = fill(skeleton, [value for _, value in leaves], view)
+    assert text is not None and meaning(text) == meaning(action)
+
+
+def test_large_numbers_can_be_filled() -> None:
+    view = View("A prompt")
+    for number in ("123456789012345678901234567890", "1e999"):
+        for skeleton, leaves in split_action(f'POST /Basic\n{{"resourceType": "Basic", "code": {number}}}', view):
+            assert fill(skeleton, [value for _, value in leaves], view)
+
+
 def test_other_texts_are_not_split() -> None:
     view = View("A prompt")
     assert split_action("hello", view) == []
+    assert split_action("PUT /Appointment/A1\n[1]", seen(BEFORE)) == [], "an update needs a resource"
     assert split_action(Put("/Appointment/A1", BEFORE).text(), view) == [], "the resource was never seen"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pickle
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from fhir_gym.errors import FhirGymError, TrainingError, UnknownNameError
+from fhir_gym.errors import FhirGymError, TaskError, TrainingError, UnknownNameError
+from fhir_gym.tasks import task_keys
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum
 from fhir_gym.training.menu import PLACES, MenuEnv, Templates
 
 from .conftest import APPOINTMENT
 
+WRONG: Any = "much"
 TASKS = [TaskName(APPOINTMENT, "02a"), TaskName(APPOINTMENT, "16c")]
 
 
@@ -55,6 +59,36 @@ def test_a_curriculum_draws_the_episodes_and_learns_their_results(templates: Tem
     assert max(curriculum.success_rates().values()) < 0.5
 
 
+def test_a_curriculum_counts_only_the_episodes_that_it_drew(templates: Templates) -> None:
+    curriculum = Curriculum(TASKS, range(5), rule="failure")
+    env = MenuEnv(templates, TASKS, curriculum=curriculum, max_steps=1)
+    for task, variation in (("02a", 1000), ("12d", 1000)):
+        env.reset(options={"env_id": APPOINTMENT, "task": task, "variation": variation})
+        assert env.step(PLACES - 1)[3]
+    assert set(curriculum.success_rates().values()) == {0.5}
+
+
+def test_options_limit_what_is_drawn(templates: Templates) -> None:
+    genetic = TaskName("FHIRAgent/GeneticTesting-v0", task_keys("FHIRAgent/GeneticTesting-v0")[0])
+    env = MenuEnv(templates, [*TASKS, genetic])
+    for _ in range(6):
+        assert env.reset(options={"env_id": genetic.env_id})[1]["env_id"] == genetic.env_id
+        assert env.reset(options={"task": "16c"})[1]["env_id"] == APPOINTMENT
+    with pytest.raises(UnknownNameError, match="unknown env id"):
+        env.reset(options={"env_id": "FHIRAgent/MedAgentBench-v0"})
+    with pytest.raises(UnknownNameError, match="unknown task"):
+        env.reset(options={"task": "nothing"})
+
+
+def test_a_failed_reset_ends_the_episode(templates: Templates) -> None:
+    env = MenuEnv(templates, TASKS)
+    env.reset(seed=1)
+    with pytest.raises(TaskError):
+        env.reset(options={"phrasing": 99})
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+
+
 def test_environments_can_be_pickled_and_give_the_same_episodes(templates: Templates) -> None:
     make = partial(MenuEnv, templates, TASKS, curriculum=Curriculum(TASKS, range(5), seed=2))
     first, second = make(), pickle.loads(pickle.dumps(make))()
@@ -66,6 +100,12 @@ def test_environments_can_be_pickled_and_give_the_same_episodes(templates: Templ
 def test_wrong_arguments_are_refused(templates: Templates) -> None:
     with pytest.raises(FhirGymError, match="at least one task"):
         MenuEnv(templates, [])
+    with pytest.raises(FhirGymError, match="is a pair"):
+        MenuEnv(templates, WRONG)
+    with pytest.raises(UnknownNameError, match="reward"):
+        MenuEnv(templates, TASKS, reward=WRONG)
+    with pytest.raises(FhirGymError, match="prepared"):
+        MenuEnv(templates, TASKS, prepared=-1)
     with pytest.raises(UnknownNameError):
         MenuEnv(templates, [(APPOINTMENT, "99")])
     with pytest.raises(FhirGymError, match="distractors"):

@@ -47,3 +47,15 @@ def test_the_action_format_is_no_part_of_the_prompt() -> None:
     known = Prompt(f"{TEXT}\n\nThe FHIR R4 server's base URL is http://x/fhir. You have 15 actions. GET /Account/9")
     assert known.text == TEXT
     assert "Account" not in known.references
+
+
+@pytest.mark.parametrize("present", ["2023-13-45T10:15:00Z", "9999-12-31T10:15:00Z", "\u0662023-11-13T10:15:00Z"])
+def test_a_day_that_does_not_exist_is_no_value(present: str) -> None:
+    prompt = Prompt(f"Present: {present}.\n\nCome next Monday after next or in 43 days.")
+    assert prompt.value(Slot("date", ("weekday", 0, (), 0, None)), {}) is None
+    assert prompt.value(Slot("date", ("now", 0, (0,), 0, None)), {}) is None
+    assert list(prompt.explain("2023-11-13")) == []
+
+
+def test_the_present_time_needs_a_present() -> None:
+    assert Prompt("Come on 2023-11-19.").value(Slot("date", ("date", 0, (), 0, "now")), {}) is None
