@@ -1,4 +1,4 @@
-"""Draw training episodes: uniformly, or mostly from the tasks that succeed about half of the time."""
+"""Draw training episodes: uniformly, or mostly from tasks that succeed half of the time or that fail."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 import fhir_gym
-from fhir_gym.errors import MissingExtraError
+from fhir_gym.errors import MissingExtraError, TrainingError
 from fhir_gym.tasks import find_task, task_set
 from fhir_gym.training.config import TaskName, TrainingConfig
 from fhir_gym.training.curriculum import Curriculum, CurriculumRule, EpisodeChoice, other_phrasings
@@ -142,6 +142,22 @@ def gold_templates(config: Sb3Config) -> Templates:
         if rollout.task.phrasing != config.held_out_phrasing
     ]
     return learn_templates(rollouts)
+
+
+def given_templates(config: Sb3Config) -> Templates:
+    """Read the config's template file.
+
+    Raises:
+        TrainingError: The file is unusable, or its templates were learnt from a held-out task or phrasing.
+    """
+    templates, held_out = Templates.load(config.templates), config.held_out_tasks()
+    for source in templates.sources:
+        if (source.env_id, source.task) in held_out or source.phrasing == config.held_out_phrasing:
+            raise TrainingError(
+                f"{config.templates} was learnt from task {source.task} of {source.env_id} in phrasing "
+                f"{source.phrasing}, but the config holds out this task or phrasing; use templates without it"
+            )
+    return templates
 
 
 def evaluate(policy: Policy, envs: Sequence[MenuEnv], choices: Sequence[EpisodeChoice]) -> Evaluation:

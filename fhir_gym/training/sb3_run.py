@@ -31,7 +31,7 @@ from fhir_gym.training.menu.policy import MenuPolicy, MenuQPolicy, UnmaskedMenuP
 from fhir_gym.training.report import write_report
 from fhir_gym.training.rolling import Progress
 from fhir_gym.training.run_folder import Checkpoint, RunFolder
-from fhir_gym.training.sb3 import Policy, Sb3Config, evaluate, gold_templates, mirrored_choices
+from fhir_gym.training.sb3 import Policy, Sb3Config, evaluate, given_templates, gold_templates, mirrored_choices
 
 _EVALUATED_AT_ONCE = 16
 _ALLOCATIONS = 20_000
@@ -84,7 +84,7 @@ def _templates(config: Sb3Config, folder: RunFolder) -> Templates:
     """Return the run's templates; the first start of a run learns or copies them."""
     path = folder.path / "templates.json"
     if not path.exists():
-        (Templates.load(config.templates) if config.templates else gold_templates(config)).save(path)
+        (given_templates(config) if config.templates else gold_templates(config)).save(path)
     return Templates.load(path)
 
 

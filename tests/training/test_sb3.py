@@ -17,7 +17,7 @@ from fhir_gym.training.config import make_config
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.menu import Templates
 from fhir_gym.training.run_folder import read_run
-from fhir_gym.training.sb3 import Sb3Config, mirrored_choices, train_sb3
+from fhir_gym.training.sb3 import Sb3Config, given_templates, gold_templates, mirrored_choices, train_sb3
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PACK = "FHIRAgent/Appointment-v0"
@@ -82,6 +82,15 @@ def test_held_out_tasks_and_phrasings_are_only_evaluated(tmp_path: Path) -> None
     assert {one.task for one in drawn} == {"01"}
     assert 0 not in {one.phrasing for one in drawn}
     assert None not in {one.phrasing for one in drawn}
+
+
+@pytest.mark.parametrize("held_out", [{"held_out": ("02a",)}, {"held_out_phrasing": 0}])
+def test_templates_of_held_out_tasks_and_phrasings_are_refused(tmp_path: Path, held_out: dict[str, Any]) -> None:
+    path = tmp_path / "templates.json"
+    gold_templates(small()).save(path)
+    assert given_templates(small(templates=str(path))).sources
+    with pytest.raises(TrainingError, match="holds out this task or phrasing"):
+        train_sb3(small(templates=str(path), **held_out), tmp_path / "run")
 
 
 def test_equal_seeds_give_equal_runs(tmp_path: Path) -> None:

@@ -117,7 +117,11 @@ class UnmaskedMenuPolicy(_ScoresArePolicy, MultiInputActorCriticPolicy):
 
 
 class _PlaceValues(QNetwork):
-    """The value of each place. An empty place has the value -1, so that the best place is never empty."""
+    """The value of each place.
+
+    An empty place has the value -1, less than any return, so that the best place is a filled one. After an episode no
+    place is filled, and all values are 0; Stable-Baselines3 adds this value to the reward of a truncated episode.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -126,7 +130,8 @@ class _PlaceValues(QNetwork):
     @override
     def forward(self, obs: Any) -> Tensor:
         values: Tensor = self.features_extractor(obs)[:, : self.features_extractor.places]
-        return torch.where(obs["candidates"][:, :, 0] > 0, values, -1.0)
+        filled = obs["candidates"][:, :, 0] > 0
+        return torch.where(filled, values, -filled.any(1, keepdim=True).float())
 
 
 class MenuQPolicy(DQNPolicy):

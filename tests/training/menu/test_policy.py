@@ -49,6 +49,23 @@ def test_equal_rows_have_equal_scores(env: MenuEnv, model: Any) -> None:
     assert len(set(np.round(logits[0], 5))) > 1
 
 
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+def test_an_episode_that_is_over_has_the_value_0(env: MenuEnv) -> None:
+    from stable_baselines3 import DQN
+
+    from fhir_gym.training.menu.policy import MenuQPolicy
+
+    model = DQN(MenuQPolicy, env, buffer_size=8, seed=1)
+    first = env.reset(seed=4)[0]
+    filled = env.action_masks()
+    for _ in range(4):
+        last, *_, truncated, _ = env.step(len(filled) - 1)
+    assert truncated
+    for observation, empty in ((first, ~filled), (last, filled | True)):
+        values = model.policy.q_net(model.policy.obs_to_tensor(observation)[0])[0].detach().numpy()
+        assert set(values[empty]) == {-1.0 if observation is first else 0.0}
+
+
 def test_training_changes_the_policy_and_a_saved_model_is_the_same(env: MenuEnv, model: Any, tmp_path: Path) -> None:
     before = [value.clone() for value in model.policy.parameters()]
     model.learn(32)
