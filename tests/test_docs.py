@@ -24,6 +24,7 @@ from fhir_gym.cli._app import app
 from fhir_gym.plugins import PACKS
 from fhir_gym.tasks import pack_ids
 from fhir_gym.tasks.packs.action_reasoning import ranges
+from fhir_gym.training import TrainingConfig, load_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -209,6 +210,30 @@ def test_every_task_is_documented() -> None:
         for key in fhir_gym.task_keys(env_id):
             assert f"`{key}`" in text, f"docs/tasks/ does not mention {key} of {env_id}: scripts/generate_task_docs.py"
             assert fhir_gym.get_task(env_id, key).title in text, f"docs/tasks/ lacks the title of {key}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("training_*.md")), ids=page_id)
+def test_the_settings_of_recipes_load(page: Path, tmp_path: Path) -> None:
+    """Each TOML block is a config of the recipe in the command before it, and each documented setting exists."""
+    first, *parts = re.split(r"^    fhir-gym train (\w+) --config.*$", page.read_text("utf-8"), flags=re.MULTILINE)
+    assert parts and "```toml" not in first, f"{page_id(page)} has a config without a command"
+    for recipe, text in zip(parts[::2], parts[1::2], strict=True):
+        kind = getattr(importlib.import_module(f"fhir_gym.training.{recipe}"), f"{recipe.capitalize()}Config")
+        for block in re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            path = tmp_path / f"{recipe}.toml"
+            path.write_text(block, "utf-8")
+            load_config(path, kind)
+        table = re.search(r"^\| setting \|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+        cells = [row.split("|")[1] for row in table[1].splitlines()] if table else []
+        for name in re.findall(r"`(\w+)(?: = |`)", " ".join(cells)) + re.findall(r"`(\w+) = ", text):
+            assert name in kind.model_fields, f"{page_id(page)}: {kind.__name__} has no field {name}"
+
+
+def test_the_settings_of_all_recipes_exist() -> None:
+    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    table = page[page.index("| field | meaning | default |") :].partition("\n\n")[0]
+    names = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert len(names) > 8 and set(names) <= set(TrainingConfig.model_fields)
 
 
 def test_the_ranges_in_the_docs_equal_those_of_the_tasks() -> None:

@@ -53,7 +53,7 @@ class TrainingConfig(BaseModel):
     held_out: tuple[str, ...] | Literal["pack"] = ()
     train: str = "0-199"
     test: str = "1000-1019"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=1 << 31)
     reward: RewardRule = "sparse"
     max_steps: int | None = Field(default=None, ge=1)
     evaluate_every: int = Field(default=0, ge=0)

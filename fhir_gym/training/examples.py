@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.agents.chat_messages import Message
+from fhir_gym.agents.context_window import shorten
 from fhir_gym.agents.transformer import Transformer
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import Rollout, Selection, export
@@ -25,7 +26,9 @@ class Example:
     learnt: tuple[int, ...]
 
 
-def make_example(rollout: Rollout, model: Transformer, *, system: str | None = None) -> Example:
+def make_example(
+    rollout: Rollout, model: Transformer, *, system: str | None = None, observation_chars: int | None = None
+) -> Example:
     """Return the example of a rollout by any agent that acts by text.
 
     The tokens are those that a `LocalAgent` with this model would read and write in the same conversation.
@@ -34,11 +37,15 @@ def make_example(rollout: Rollout, model: Transformer, *, system: str | None = N
         rollout: The rollout.
         model: The model, for its tokenizer and chat template.
         system: System prompt that replaces the rollout's; an empty text for no system prompt.
+        observation_chars: Maximum number of characters of an observation; None for no limit. Observations that the
+            rollout's agent read shortened stay as they are.
 
     Raises:
         TrainingError: The chat template changes earlier messages, or the rollout has no actions.
     """
     every = Selection(success_only=False, valid_only=False)
+    if observation_chars is not None:
+        rollout = _shortened(rollout, observation_chars)
     (row,) = export([rollout], "messages", selection=every)
     messages: list[Message] = row["messages"]
     if system is not None:
@@ -56,6 +63,14 @@ def make_example(rollout: Rollout, model: Transformer, *, system: str | None = N
             f"the rollout of task {rollout.task.key}, variation {rollout.task.variation} has no actions"
         )
     return Example(tuple(ids), tuple(learnt))
+
+
+def _shortened(rollout: Rollout, limit: int) -> Rollout:
+    turns = [
+        turn if turn.shown is not None else turn.model_copy(update={"shown": shorten(turn.observation, limit)})
+        for turn in rollout.turns
+    ]
+    return rollout.model_copy(update={"turns": tuple(turns)})
 
 
 def _segments(messages: Sequence[Message], model: Transformer) -> Iterator[tuple[str, bool]]:

@@ -23,7 +23,15 @@ from fhir_gym.training.curriculum import Curriculum, CurriculumRule
 from fhir_gym.training.evaluation import Evaluation
 from fhir_gym.training.examples import Example, batches
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress, evaluate, make_agent, no_progress, roll_out
+from fhir_gym.training.rolling import (
+    Progress,
+    evaluate,
+    evaluation_names,
+    make_agent,
+    no_progress,
+    require_graded,
+    roll_out,
+)
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.sft import make_examples
 from fhir_gym.training.tuner import ModelConfig, Tuner
@@ -93,6 +101,7 @@ def train_expert(config: ExpertConfig, out: str | Path, *, progress: Progress = 
 
     Raises:
         TrainingError: The model had no success in a round.
+        InfraError: No attempt of a round, or no episode of an evaluation, has a verdict.
         MissingExtraError: A package is missing.
     """
     with RunFolder(out, recipe="expert", config=config) as folder:
@@ -123,6 +132,7 @@ class _ExpertRun:
         number, config = self.state.rounds, self._config
         curriculum = self._curriculum()
         rollouts = self._attempt(curriculum)
+        require_graded(rollouts)
         kept = _keep(rollouts, config)
         write_file(self._kept_file(number), "".join(one.line() + "\n" for one in kept), TrainingError)
         tuner = Tuner(config, model=self._model(0 if config.start_from == "start" else number), steps=0)
@@ -188,12 +198,12 @@ class _ExpertRun:
             "attempts_success": round(attempts.success, 6),
             "attempts_not_graded": attempts.not_graded,
             "solved_variations": round(sum(one.successes > 0 for one in attempts.attempts) / len(attempts.attempts), 6),
-            "groups_without_variance": without_variance(attempts.attempts) or 0.0,
             "kept": kept,
             "examples": examples,
             **{name: value for name, value in attempts.metrics.items() if name in _LOGGED},
         }
-        self._folder.log(step, metrics)
+        constant = without_variance(attempts.attempts)
+        self._folder.log(step, metrics | ({} if constant is None else {"groups_without_variance": constant}))
 
     def _fine_tune(self, tuner: Tuner, examples: Sequence[Example]) -> None:
         number, config = self.state.rounds, self._config
@@ -213,8 +223,7 @@ class _ExpertRun:
     def _evaluate(self, tuner: Tuner, step: int) -> None:
         config = self._config
         model = tuner.trained_model(f"round-{step}")
-        names = ("test", "held_out") if config.held_out and step in (0, config.rounds) else ("test",)
-        for name in names:
+        for name in evaluation_names(config, step, config.rounds):
             evaluate(
                 config,
                 self._folder,

@@ -53,7 +53,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     """Write ``report.md``, ``report.json`` and, with matplotlib, ``curves.png`` and ``tasks.png``.
 
     Args:
-        folders: Run folders; runs that differ in their seed only are pooled, others are compared.
+        folders: Run folders; runs that differ in their seed only are pooled, others are compared. A folder that is
+            given twice counts once.
         out: Folder for the report; by default the first run folder.
 
     Returns:
@@ -64,7 +65,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     """
     if not folders:
         raise TrainingError("a report needs at least one run folder")
-    variants = group_runs([read_run(folder) for folder in folders])
+    different = {Path(folder).resolve(): folder for folder in folders}
+    variants = group_runs([read_run(folder) for folder in different.values()])
     target = Path(folders[0] if out is None else out)
     target.mkdir(parents=True, exist_ok=True)
     plots, remark = _draw(variants, target)
@@ -208,9 +210,9 @@ def _row(label: str, name: str, evaluation: Evaluation) -> tuple[str, ...]:
     return (
         label,
         name,
-        f"{evaluation.success:.1%}",
+        _success(evaluation),
         _interval(evaluation.successes, evaluation.episodes),
-        str(evaluation.episodes),
+        _episodes(evaluation),
         f"{evaluation.tasks_at(_SHARE)} of {len(evaluation.tasks)}",
         _percent(evaluation.metrics.get("invalid_rate")),
         _number(evaluation.metrics.get("steps")),
@@ -228,9 +230,9 @@ def _curve_rows(variants: Sequence[Variant]) -> Iterator[tuple[str, ...]]:
             yield (
                 variant.name,
                 str(step),
-                f"{evaluation.success:.1%}",
+                _success(evaluation),
                 _interval(evaluation.successes, evaluation.episodes),
-                str(evaluation.episodes),
+                _episodes(evaluation),
                 _percent(evaluation.metrics.get("invalid_rate")),
                 f"{sum(costs[step]) / len(costs[step]) / 60:.1f}",
             )
@@ -288,6 +290,15 @@ def _cpu_seconds(run: RunRecord) -> float:
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _success(evaluation: Evaluation) -> str:
+    return _percent(evaluation.success if evaluation.episodes else None)
+
+
+def _episodes(evaluation: Evaluation) -> str:
+    lost = evaluation.not_graded
+    return f"{evaluation.episodes} + {lost} not graded" if lost else str(evaluation.episodes)
 
 
 def _interval(successes: int, episodes: int) -> str:

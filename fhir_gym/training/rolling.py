@@ -10,6 +10,7 @@ from fhir_gym import worlds
 from fhir_gym.agents import LocalAgent
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.transformer import Transformer
+from fhir_gym.errors import InfraError
 from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, read_rollouts, run_plan, write_rollouts
 from fhir_gym.tasks import get_pack
 from fhir_gym.training.config import TaskName
@@ -100,6 +101,22 @@ def _in_order(path: Path, env_id: str, specs: Sequence[EpisodeSpec]) -> list[Rol
     return [known[spec] for spec in specs if spec in known]
 
 
+def evaluation_names(config: ModelConfig, step: int, last: int) -> list[str]:
+    """Return the names of the evaluations after a step; held-out tasks are evaluated at the start and at the end."""
+    return ["test", "held_out"] if step in (0, last) and config.held_out_tasks() else ["test"]
+
+
+def require_graded(rollouts: Sequence[Rollout]) -> None:
+    """Raise the first failure if no rollout has a verdict.
+
+    Raises:
+        InfraError: No rollout has a verdict.
+    """
+    if not any(rollout.graded for rollout in rollouts):
+        error = next((rollout.error for rollout in rollouts if rollout.error), "")
+        raise InfraError(f"no episode has a verdict: {error}")
+
+
 def evaluate(
     config: ModelConfig,
     folder: RunFolder,
@@ -120,6 +137,9 @@ def evaluate(
         name: ``"test"`` for the training tasks, ``"held_out"`` for the held-out tasks.
         protocol: ``text`` or ``tools``.
         progress: Called with a short text after each episode.
+
+    Raises:
+        InfraError: No episode has a verdict.
     """
     tasks = config.held_out_tasks() if name == "held_out" else config.train_tasks()
     episodes = [(task, EpisodeSpec(task.task, k, 0)) for task in tasks for k in config.test_variations]
@@ -134,6 +154,7 @@ def evaluate(
         seed=0,
         on_rollout=lambda done: progress(f"{shown}: {done} of {len(episodes)}"),
     )
+    require_graded(rollouts)
     evaluation = Evaluation.from_rollouts(rollouts)
     folder.log_evaluation(step, evaluation, name)
     return evaluation

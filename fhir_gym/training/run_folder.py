@@ -77,7 +77,8 @@ class RunRecord:
 class RunFolder:
     """The folder of one training run; a context manager.
 
-    A new folder gets the config. A folder with the same recipe and config resumes: rows that were logged after its last
+    A new folder, or one whose run ended before it did anything, gets the config. A folder with the same recipe and
+    config resumes: rows that were logged after its last
     checkpoint are dropped, because that part of the run is repeated. So a recipe restores everything that decides how
     the run goes on (weights, optimizer, counters, random states, curriculum) from the checkpoint and from nothing else.
 
@@ -108,6 +109,8 @@ class RunFolder:
         known = _read_config(self.path)
         if known is None:
             self._require_empty()
+        elif self._is_unused():
+            known = None  # the earlier run ended before it did anything, so its config may be replaced
         else:
             self._require_equal(known)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -240,6 +243,9 @@ class RunFolder:
     def _require_empty(self) -> None:
         if self.path.is_dir() and any(child.name != _LOCK for child in self.path.iterdir()):
             raise TrainingError(f"{self.path} contains other files than a training run; use another folder")
+
+    def _is_unused(self) -> bool:
+        return all(child.name in (_CONFIG, _LOCK) for child in self.path.iterdir())
 
     def _require_equal(self, known: Mapping[str, Any]) -> None:
         if known["recipe"] != self._recipe:

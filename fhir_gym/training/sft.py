@@ -13,7 +13,7 @@ from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import Rollout, Selection, read_rollouts
 from fhir_gym.training.examples import Example, batches, make_example, require_trainable
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress, evaluate, no_progress
+from fhir_gym.training.rolling import Progress, evaluate, evaluation_names, no_progress
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.tuner import ModelConfig, Tuner
 
@@ -70,8 +70,8 @@ def train_sft(config: SftConfig, out: str | Path, *, progress: Progress = no_pro
 
 
 def _evaluate(config: SftConfig, folder: RunFolder, tuner: Tuner, progress: Progress) -> None:
-    model = tuner.trained_model(str(folder.path))
-    for name in ("test", "held_out") if config.held_out and tuner.done in (0, config.steps) else ("test",):
+    model = tuner.trained_model("sft")  # the records do not depend on the folder's path
+    for name in evaluation_names(config, tuner.done, config.steps):
         evaluate(
             config, folder, model, tuner.done, name=name, progress=lambda text: progress(tuner.done, config.steps, text)
         )
@@ -105,7 +105,9 @@ def make_examples(config: ModelConfig, tuner: Tuner, rollouts: Iterable[Rollout]
     selection, found = Selection(), dict[Example, None]()
     for rollout in rollouts:
         if selection.refusal(rollout) is None:
-            example = make_example(rollout, tuner.transformer, system=config.system)
+            example = make_example(
+                rollout, tuner.transformer, system=config.system, observation_chars=config.observation_chars
+            )
             if len(example.ids) <= config.max_tokens:
                 found[example] = None
     if not found:

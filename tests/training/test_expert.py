@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from fhir_gym.agents import EpisodeContext, GoldAgent
 from fhir_gym.agents.transformer import Transformer
-from fhir_gym.errors import TrainingError
+from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.rollouts import read_rollouts
 from fhir_gym.training import RunFolder, read_run
 from fhir_gym.training import expert as recipe
@@ -140,3 +140,13 @@ def test_a_round_without_success_is_explained(tiny: str, folder: Path, monkeypat
     monkeypatch.setattr(HalfGold, "act", lambda self, observation: "FINISH([])")
     with pytest.raises(TrainingError, match="no success in round 1: start from a model that solves some episodes"):
         train_expert(config(tiny, tasks=("09b",)), folder)
+
+
+def test_a_round_without_verdicts_is_an_error(tiny: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise InfraError("out of memory")
+
+    monkeypatch.setattr(HalfGold, "act", fail)
+    with pytest.raises(InfraError, match="no episode has a verdict: out of memory"):
+        train_expert(config(tiny), folder)
+    assert rows(folder) == []

@@ -190,6 +190,7 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
         ({"batch_size": 6, "group_size": 4}, "batch_size 6 must be a multiple of group_size 4"),
         ({"batch_size": 8, "micro_batch": 3}, "batch_size 8 must be a multiple of micro_batch 3"),
         ({"trl": {"num_generations": 4}}, "trl must not contain 'num_generations'"),
+        ({"trl": {"num_iterations": 2}}, "trl must not contain 'num_iterations'"),
         ({"train": "0-1000"}, "test variations"),
         ({"group_sizes": 4}, "did you mean 'group_size'"),
         ({"shape": "tools"}, "shape"),
@@ -198,6 +199,11 @@ def test_both_shapes_train_and_show_the_model_the_same_tools(
 def test_wrong_configs_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         from_fields(GrpoConfig, {"model": "m"} | fields)
+
+
+def test_wrong_arguments_of_trl_are_refused(tiny: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"TRL refuses the config: .*'loss_typ'"):
+        train_grpo(make_config(tiny, trl={"loss_typ": "grpo"}), tmp_path / "run")
 
 
 def test_held_out_tasks_and_phrasings_are_not_drawn() -> None:

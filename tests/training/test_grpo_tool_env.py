@@ -14,7 +14,8 @@ from fhir_gym.agents import EpisodeContext, make_opening
 from fhir_gym.episode import Episode
 from fhir_gym.errors import FhirGymError, InfraError, TrainingError
 from fhir_gym.fhir import World
-from fhir_gym.training.grpo import EpisodeRows, FHIRToolEnv, OpenConfigs
+from fhir_gym.training.curriculum import EpisodeChoice
+from fhir_gym.training.grpo import EpisodeRows, FHIRToolEnv, OpenConfigs, make_row
 from tests.agents.tiny import save
 from tests.training.grpo_tools import END, ENV_ID, NAMES, capture, make_curriculum, make_trainer, said_texts, weights
 
@@ -135,6 +136,14 @@ def test_test_variations_and_running_servers_are_refused(env: FHIRToolEnv) -> No
         env.reset(**EPISODE | {"variation": 1_000})
     with pytest.raises(TrainingError, match="one episode at a time"):
         FHIRToolEnv(fhir_server="http://localhost:8080/fhir")
+
+
+@pytest.mark.parametrize(("system", "roles"), [(None, ["system", "user"]), ("Hi.", ["system", "user"]), ("", ["user"])])
+def test_the_system_prompt_of_rows_is_that_of_the_agents(hospital: World, system: str | None, roles: list[str]) -> None:
+    chat = make_row(EpisodeChoice(ENV_ID, "02a", 0), "environment_factory", system)["prompt"]
+    context = EpisodeContext(ENV_ID, "02a", 0, hospital, 0, 3, "")
+    assert [message["role"] for message in chat] == roles
+    assert chat[:-1] == list(make_opening("tools", "", context, system=system).messages[:-1])
 
 
 def call(name: str, arguments: dict[str, Any]) -> str:

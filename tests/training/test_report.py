@@ -54,6 +54,21 @@ def test_runs_that_differ_in_their_seed_are_pooled_and_others_are_compared(tmp_p
     assert not (tmp_path / "s0" / "report.md").exists()
 
 
+def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a b", (2, 10))
+    text = write_report([folder, tmp_path / "a b" / ".." / "a b"]).read_text()
+    assert "| toy | test | 50.0% | 29.9 to 70.1 | 20 |" in text and "seeds" not in text
+
+
+def test_episodes_without_a_verdict_are_shown_and_are_no_failures(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, recipe="toy", config=TrainingConfig(tasks=("01",))) as folder:
+        folder.log_evaluation(1, Evaluation.from_outcomes([], not_graded=3))
+        assert "| toy | test |  | 0.0 to 100.0 | 0 + 3 not graded |" in write_report([tmp_path]).read_text()
+        folder.log_evaluation(2, Evaluation.from_outcomes([Outcome(ENV_ID, "01", 1000, True)], not_graded=2))
+    text = write_report([tmp_path]).read_text()
+    assert "| toy | test | 100.0% | 20.7 to 100.0 | 1 + 2 not graded |" in text
+
+
 def test_the_plots_are_small_and_the_same_every_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     folders = [run(tmp_path / name, (2, 10, 18), seed=seed) for seed, name in enumerate("ab")]

@@ -131,13 +131,21 @@ def test_another_run_is_refused(tmp_path: Path, config: TrainingConfig, recipe: 
     assert totals(tmp_path) == EXPECTED[:2]
 
 
+def test_the_config_of_a_run_that_did_nothing_may_be_replaced(tmp_path: Path) -> None:
+    """A run that ended at once, such as with an unknown model, does not make its folder useless."""
+    opened(tmp_path).close()
+    opened(tmp_path, TrainingConfig(tasks=("05",)), "other").close()
+    record = read_run(tmp_path)
+    assert (record.recipe, record.config["tasks"]) == ("other", ["05"])
+
+
 def test_fields_that_do_not_change_results_may_differ(tmp_path: Path) -> None:
     train(tmp_path, 2)
     opened(tmp_path, TrainingConfig(tasks=("01",), threads=2)).close()
 
 
 def test_another_version_of_the_package_is_told(tmp_path: Path) -> None:
-    opened(tmp_path).close()
+    train(tmp_path, 2)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"fhir_gym": "0.0.1"}))
     with pytest.warns(UserWarning, match=r"started with fhir_gym 0\.0\.1"):

@@ -14,8 +14,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from fhir_gym.agents import LocalAgent
+from fhir_gym.agents.context_window import shorten
 from fhir_gym.agents.transformer import Transformer
-from fhir_gym.errors import TrainingError
+from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import run, write_rollouts
 from fhir_gym.training import Evaluation, RunFolder, read_run
@@ -84,6 +85,18 @@ def test_the_system_prompt_can_be_replaced(tiny: str, hospital: World) -> None:
     assert "Be brief." in texts[2] and texts[1] in texts[0]
 
 
+def test_observations_are_shortened_as_for_the_agent(tiny: str, hospital: World) -> None:
+    model = Transformer(tiny, device="cpu")
+    (rollout,) = run(ENV_ID, "gold", tasks="02a", variations=0, world=hospital)
+    long = rollout.turns[0].observation
+    text = model.decode(make_example(rollout, model, observation_chars=600).ids)
+    assert len(long) > 600 and shorten(long, 600) in text and long not in text
+    assert long in model.decode(make_example(rollout, model).ids)
+    agent = LocalAgent(model, max_new_tokens=6, temperature=1.0, observation_chars=20)
+    (own,) = run(ENV_ID, agent, tasks="01", variations=0, world=hospital, max_steps=3)
+    assert make_example(own, model, observation_chars=20) == make_example(own, model), "what the agent read stays"
+
+
 def test_a_template_that_changes_earlier_messages_is_refused(tmp_path: Path, hospital: World) -> None:
     model = Transformer(save(tmp_path, FORGETFUL), device="cpu")
     (rollout,) = run(ENV_ID, "gold", tasks="09b", variations=0, world=hospital)
@@ -141,7 +154,9 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
     assert rows(folder) == rows(whole)
 
 
-def test_a_kill_in_an_evaluation_repeats_no_episode(tiny: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_in_an_evaluation_repeats_no_episode(
+    tiny: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = config(tiny, steps=1, evaluate_start=True, test="1000-1001", concurrency=1)
 
     def killed(*_: Any) -> None:
@@ -153,7 +168,8 @@ def test_a_kill_in_an_evaluation_repeats_no_episode(tiny: str, folder: Path, mon
             train_sft(settings, folder)
     (path,) = (folder / "rollouts").iterdir()
     before = path.read_bytes()
-    train_sft(settings, folder)
+    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
+    train_sft(settings, tmp_path / "link")  # another name of the folder
     assert path.read_bytes() == before and before.count(b"\n") == 4
     assert [row["step"] for row in rows(folder) if "evaluation" in row] == [0, 1]
 
@@ -181,6 +197,21 @@ def test_held_out_tasks_are_evaluated_apart(tiny: str, folder: Path) -> None:
     assert [one.task for one in held_out.tasks] == ["05"] and isinstance(held_out, Evaluation)
     report = json.loads((folder / "report.json").read_text())
     assert report["variants"][0]["evaluations"]["held_out"][0]["episodes"] == 1
+
+
+def test_packs_without_a_held_out_task_have_no_such_evaluation(tiny: str, folder: Path) -> None:
+    train_sft(config(tiny, steps=1, tasks=("02a",), held_out="pack"), folder)
+    assert read_run(folder).evaluation_names() == ["test"]
+
+
+def test_an_evaluation_without_verdicts_is_an_error(tiny: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise InfraError("out of memory")
+
+    monkeypatch.setattr(Transformer, "sample", fail)
+    with pytest.raises(InfraError, match="no episode has a verdict: out of memory"):
+        train_sft(config(tiny, evaluate_start=True), folder)
+    assert rows(folder) == []
 
 
 @pytest.mark.slow

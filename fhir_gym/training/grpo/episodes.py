@@ -64,12 +64,13 @@ class OpenConfigs(AbstractContextManager["OpenConfigs"]):
             self._own_worlds.pop().close()
 
 
-def make_row(choice: EpisodeChoice, shape: RowShape = "rollout_func") -> dict[str, Any]:
+def make_row(choice: EpisodeChoice, shape: RowShape = "rollout_func", system: str | None = None) -> dict[str, Any]:
     """Return a dataset row that names an episode.
 
     Besides ``env_id``, ``task``, ``variation`` and ``phrasing``, a row has the ``prompt`` that TRL requires. For
     ``rollout_func`` it is the name of the episode as JSON text, because that function receives nothing else. For
-    ``environment_factory`` it is the start of the chat, to which `FHIRToolEnv.reset` adds the task.
+    ``environment_factory`` it is the start of the chat, to which `FHIRToolEnv.reset` adds the task; `system`
+    replaces its default system prompt, and an empty text stands for no system prompt.
 
     Examples:
         >>> make_row(EpisodeChoice("FHIRAgent/Appointment-v0", "01", 3))["prompt"]
@@ -78,7 +79,8 @@ def make_row(choice: EpisodeChoice, shape: RowShape = "rollout_func") -> dict[st
     require_name("shape", shape, ROW_SHAPES)
     prompt: Any = json.dumps(choice)
     if shape == "environment_factory":
-        prompt = [{"role": "system", "content": SYSTEM_PROMPT + TOOLS_NOTE}, {"role": "user", "content": ""}]
+        text = SYSTEM_PROMPT + TOOLS_NOTE if system is None else system
+        prompt = [*([{"role": "system", "content": text}] if text else []), {"role": "user", "content": ""}]
     return {"prompt": prompt, **choice._asdict()}
 
 
@@ -106,12 +108,13 @@ class EpisodeRows:
     Args:
         curriculum: The curriculum.
         shape: The shape of the rows; see `make_row`.
+        system: System prompt of ``environment_factory``; see `make_row`.
     """
 
-    def __init__(self, curriculum: Curriculum, shape: RowShape = "rollout_func") -> None:
+    def __init__(self, curriculum: Curriculum, shape: RowShape = "rollout_func", system: str | None = None) -> None:
         self.curriculum = curriculum
         require_name("shape", shape, ROW_SHAPES)
-        self._shape = shape
+        self._shape, self._system = shape, system
         self._choices: list[EpisodeChoice] = []
 
     def choice(self, number: int) -> EpisodeChoice:
@@ -142,5 +145,5 @@ class EpisodeRows:
         self._choices = [EpisodeChoice(*choice) for choice in state["choices"]]
 
     def _rows(self, batch: dict[str, Sequence[int]]) -> dict[str, list[Any]]:
-        rows = [make_row(self.choice(number), self._shape) for number in batch["number"]]
+        rows = [make_row(self.choice(number), self._shape, self._system) for number in batch["number"]]
         return {name: [row[name] for row in rows] for name in rows[0]}

@@ -28,7 +28,7 @@ from fhir_gym.training.grpo.episodes import INSTALL, EpisodeRows, OpenConfigs, R
 from fhir_gym.training.grpo.policy import PolicyRollouts, policy_transformer
 from fhir_gym.training.grpo.tool_env import FHIRToolEnv
 from fhir_gym.training.report import write_report
-from fhir_gym.training.rolling import Progress, evaluate, make_agent, no_progress
+from fhir_gym.training.rolling import Progress, evaluate, evaluation_names, make_agent, no_progress
 from fhir_gym.training.run_folder import RunFolder
 from fhir_gym.training.tuner import ModelConfig, load_model, save_model
 
@@ -89,7 +89,7 @@ class GrpoConfig(ModelConfig):
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch {self.micro_batch}")
         taken = sorted(self.trl.keys() & _trl_arguments(self, Path(), cpu=True).keys())
         if taken:
-            raise ValueError(f"trl must not contain {taken[0]!r}: the recipe sets it from other fields of the config")
+            raise ValueError(f"trl must not contain {taken[0]!r}: the recipe sets it")
         return self
 
 
@@ -131,7 +131,7 @@ class _GrpoRun:
         config, checkpoint = self._config, self._folder.latest_checkpoint()
         if checkpoint is not None and checkpoint.step >= config.steps:
             return
-        rows = self._rows = EpisodeRows(_make_curriculum(config), config.shape)
+        rows = self._rows = EpisodeRows(_make_curriculum(config), config.shape, config.system)
         if checkpoint is not None:
             state = json.loads((checkpoint.path / _STATE).read_text("utf-8"))
             rows.load_state_dict(state["rows"])
@@ -207,8 +207,7 @@ class _GrpoRun:
 
     def _evaluate(self, step: int) -> None:
         config = self._config
-        names = ("test", "held_out") if config.held_out and step in (0, config.steps) else ("test",)
-        for name in names:
+        for name in evaluation_names(config, step, config.steps):
             model = policy_transformer(self._trainer)
             evaluate(
                 config,
@@ -241,7 +240,11 @@ class _GrpoRun:
                 r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
             )
         with _without_noise():
-            arguments = trl.GRPOConfig(**_trl_arguments(config, output, cpu=model.device.type == "cpu"), **config.trl)
+            own = _trl_arguments(config, output, cpu=model.device.type == "cpu")
+            try:
+                arguments = trl.GRPOConfig(**own, **config.trl)
+            except (TypeError, ValueError) as error:
+                raise TrainingError(f"TRL refuses the config: {error}") from error
             trainer = trl.GRPOTrainer(model=model, args=arguments, callbacks=[self._callback()], **given)
         trainer.remove_callback(_package("transformers").PrinterCallback)
         if config.shape == "environment_factory":
@@ -281,6 +284,8 @@ def _trl_arguments(config: GrpoConfig, output: Path, *, cpu: bool) -> dict[str, 
         "num_generations": config.group_size,
         "per_device_train_batch_size": config.micro_batch,
         "gradient_accumulation_steps": config.batch_size // config.micro_batch,
+        "steps_per_generation": config.batch_size // config.micro_batch,
+        "num_iterations": 1,  # the recipe counts the episodes of each step
         "max_completion_length": config.max_tokens,
         "max_tool_calling_iterations": config.max_steps or 30,
         "temperature": config.temperature,
