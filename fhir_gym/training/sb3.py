@@ -36,13 +36,15 @@ class Sb3Config(TrainingConfig):
         steps: Number of training steps.
         environments: Number of environments that run side by side.
         processes: Whether each environment runs in a process of its own.
-        templates: Path of a template file; empty to learn templates from reference solutions.
-        template_variations: Training variations of each task whose reference solutions give the templates.
+        templates: Path of a template file, learnt without held-out tasks and phrasings; empty to learn templates from
+            reference solutions.
+        template_variations: Training variations of each task; templates are learnt from their reference solutions.
         distractors: Number of wrong fillings to add for each template.
         prepared: Number of start states to keep in memory (about 40 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
-        held_out_phrasing: Index of a prompt wording that is never trained on and is evaluated separately; None to train
-            on all wordings.
+        held_out_phrasing: Index of a phrasing that is never trained on and is evaluated separately; None to train on
+            all phrasings. The evaluation ``test`` keeps the phrasing that each variation has drawn, so it has episodes
+            with the held-out phrasing too.
         rollout_steps: Number of steps of each environment between updates (PPO).
         batch_size: Number of steps in a minibatch.
         epochs: Number of passes over the collected steps (PPO).

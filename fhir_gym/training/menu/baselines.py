@@ -1,4 +1,4 @@
-"""Bounds for what a policy can reach on a menu: the share of episodes with a winning path, and random choices."""
+"""Bounds for the success of a policy on a menu: the reference solution if it is on the menu, and random choices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fhir_gym.training.menu.templates import Templates
 def menu_ceiling(
     templates: Templates, tasks: Sequence[TaskName], variations: Sequence[int], *, distractors: int = 0
 ) -> Evaluation:
-    """Return the share of episodes in which the reference solution's actions stand on the menu, step by step.
+    """Return the share of episodes in which the menu contains the reference solution's action at every step.
 
-    An episode without them may have another winning path, so the share is a lower bound.
+    An episode may have another winning path, so the share is a lower bound.
 
     Args:
         templates: The templates.

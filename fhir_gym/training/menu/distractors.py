@@ -43,7 +43,7 @@ def _rank(template: Template) -> tuple[int, str]:
 
 
 class _Pool:
-    """The slots of all templates, by what they can replace."""
+    """The slots and constants of all templates, grouped by the slots that they can replace."""
 
     def __init__(self, templates: Templates) -> None:
         self._dictionaries: Mapping[str, Mapping[str, Value]] = templates.dictionaries

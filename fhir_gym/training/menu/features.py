@@ -63,7 +63,7 @@ class Features:
         self._taken.append(candidate)
 
     def state(self) -> NDArray[np.uint8]:
-        """Return what the agent has seen and done: the prompt's words, the last answer, its actions."""
+        """Return the features of the prompt's words, the last answer and the actions so far."""
         state = np.zeros(STATE_SIZE, np.uint8)
         state[self._prompt] = 1
         state[[PROMPT_SIZE + _bucket(name, ANSWER_SIZE) for name in _answer_names(self._view)]] = 1
@@ -123,7 +123,7 @@ class Features:
 
 
 def _sources(view: View) -> dict[str, set[str]]:
-    """Return, for each reference in the latest versions of resources, where it stands."""
+    """Return, for each reference in the latest versions of resources, the types and paths that contain it."""
     found: dict[str, set[str]] = {}
     for seen in view.latest.values():
         for link in seen.links:
@@ -175,7 +175,7 @@ def _template_indices(template: Template) -> tuple[int, ...]:
 
 
 def _pointer_names(pointer: Pointer, view: View) -> Iterator[str]:
-    """Yield the features of a pointer: where it stands, its codes, its dates and its texts against the prompt."""
+    """Yield the features of a pointer: its position, its codes, and how its dates and texts relate to the prompt."""
     seen, prompt = pointer.seen, view.prompt
     yield f"type {seen.type} {pointer.reference.partition('/')[0]}"
     yield f"position {min(seen.position, _FEW)}"
@@ -192,7 +192,7 @@ def _pointer_names(pointer: Pointer, view: View) -> Iterator[str]:
 
 
 def _code_names(leaves: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Yield the leaves with a code or a truth value."""
+    """Yield the leaves with a code or a Boolean value."""
     for path, value in leaves:
         if isinstance(value, bool) or (isinstance(value, str) and path.endswith(_CODED) and _CODE.fullmatch(value)):
             yield f"{path}={value}"

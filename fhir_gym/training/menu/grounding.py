@@ -15,7 +15,7 @@ _MAX_TIMES = 3
 
 
 def pointer_value(pointer: Pointer, attribute: str) -> str | None:
-    """Return what a pointer gives a leaf: its ``id``, its reference (``ref``), or the date at a path."""
+    """Return a pointer's ``id``, its reference (``ref``), or its date at a path."""
     if attribute == "ref":
         return pointer.reference
     if attribute == "id":

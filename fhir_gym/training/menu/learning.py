@@ -163,7 +163,7 @@ def _leaf_path(name: str) -> str:
 
 
 def _dictionaries(rollouts: Sequence[Rollout]) -> Dictionaries:
-    """Learn, by leaf, the words of prompts that stand for values which the prompts do not contain."""
+    """Learn, for each leaf, which words of a prompt mean which value, if the prompts do not contain the values."""
     seen: dict[str, list[tuple[Value, Prompt]]] = defaultdict(list)
     for rollout in rollouts:
         for view, parts in _actions(rollout):

@@ -89,7 +89,7 @@ class Menu:
         return MenuSession(self, prompt)
 
     def values(self, prompt: Prompt) -> tuple[Value, ...]:
-        """Return what the slots of all templates find in a prompt, in the order of `slots`."""
+        """Return the values of all templates' slots for a prompt, in the order of `slots`."""
         known = self._known.get(prompt.text)
         if known is None:
             if len(self._known) >= _MAX_PROMPTS:
@@ -171,7 +171,7 @@ class MenuSession:
         return True
 
     def add(self, action: str, observation: str) -> None:
-        """Take in an action and the answer to it."""
+        """Record an action and the answer to it."""
         self.view.add(action, observation)
         turn = len(self.view.actions)
         for name, version in self.view.versions.items():
@@ -179,7 +179,7 @@ class MenuSession:
                 self._filled.pop(plan, None)
 
     def candidates(self) -> list[Candidate]:
-        """Return at most `PLACES` actions, each once and none that was taken before, in an order without meaning."""
+        """Return at most `PLACES` different actions that the agent has not taken yet, in an order without meaning."""
         done = set(self.view.actions)
         found: dict[str, Candidate] = {}
         filled = [self._candidates(plan) for plan in self._open]

@@ -20,8 +20,8 @@ from typing_extensions import override
 class MenuExtractor(BaseFeaturesExtractor):
     """Turns an observation into one score for each place, followed by the inputs of the value.
 
-    The score of a place depends on the state and on the place's own row, so that equal rows have equal scores wherever
-    they stand. Only filled places are computed.
+    The score of a place depends on the state and on the place's own row, so that equal rows have equal scores at all
+    places. Only the scores of filled places are computed.
 
     Args:
         observation_space: The space of a `MenuEnv`.

@@ -18,7 +18,7 @@ class Slot:
     Attributes:
         kind: ``const``, ``text``, ``word_value``, ``reference``, ``date``, ``number``, ``pointer``, ``total``,
             ``count``, ``ids`` or ``refs``.
-        args: What the kind needs, such as an index or a pattern.
+        args: Arguments of the kind, such as an index or a pattern.
         prefix: Constant text before the value, such as ``ge`` or ``http://loinc.org|``.
         capital: Whether the first letter of the value becomes a capital.
     """
@@ -49,7 +49,7 @@ class Slot:
         return self.kind in ("pointer", "total", "count", "ids", "refs")
 
     def write(self, value: Any) -> Any:
-        """Return the value as the leaf shows it."""
+        """Return the value with the prefix and the capital letter."""
         if isinstance(value, str):
             if self.capital:
                 value = value[:1].upper() + value[1:]

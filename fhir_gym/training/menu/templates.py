@@ -1,4 +1,4 @@
-"""Templates of actions, and the file that keeps them together with the rollouts that they were learnt from."""
+"""Templates of actions, and their file, which also names the rollouts that they were learnt from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent has seen in an episode: the prompt, the resources in the server's answers, and its own actions."""
+"""An agent's view of an episode: the prompt, the resources in the server's answers, and its own actions."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class SearchResult:
 
 
 class View:
-    """What an agent has seen.
+    """An agent's view of an episode.
 
     Args:
         prompt: The prompt, without the action format.
@@ -150,7 +150,7 @@ class View:
         self._pointers: dict[Variable, tuple[int, list[Pointer]]] = {}
 
     def add(self, action: str, observation: str) -> None:
-        """Take in an action and the answer to it."""
+        """Record an action and the answer to it."""
         turn = len(self.actions)
         self.actions.append(action)
         self.last, self.last_total = (), None
@@ -188,7 +188,7 @@ class View:
             self.searches[searched] = SearchResult(total if isinstance(total, int) else len(matches), matches)
 
     def pointers(self, variable: Variable) -> list[Pointer]:
-        """Return what a variable can point to, in the order of the answers."""
+        """Return the possible targets of a variable, in the order of the answers."""
         version = self.versions.get(variable.type, 0)
         known = self._pointers.get(variable)
         if known is None or known[0] != version:

@@ -1,4 +1,4 @@
-"""The menu: what stands on it, and what it depends on."""
+"""The actions of a menu, and their dependence on prompt and answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ TEST = range(1000, 1005)
 
 
 @pytest.mark.parametrize("distractors", [0, 6])
-def test_the_reference_solution_stands_on_the_menu(
-    templates: Templates, tasks: list[TaskName], distractors: int
-) -> None:
+def test_the_reference_solution_is_on_the_menu(templates: Templates, tasks: list[TaskName], distractors: int) -> None:
     ceiling = menu_ceiling(templates, tasks, TEST, distractors=distractors)
     assert ceiling.success == 1.0
     assert ceiling.metrics["places"] > (12 if distractors else 3)
@@ -58,7 +56,7 @@ def test_the_menu_depends_on_prompt_and_answers_only(templates: Templates, rollo
             turns.append((turn.action, turn.observation))
 
 
-def test_distractors_cannot_be_told_by_their_place(templates: Templates, rollouts: list[Rollout]) -> None:
+def test_places_do_not_reveal_distractors(templates: Templates, rollouts: list[Rollout]) -> None:
     right: list[float] = []
     wrong: list[float] = []
     for rollout in rollouts:
@@ -117,7 +115,6 @@ def test_hash_seeds_change_nothing(tmp_path: Path) -> None:
 
 
 def _environment(seed: str) -> dict[str, str]:
-
     return os.environ | {"PYTHONHASHSEED": seed}
 
 
