@@ -1,10 +1,25 @@
-"""A language model with a few thousand weights, and a way to let it act well."""
+"""Fixtures of the training tests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
 import pytest
+
+from fhir_gym.tasks.core import registry
+from fhir_gym.training.mirrored import mirrored_pack
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _no_packs_left() -> Iterator[None]:
+    """Unregister the mirrored packs, so that other tests of this process see the shipped packs only."""
+    yield
+    for known in (gymnasium.registry, registry._registered):
+        for env_id in [one for one in known if "Mirrored" in one]:
+            del known[env_id]
+    mirrored_pack.cache_clear()
 
 
 @pytest.fixture(scope="session")
