@@ -73,5 +73,6 @@ def random_over_menu(env: MenuEnv, variations: Sequence[int], seed: int = 0) -> 
                 _, reward, terminated, truncated, info = env.step(rng.integers(max(1, len(env.places))))
                 done = terminated or truncated
             metrics = {"steps": float(info["step"]), "reward": float(reward)}
+            metrics["invalid_actions"] = float(info["invalid_actions"])
             outcomes.append(Outcome(name.env_id, name.task, number, bool(info["success"]), metrics))
     return Evaluation.from_outcomes(outcomes)

@@ -70,7 +70,7 @@ def learn_templates(rollouts: Iterable[Rollout]) -> Templates:
         rollouts: Rollouts of training variations, such as those of the agent ``gold``. Failed ones are ignored.
 
     Raises:
-        TrainingError: A rollout is of a test variation, or no rollout succeeded.
+        TrainingError: A rollout is of a test variation, no rollout succeeded, or no two actions share a template.
     """
     kept = [rollout for rollout in rollouts if _checked(rollout).success]
     if not kept:
@@ -86,6 +86,10 @@ def learn_templates(rollouts: Iterable[Rollout]) -> Templates:
         chosen = _choose_slots([(occurrences[number], split) for number, split in members], dictionaries)
         covers |= _variants(shape, members, chosen)
     templates = _cover(covers, {shape: members[0][1] for shape, members in shapes.items()})
+    if not templates:
+        raise TrainingError(
+            f"too few successful rollouts ({len(kept)}) to learn templates from; use more variations of each task"
+        )
     used = {slot.args[0] for template in templates for slot in template.slots if slot.kind == "word_value"}
     return Templates(
         templates=tuple(templates),

@@ -70,7 +70,9 @@ def test_places_do_not_reveal_distractors(templates: Templates, rollouts: list[R
 
 def test_lazy_policies_fail(templates: Templates, tasks: list[TaskName]) -> None:
     env = MenuEnv(templates, tasks, max_steps=8, distractors=6)
-    assert random_over_menu(env, TEST).success <= 0.3
+    random = random_over_menu(env, TEST)
+    assert random.success <= 0.3
+    assert random.metrics["invalid_rate"] == 0.0 == random.metrics["invalid_actions"]
     policies: dict[str, Callable[[], int]] = {
         "the first place": lambda: 0,
         "a fixed kind of action": lambda: max(range(len(env.places)), key=lambda at: env.places[at].template.support),

@@ -60,6 +60,11 @@ def test_another_format_version_is_refused(templates: Templates, tmp_path: Path)
         Templates.load(path)
 
 
+def test_one_rollout_is_too_few(rollouts: list[Rollout]) -> None:
+    with pytest.raises(TrainingError, match=r"too few successful rollouts \(1\)"):
+        learn_templates(rollouts[:1])
+
+
 def test_failed_rollouts_are_ignored(rollouts: list[Rollout]) -> None:
     failed = rollouts[0].model_copy(update={"success": False})
     with pytest.raises(TrainingError, match="no successful rollouts"):
