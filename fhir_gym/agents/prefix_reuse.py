@@ -215,7 +215,7 @@ def _size(layers: _Kept) -> int:
 
 
 def _register_attention() -> None:
-    """Register an attention function that reads the keys and values of grouped heads once for one new token."""
+    """Register an attention function that, for one new token, does not copy the keys and values of grouped heads."""
     torch = import_module("torch")
     sdpa = import_module("transformers.integrations.sdpa_attention").sdpa_attention_forward
     functions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS

@@ -95,7 +95,7 @@ class TrainingConfig(BaseModel):
     def _chosen(self) -> list[TaskName]:
         if self.tasks:
             return self._find("tasks", self.tasks)
-        return [TaskName(env_id, key) for env_id in self.env_ids for key in task_set(env_id)]
+        return [TaskName(env_id, key) for env_id in dict.fromkeys(self.env_ids) for key in task_set(env_id)]
 
     def _find(self, field: str, keys: tuple[str, ...]) -> list[TaskName]:
         """Return the tasks with these keys; each key must exist in at least one pack."""
@@ -139,7 +139,7 @@ def load_config(path: str | Path, kind: type[ConfigT], **changes: Any) -> Config
         TrainingError: The file cannot be read, or a field is unknown or has a wrong value.
     """
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")  # some editors write a byte order mark
     except OSError as error:
         raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The plots of a training report. They are the same for the same data."""
+"""Draw the plots of a training report; equal data give equal files."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class RunFolder:
         """Drop unfinished checkpoints, and the rows after the last checkpoint."""
         self._drop_unfinished()
         last = self.latest_checkpoint()
-        self._purge_step = last.step + 1 if last else None
+        self._purge_step = last.step + 1 if last else 0
         self._serial = int(last.path.name.partition("-")[0]) + 1 if last else 0
         state = {"metrics_bytes": 0, "cpu_seconds": 0.0}
         if last is not None:
@@ -337,7 +337,7 @@ def _sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def _tensorboard(folder: Path, purge_step: int | None) -> Any:
+def _tensorboard(folder: Path, purge_step: int) -> Any:
     """Return a TensorBoard writer that replaces the rows from `purge_step` on; False without TensorBoard."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that TensorBoard imports

@@ -22,6 +22,11 @@ def test_a_toml_file_gives_a_config(tmp_path: Path) -> None:
     assert config.seed == 4 and config.held_out_tasks() == []
 
 
+def test_a_byte_order_mark_and_a_repeated_pack_do_not_matter(tmp_path: Path) -> None:
+    path = write(tmp_path, '\ufeffenv_ids = ["FHIRAgent/Appointment-v0", "FHIRAgent/Appointment-v0"]')
+    assert load_config(path, TrainingConfig).train_tasks() == TrainingConfig().train_tasks()
+
+
 def test_held_out_tasks_are_not_trained_on() -> None:
     config = TrainingConfig(held_out="pack")
     held_out = config.held_out_tasks()

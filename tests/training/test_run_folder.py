@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,17 @@ def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
         assert last is not None and last.step == 4
         assert len(folder.rows()) == 4
     assert train(tmp_path, 6) == [5, 6] and totals(tmp_path) == EXPECTED
+
+
+def test_tensorboard_shows_nothing_twice(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorboard")
+    for killed_at in (1, 3, None):
+        with suppress(Killed):
+            train(tmp_path, 4, killed_at and (killed_at, "before"))
+    module = import_module("tensorboard.backend.event_processing.event_accumulator")
+    events = module.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/total")] == EXPECTED[:4]
 
 
 def test_two_checkpoints_are_kept_and_the_same_step_may_be_saved_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the episodes of a GRPO run share: their settings, open worlds, and the rows that name them."""
+"""Settings, open worlds and dataset rows of the episodes of a GRPO run."""
 
 from __future__ import annotations
 
