@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,28 @@ def test_environments_can_be_pickled_and_give_the_same_episodes(templates: Templ
     for _ in range(3):
         ours, theirs = first.reset()[0], second.reset()[0]
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_environments_of_one_process_do_not_influence_each_other(templates: Templates) -> None:
+    def play(env: MenuEnv, variation: int) -> Iterator[bytes]:
+        options = {"env_id": APPOINTMENT, "task": "16c", "variation": variation}
+        seen, _ = env.reset(options=options)
+        for place in (1, 0, 1, 0):
+            texts = "".join(candidate.text for candidate in env.places)
+            yield seen["state"].tobytes() + seen["candidates"].tobytes() + texts.encode()
+            seen, _, terminated, truncated, _ = env.step(place % len(env.places))
+            if terminated or truncated:
+                break
+
+    alone = [list(play(MenuEnv(templates, TASKS, distractors=2), variation)) for variation in (1, 2)]
+    envs = [MenuEnv(templates, TASKS, distractors=2, prepared=4) for _ in range(2)]
+    for _ in range(3):
+        first, second = (play(env, variation) for env, variation in zip(envs, (1, 2), strict=True))
+        mixed = list(zip_longest(first, second))
+        together = [[one[at] for one in mixed if one[at] is not None] for at in (0, 1)]
+        assert together == alone
+    for env in envs:
+        env.close()
 
 
 def test_wrong_arguments_are_refused(templates: Templates) -> None:
