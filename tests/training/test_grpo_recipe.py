@@ -132,15 +132,15 @@ def test_a_batch_without_rewards_does_not_change_the_weights(
     monkeypatch.setattr(PolicyRollouts, "rewards", staticmethod(rewards_by_tokens))
     count, start = iter(range(100)), Episode.start
 
-    def fail_later(self: Episode) -> str:
-        if next(count) >= 4:
+    def fail_in_the_second_batch(self: Episode) -> str:
+        if 4 <= next(count) < 8:
             raise InfraError("the server is down")
         return start(self)
 
     def weights(number: int) -> bytes:
         return (tmp_path / "run" / "checkpoints" / f"{number:06d}-step-{number + 1}" / "model.safetensors").read_bytes()
 
-    monkeypatch.setattr(Episode, "start", fail_later)
+    monkeypatch.setattr(Episode, "start", fail_in_the_second_batch)
     config = make_config(tiny, steps=2, checkpoint_every=1, evaluate_start=False, test="1000", tasks=("01",))
     train_grpo(config, tmp_path / "run")
     assert weights(0) == weights(1) != (Path(tiny) / "model.safetensors").read_bytes()
