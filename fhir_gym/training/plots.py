@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +29,9 @@ def draw_curves(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    figure, axes = _figure(6.4, 4.0)
+    columns = 1 if len(curves) > 1 else 3
+    lines = math.ceil((len(curves) + len(references)) / columns)
+    figure, axes = _figure(6.4, 3.6 + 0.16 * lines)
     for number, (name, (pooled, seeds)) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         if len(seeds) > 1:
@@ -44,7 +47,7 @@ def draw_curves(
     axes.set(xlabel="training steps", ylabel="success on test variations (%)", ylim=(0, 100))
     axes.grid(alpha=0.3)
     if curves or references:
-        axes.legend(fontsize=8)
+        figure.legend(loc="outside lower center", ncols=columns, fontsize=7)
     _save(figure, path)
 
 
@@ -61,7 +64,7 @@ def draw_tasks(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     axes.set(ylabel="success (%)", ylim=(0, 100))
     axes.set_xticks(range(len(tasks)), [task for _, task in tasks], rotation=90, fontsize=7)
     if len(evaluations) > 1:
-        axes.legend(fontsize=8)
+        figure.legend(loc="outside lower center", fontsize=7)
     _save(figure, path)
 
 
