@@ -66,8 +66,6 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         FhirGymError: Another argument is invalid.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares and reads it this way
-
     def __init__(
         self,
         templates: Templates | str | Path,
