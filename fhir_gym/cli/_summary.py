@@ -13,7 +13,7 @@ from fhir_gym.errors import FhirGymError
 
 if TYPE_CHECKING:
     from fhir_gym.evaluation import EpisodeMetrics
-    from fhir_gym.rollouts import Rollout
+    from fhir_gym.rollouts import Prices, Rollout
 
 _MAX_SHOWN = 600
 _MAX_ROWS = 60  # maximum number of rows to print, because a task file may have hundreds of tasks
@@ -25,12 +25,15 @@ class Summary:
     """Statistics of rollouts, collected while the rollouts are written, without keeping them in memory.
 
     Args:
-        prices: Price of a million input tokens and price of a million output tokens; None if they are unknown.
+        prices: Prices of the model's tokens; None if they are unknown.
     """
 
-    def __init__(self, prices: tuple[float, float] | None = None) -> None:
+    def __init__(self, prices: Prices | None = None) -> None:
+        from fhir_gym.agents import Usage
+
         self._prices = prices
-        self._successes = self._read = self._written = 0
+        self._successes = 0
+        self._usage = Usage()
         self._graded: list[EpisodeMetrics] = []
         self.seen = 0
         self.first_failure = ""
@@ -53,8 +56,7 @@ class Summary:
         for rollout in rollouts:
             self.seen += 1
             if rollout.usage is not None:
-                self._read += rollout.usage.prompt
-                self._written += rollout.usage.completion
+                self._usage += rollout.usage
             self._successes += bool(rollout.success)
             if rollout.graded:
                 self._graded.append(EpisodeMetrics.of(rollout))
@@ -70,12 +72,11 @@ class Summary:
         return ", ".join([*parts, *self._spent()])
 
     def _spent(self) -> list[str]:
-        if not self._read + self._written:
+        if not self._usage.total:
             return []
-        parts = [f"{self._read:,} input tokens, {self._written:,} output tokens"]
+        parts = [f"{self._usage.prompt:,} input tokens, {self._usage.completion:,} output tokens"]
         if self._prices is not None:
-            cost = (self._read * self._prices[0] + self._written * self._prices[1]) / 1_000_000
-            parts.append(f"cost {cost:.4f}")
+            parts.append(f"cost {self._prices.cost(self._usage):.4f}")
         return parts
 
     def interrupted(self, todo: int, out: Path, overwrite: bool) -> str:

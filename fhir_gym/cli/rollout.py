@@ -52,6 +52,9 @@ def rollout(
     max_seconds: Annotated[
         float | None, typer.Option(min=0.001, help="Start no episode after this many seconds.")
     ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, help="Start no episode after the run has cost this much; it needs prices.")
+    ] = None,
     price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")] = None,
     price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")] = None,
     world: OwnWorldOption = None,
@@ -106,13 +109,14 @@ def rollout(
         funcs_file=funcs_file,
     )
     every = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split, repeats=repeats, seed=seed)
-    budget = rollouts.Budget(max_episodes, max_tokens, max_seconds)
+    unpriced = price_in is None and price_out is None
+    prices = None if unpriced else rollouts.Prices(price_in or 0.0, price_out or 0.0)
+    budget = rollouts.Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
     settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
     actor = make_agent(agent, **settings)  # after all other checks, because it may load a model
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
-    prices = None if price_in is None and price_out is None else (price_in or 0.0, price_out or 0.0)
     summary = Summary(prices)
     todo = 0
     try:

@@ -5,7 +5,37 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from fhir_gym.agents import Usage
 from fhir_gym.errors import FhirGymError
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a model's tokens.
+
+    Attributes:
+        per_million_in: Price of a million input tokens.
+        per_million_out: Price of a million output tokens.
+
+    Examples:
+        >>> Prices(0.4, 1.6).cost(Usage(prompt=1_000_000, completion=500_000))
+        1.2
+    """
+
+    per_million_in: float = 0.0
+    per_million_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse negative prices."""
+        for value in (self.per_million_in, self.per_million_out):
+            if not 0 <= value < float("inf"):
+                raise FhirGymError(f"a price must be a number from 0, not {value}")
+
+    def cost(self, usage: Usage) -> float:
+        """Return the price of these tokens."""
+        return (usage.prompt * self.per_million_in + usage.completion * self.per_million_out) / _MILLION
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +46,24 @@ class Budget:
         episodes: Maximum number of episodes.
         tokens: Maximum total of input and output tokens; it has no effect on agents that do not count tokens.
         seconds: Maximum wall-clock time.
+        cost: Maximum cost of all tokens; it needs `prices`.
+        prices: Prices of the agent's model.
     """
 
     episodes: int | None = None
     tokens: int | None = None
     seconds: float | None = None
+    cost: float | None = None
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits that are not positive."""
-        for name in ("episodes", "tokens", "seconds"):
+        """Refuse limits that are not positive, and a cost limit without prices."""
+        for name in ("episodes", "tokens", "seconds", "cost"):
             value = getattr(self, name)
             if value is not None and not value > 0:  # also refuses NaN
                 raise FhirGymError(f"a budget's {name} must be positive, not {value}")
+        if self.cost is not None and self.prices is None:
+            raise FhirGymError("a budget with a maximum cost needs the prices of the model's tokens")
 
 
 class BudgetTracker:
@@ -37,17 +73,23 @@ class BudgetTracker:
         self._budget = budget or Budget()
         self._start = time.monotonic()
         self._episodes = 0
-        self._tokens = 0
+        self._usage = Usage()
 
     def try_begin(self) -> bool:
         """Return whether the budget allows a new episode; if so, count the episode."""
-        elapsed, budget = time.monotonic() - self._start, self._budget
-        pairs = ((self._episodes, budget.episodes), (self._tokens, budget.tokens), (elapsed, budget.seconds))
+        budget = self._budget
+        cost = budget.prices.cost(self._usage) if budget.prices else 0.0
+        pairs = (
+            (self._episodes, budget.episodes),
+            (self._usage.total, budget.tokens),
+            (time.monotonic() - self._start, budget.seconds),
+            (cost, budget.cost),
+        )
         if any(limit is not None and spent >= limit for spent, limit in pairs):
             return False
         self._episodes += 1
         return True
 
-    def spend(self, tokens: int) -> None:
+    def spend(self, usage: Usage) -> None:
         """Add tokens to the cost of the run."""
-        self._tokens += tokens
+        self._usage += usage

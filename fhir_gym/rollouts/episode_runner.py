@@ -183,7 +183,7 @@ class _EpisodeRunner:
             self.turns[-1] = self.turns[-1].model_copy(update={"shown": reply.shown})
         if reply.model is not None and reply.model.usage is not None:
             self.usage = (self.usage or Usage()) + reply.model.usage
-            self.tracker.spend(reply.model.usage.total)
+            self.tracker.spend(reply.model.usage)
         with self.server_time:
             step = episode.step(reply.action)
         self.turns.append(_turn(reply, step))

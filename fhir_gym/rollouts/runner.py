@@ -176,7 +176,8 @@ def _run_in_workers(
                 if not pending:
                     return
                 rollout = pending.popleft().result()
-                tracker.spend(rollout.usage.total if rollout.usage else 0)
+                if rollout.usage is not None:
+                    tracker.spend(rollout.usage)
                 yield rollout
     except BrokenProcessPool as error:
         raise InfraError(

@@ -29,7 +29,7 @@ from fhir_gym.agents import (
 )
 from fhir_gym.errors import AgentError, EndpointError, FhirGymError, InfraError
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import Budget, Rollout, plan, read_rollouts, run, write_rollouts
+from fhir_gym.rollouts import Budget, Prices, Rollout, plan, read_rollouts, run, write_rollouts
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.worker_pool import AsyncWorkerPool
 from fhir_gym.types import Json
@@ -96,6 +96,7 @@ def test_a_run_works_inside_an_event_loop(hospital: World) -> None:
     [
         (Budget(episodes=3), 3),
         (Budget(tokens=400), 4),  # two episodes use 220 tokens each, while two more episodes run
+        (Budget(cost=0.0005, prices=Prices(1.0, 10.0)), 4),  # an episode costs 0.0004
         (Budget(seconds=0.0005), 2),
     ],
 )
@@ -115,6 +116,10 @@ def test_a_budget_applies_to_other_agents(hospital: World, workers: int) -> None
 def test_invalid_budgets(budget: dict[str, Any]) -> None:
     with pytest.raises(FhirGymError, match="must be positive"):
         Budget(**budget)
+    with pytest.raises(FhirGymError, match="needs the prices"):
+        Budget(cost=1.0)
+    with pytest.raises(FhirGymError, match="a price must be a number from 0"):
+        Prices(-1.0)
     with pytest.raises(FhirGymError, match="concurrency"):
         run(ENV_ID, "idle", concurrency=0)
 
