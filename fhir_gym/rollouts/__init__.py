@@ -1,7 +1,7 @@
 """Rollouts: run agents on episodes, record them, and turn the records into datasets."""
 
 from fhir_gym.deprecation import renamed
-from fhir_gym.rollouts.budget import Budget, Prices
+from fhir_gym.rollouts.budget import Budget, BudgetTracker, Prices
 from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection, export, write_dataset
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, parse_numbers, plan
 from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout, StopReason, TaskRecord, Turn
@@ -12,6 +12,7 @@ __all__ = [
     "FORMATS",
     "SCHEMA_VERSION",
     "Budget",
+    "BudgetTracker",
     "EpisodeSpec",
     "ExportSummary",
     "Format",

@@ -71,7 +71,7 @@ class _EpisodeRunner:
     def __init__(
         self, plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World, tracker: BudgetTracker
     ) -> None:
-        self.config = replace(plan.config, world=world)
+        self.config = replace(plan.config_of(spec.task, spec.variation), world=world)
         self.spec, self.agent, self.world, self.tracker = spec, agent, world, tracker
         self.variation: Variation | None = None
         self.seed = plan.seed_of(spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -43,12 +43,18 @@ class RunPlan:
         episodes: The episodes in order.
         seed: Seed of the run; each episode's own seed is derived from it.
         named: Whether the user named the tasks. If so, the world must support all of them.
+        phrasings: For a task and a variation, the index of the prompt wording; it replaces the config's phrasing.
     """
 
     config: EpisodeConfig
     episodes: tuple[EpisodeSpec, ...]
     seed: int = 0
     named: bool = False
+    phrasings: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def config_of(self, task: str, variation: int) -> EpisodeConfig:
+        """Return the settings of a variation's episodes."""
+        return replace(self.config, phrasing=self.phrasings.get((task, variation), self.config.phrasing))
 
     def supported(self, world: World) -> RunPlan:
         """Return the plan with only those tasks that a world supports.
@@ -71,7 +77,7 @@ class RunPlan:
             and rollout.seed == self.seed_of(EpisodeSpec(task.key, task.variation, rollout.repeat))
             and (rollout.grading, rollout.reward_rule) == (config.grading, config.reward)
             and rollout.max_steps == config.step_limit
-            and config.phrasing in (None, task.phrasing)
+            and self.config_of(task.key, task.variation).phrasing in (None, task.phrasing)
             and rollout.world.hash == world.manifest.content_hash
             and rollout.agent.name == agent.name
             and _as_recorded(rollout.agent.settings) == _as_recorded(agent.settings)

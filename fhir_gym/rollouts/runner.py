@@ -101,10 +101,10 @@ def run_plan(
     *,
     workers: int = 0,
     concurrency: int = 8,
-    budget: Budget | None = None,
+    budget: Budget | BudgetTracker | None = None,
     resume: str | Path | None = None,
 ) -> Iterator[Rollout]:
-    """Run an agent on the episodes of a plan; see `run`."""
+    """Run an agent on the episodes of a plan; see `run`. Several runs can share the tracker of one budget."""
     require_whole("workers", workers, 0)
     require_whole("concurrency", concurrency, 1)
     require_path("resume", resume)
@@ -122,7 +122,7 @@ def run_plan(
         if owned:
             world.close()
         raise
-    tracker = BudgetTracker(budget)
+    tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
     if isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
         at_once = concurrency if config.fhir_server is None else 1
         rollouts = run_concurrently(plan, actor, world, tracker, at_once)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,19 @@ from fhir_gym.agents import EpisodeContext, GoldAgent, IdleAgent, Reply, Scripte
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, TaskError, UnknownNameError, WrongTypeError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
-from fhir_gym.rollouts import Rollout, completed, parse_numbers, plan, read_rollouts, run
-from fhir_gym.tasks import task_keys
+from fhir_gym.rollouts import (
+    Budget,
+    BudgetTracker,
+    Rollout,
+    completed,
+    parse_numbers,
+    plan,
+    read_rollouts,
+    run,
+    run_plan,
+    write_rollouts,
+)
+from fhir_gym.tasks import get_task, task_keys
 from tests.worlds.serving import served
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -294,6 +306,25 @@ def test_variations_may_be_numbers_of_any_kind() -> None:
 def test_finished_episodes_can_be_skipped() -> None:
     todo = plan(ENV_ID, tasks="01", variations="0-2", skip={("01", 1, 0)})
     assert [episode.variation for episode in todo.episodes] == [0, 2]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_variations_of_a_plan_can_have_different_phrasings(hospital: World, tmp_path: Path, workers: int) -> None:
+    phrasings = {("01", 0): 2, ("01", 1): 1, ("02a", 0): 0}
+    mixed = replace(plan(ENV_ID, tasks=["01", "02a"], variations="0-1", world=hospital), phrasings=phrasings)
+    write_rollouts(tmp_path / "r.jsonl", run_plan(mixed, "idle", workers=workers))
+    drawn = get_task(ENV_ID, "02a").variation(1, hospital).phrasing
+    found = {(r.task.key, r.task.variation): r.task.phrasing for r in read_rollouts(tmp_path / "r.jsonl")}
+    assert found == phrasings | {("02a", 1): drawn}
+    other = replace(mixed, phrasings=phrasings | {("01", 1): 0})
+    assert not mixed.unfinished(tmp_path / "r.jsonl", IdleAgent(), hospital).episodes
+    assert [one[:2] for one in other.unfinished(tmp_path / "r.jsonl", IdleAgent(), hospital).episodes] == [("01", 1)]
+
+
+def test_runs_can_share_a_budget(hospital: World) -> None:
+    tracker = BudgetTracker(Budget(episodes=3))
+    chosen = plan(ENV_ID, tasks="01", variations="0-1", world=hospital)
+    assert [len(list(run_plan(chosen, "idle", budget=tracker))) for _ in range(3)] == [2, 1, 0]
 
 
 def test_seeds_differ_by_episode_and_not_by_plan() -> None:
