@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from fhir_gym.agents import Agent, ConcurrentAgent
 from fhir_gym.agents.chat_messages import Message, ModelReply, Opening, Usage, result_message
 from fhir_gym.tasks import Task, Variation, Verdict
 from fhir_gym.types import Json
@@ -79,6 +79,18 @@ class WorldRecord(_Record):
     hash: str
 
 
+class RecordedAgent(Protocol):
+    """The attributes of an agent that records contain.
+
+    Attributes:
+        name: Name of the agent.
+        settings: The agent's settings as plain data.
+    """
+
+    name: str
+    settings: Mapping[str, Json]
+
+
 class AgentRecord(_Record):
     """The agent of an episode.
 
@@ -91,7 +103,7 @@ class AgentRecord(_Record):
     settings: dict[str, Json]
 
     @classmethod
-    def of(cls, agent: Agent | ConcurrentAgent) -> Self:
+    def of(cls, agent: RecordedAgent) -> Self:
         """Return the record of an agent."""
         return cls(name=agent.name, settings=dict(agent.settings))
 

@@ -1,0 +1,182 @@
+"""Record one episode action by action."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import lru_cache
+from importlib.metadata import version
+
+from fhir_gym.actions import GRAMMAR, Action, Invalid
+from fhir_gym.agents import Opening, Reply, Usage
+from fhir_gym.episode import Episode, Step
+from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.errors import InfraError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts.plan import EpisodeSpec
+from fhir_gym.rollouts.record import (
+    AgentRecord,
+    RecordedAgent,
+    Rollout,
+    StopReason,
+    TaskRecord,
+    Timings,
+    Turn,
+    WorldRecord,
+)
+from fhir_gym.tasks import Variation, Verdict
+
+
+class Stopwatch:
+    """Adds up wall-clock seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._start
+
+
+class EpisodeRecorder:
+    """Performs the actions of one episode and collects the parts of its record.
+
+    Args:
+        config: The settings of the episode.
+        spec: The episode.
+        agent: The agent, whose name and settings the record contains.
+        world: The world.
+        seed: Seed of the agent's randomness.
+    """
+
+    def __init__(
+        self, config: EpisodeConfig, spec: EpisodeSpec, agent: RecordedAgent, world: World, seed: int = 0
+    ) -> None:
+        self.config = replace(config, world=world)
+        self.spec, self.agent, self.world, self.seed = spec, agent, world, seed
+        self.opening: Opening | None = None
+        self.turns: list[Turn] = []
+        self._episode: Episode | None = None
+        self._variation: Variation | None = None
+        self._action_format = ""
+        self._usage: Usage | None = None
+        self._retries = 0
+        self._verdict: Verdict | None = None
+        self._reward: float | None = None
+        self._stop_reason: StopReason = "interrupted"
+        self._error: str | None = None
+        self.prepare_time, self.agent_time, self.server_time = Stopwatch(), Stopwatch(), Stopwatch()
+
+    @property
+    def episode(self) -> Episode:
+        """The episode; `open` prepares it."""
+        assert self._episode is not None
+        return self._episode
+
+    def open(self) -> Episode:
+        """Prepare the episode."""
+        with self.prepare_time:
+            self._episode = Episode(self.config, task=self.spec.task, variation=self.spec.variation)
+        return self._episode
+
+    def start(self) -> str:
+        """Start the episode and return the first observation."""
+        self._variation, self._action_format = self.episode.variation, self.episode.action_format
+        with self.prepare_time:
+            return self.episode.start()
+
+    def step(self, reply: Reply) -> Step:
+        """Perform the action of a reply and record both."""
+        self._retries += reply.retries
+        if reply.shown is not None and self.turns:
+            self.turns[-1] = self.turns[-1].model_copy(update={"shown": reply.shown})
+        if reply.model is not None and reply.model.usage is not None:
+            self._usage = (self._usage or Usage()) + reply.model.usage
+        with self.server_time:
+            step = self.episode.step(reply.action)
+        self.turns.append(_turn(reply, step))
+        if step.done:
+            self._end(step, "step_limit" if step.truncated else "finished")
+        return step
+
+    def truncate(self, error: str | None) -> None:
+        """End and grade the episode because the agent's context window is full."""
+        with self.server_time:
+            step = self.episode.truncate()
+        self._end(step, "context_limit")
+        self._error = error
+
+    def fail(self, failure: InfraError) -> None:
+        """End the episode after a failure that is not the agent's fault."""
+        self._stop_reason, self._error = "infra_error", str(failure)
+
+    def record(self) -> Rollout:
+        """Return the record of the episode, also if the episode did not finish."""
+        config, manifest, spec = self.config, self.world.manifest, self.spec
+        task = config.task_set()[spec.task]
+        variation = self._variation or task.variation(spec.variation, self.world, config.phrasing)
+        return Rollout(
+            package_version=_package_version(),
+            env_id=config.env_id,
+            task=TaskRecord.of(variation, task),
+            world=WorldRecord(name=manifest.name, hash=manifest.content_hash),
+            agent=AgentRecord.of(self.agent),
+            seed=self.seed,
+            repeat=spec.repeat,
+            grading=config.grading,
+            reward_rule=config.reward,
+            max_steps=config.step_limit,
+            prompt=variation.prompt,
+            action_format=self._action_format,
+            opening=self.opening,
+            turns=tuple(self.turns),
+            usage=self._usage,
+            steps=len(self.turns),
+            stop_reason=self._stop_reason,
+            error=self._error,
+            success=self._verdict.success if self._verdict else None,
+            light=self._verdict.light if self._verdict else None,
+            reward=self._reward,
+            verdict=self._verdict,
+            timings=Timings(
+                prepare=self.prepare_time.seconds,
+                agent=self.agent_time.seconds,
+                server=self.server_time.seconds,
+                retries=self._retries,
+            ),
+        )
+
+    def _end(self, step: Step, reason: StopReason) -> None:
+        self._verdict, self._reward, self._stop_reason = self.episode.verdict(), step.reward, reason
+
+
+def _turn(reply: Reply, step: Step) -> Turn:
+    action = reply.action
+    written = action if isinstance(action, str) else action.text() if isinstance(action, Action) else reply.text or ""
+    error = None
+    if step.info["invalid"]:
+        parsed = GRAMMAR.parse(action) if isinstance(action, str) else action
+        error = parsed.reason if isinstance(parsed, Invalid) else step.observation.partition("\n")[0]
+    return Turn(
+        action=_encodable(written),
+        observation=step.observation,
+        status=step.info["status"],
+        tool=reply.tool,
+        error=error,
+        text=None if reply.text is None else _encodable(reply.text),
+        notes=dict(reply.notes),
+        reply=reply.model,
+        call_id=reply.call_id,
+    )
+
+
+def _encodable(text: str) -> str:
+    """Escape lone surrogates; agents may write them, but UTF-8 files cannot contain them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@lru_cache(maxsize=1)
+def _package_version() -> str:
+    return version("fhir-gym")
