@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from fhir_gym.rollouts import Prices
 
 
 def _one_pack(text: str) -> str:
@@ -36,6 +39,27 @@ OwnWorldOption = Annotated[
 ]
 
 AGENT_SETTINGS = "NAME=VALUE"
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Setting of the agent; may be repeated.")
+]
+ProtocolOption = Annotated[
+    Literal["text", "tools"] | None,
+    typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
+]
+RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of episodes of each variation.")]
+WorkersOption = Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the agent's randomness.")]
+MaxEpisodesOption = Annotated[int | None, typer.Option(min=1, help="Start at most this many episodes.")]
+MaxTokensOption = Annotated[
+    int | None, typer.Option(min=1, help="Start no episode after the run has used this many tokens.")
+]
+MaxSecondsOption = Annotated[float | None, typer.Option(min=0.001, help="Start no episode after this many seconds.")]
+MaxCostOption = Annotated[
+    float | None, typer.Option(min=0, help="Start no episode after the run has cost this much; it needs prices.")
+]
+PriceInOption = Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")]
+PriceOutOption = Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")]
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
@@ -60,3 +84,10 @@ def agent_settings(given: list[str] | None) -> dict[str, Any]:
         except ValueError:
             settings[name.strip()] = value
     return settings
+
+
+def prices_of(price_in: float | None, price_out: float | None) -> Prices | None:
+    """Return the prices that the user gave; None if the user gave none."""
+    from fhir_gym.rollouts import Prices
+
+    return None if price_in is None and price_out is None else Prices(price_in or 0.0, price_out or 0.0)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fhir_gym.cli._console import fields, note, out, print_json, print_text, progress, table
-from fhir_gym.cli._options import AGENT_SETTINGS, JsonOption, WorldOption, agent_settings
+from fhir_gym.cli._options import (
+    ConcurrencyOption,
+    JsonOption,
+    SettingsOption,
+    WorkersOption,
+    WorldOption,
+    agent_settings,
+)
 from fhir_gym.cli._summary import Summary
 from fhir_gym.files import resolve, why_not_writable, write_file, write_files
 from fhir_gym.processes import temporary_folder
@@ -172,9 +179,7 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Output file with one JSON line per episode.")] = Path("sweep.jsonl"),
     world: WorldOption = "cohort-mini",
     agent: Annotated[str, typer.Option(help="Name of an agent, or your own as module:Class; see `rollout`.")] = "gold",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Setting of the agent; may be repeated.")
-    ] = None,
+    setting: SettingsOption = None,
     windows: Annotated[str | None, typer.Option(help="Time windows, such as 12h,24h,36h,48h.")] = None,
     shifts: Annotated[
         str | None, typer.Option(help="Relative shifts of the reference limits, such as -10%,0%,10%.")
@@ -182,10 +187,8 @@ def sweep(
     tasks_file: Annotated[Path | None, typer.Option(help="Task file to vary; by default, tasks are generated.")] = None,
     tasks: Annotated[int, typer.Option(min=3, help="Number of tasks to generate if there is no task file.")] = 60,
     seed: Annotated[int, typer.Option(help="Seed of the generated tasks and of the agent.")] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")
-    ] = 8,
+    workers: WorkersOption = 0,
+    concurrency: ConcurrencyOption = 8,
     csv: Annotated[Path | None, typer.Option(help="Write the curve as CSV.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a file: run only the missing episodes.")] = False,
     overwrite: OverwriteOption = False,

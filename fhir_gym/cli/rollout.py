@@ -9,7 +9,25 @@ from typing import Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import note, progress
-from fhir_gym.cli._options import AGENT_SETTINGS, EnvArgument, OwnWorldOption, agent_settings, names
+from fhir_gym.cli._options import (
+    ConcurrencyOption,
+    EnvArgument,
+    MaxCostOption,
+    MaxEpisodesOption,
+    MaxSecondsOption,
+    MaxTokensOption,
+    OwnWorldOption,
+    PriceInOption,
+    PriceOutOption,
+    ProtocolOption,
+    RepeatsOption,
+    SeedOption,
+    SettingsOption,
+    WorkersOption,
+    agent_settings,
+    names,
+    prices_of,
+)
 from fhir_gym.cli._summary import Summary
 from fhir_gym.files import require_writable
 
@@ -22,9 +40,7 @@ def rollout(
             help="chat, gold, idle, local, random, scripted, an installed agent, or your own as module:Class."
         ),
     ] = "gold",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar=AGENT_SETTINGS, help="Setting of the agent; may be repeated.")
-    ] = None,
+    setting: SettingsOption = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
     variations: Annotated[
         str | None, typer.Option(help="Numbers of variations, such as 0-9 or 3,1000-1004; default: the first ten.")
@@ -36,27 +52,16 @@ def rollout(
     phrasing: Annotated[
         int | None, typer.Option(min=0, help="Number of the prompt's wording; default: each variation has its own.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of episodes of each variation.")] = 1,
-    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
-    protocol: Annotated[
-        Literal["text", "tools"] | None,
-        typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")
-    ] = 8,
-    max_episodes: Annotated[int | None, typer.Option(min=1, help="Start at most this many episodes.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Start no episode after the run has used this many tokens.")
-    ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="Start no episode after this many seconds.")
-    ] = None,
-    max_cost: Annotated[
-        float | None, typer.Option(min=0, help="Start no episode after the run has cost this much; it needs prices.")
-    ] = None,
-    price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")] = None,
-    price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")] = None,
+    repeats: RepeatsOption = 1,
+    workers: WorkersOption = 0,
+    protocol: ProtocolOption = None,
+    concurrency: ConcurrencyOption = 8,
+    max_episodes: MaxEpisodesOption = None,
+    max_tokens: MaxTokensOption = None,
+    max_seconds: MaxSecondsOption = None,
+    max_cost: MaxCostOption = None,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
     world: OwnWorldOption = None,
     fhir_server: Annotated[
         str | None,
@@ -75,7 +80,7 @@ def rollout(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the agent's randomness.")] = 0,
+    seed: SeedOption = 0,
     task_file: Annotated[
         Path | None, typer.Option(help="Task file of a benchmark; its tasks replace the tasks of the pack.")
     ] = None,
@@ -109,8 +114,7 @@ def rollout(
         funcs_file=funcs_file,
     )
     every = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split, repeats=repeats, seed=seed)
-    unpriced = price_in is None and price_out is None
-    prices = None if unpriced else rollouts.Prices(price_in or 0.0, price_out or 0.0)
+    prices = prices_of(price_in, price_out)
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
     settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
     actor = make_agent(agent, **settings)  # after all other checks, because it may load a model

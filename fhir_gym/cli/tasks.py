@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, names
+from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, WorkersOption, names
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -145,7 +145,7 @@ def check(
         str, typer.Option(help="Variations of each task to check: how many, or their numbers, such as 0-199,1000-1099.")
     ] = "10",
     world: OwnWorldOption = None,
-    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
+    workers: WorkersOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Check that tasks are sound, without a model.
@@ -197,7 +197,7 @@ def probe(
     ] = None,
     slow: Annotated[bool, typer.Option("--slow", help="Use more variations and stricter limits.")] = False,
     world: OwnWorldOption = None,
-    workers: Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")] = 0,
+    workers: WorkersOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Test whether a learner can solve tasks without their prompts. Needs scikit-learn.
