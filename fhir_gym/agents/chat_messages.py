@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from fhir_gym.types import Json
 
@@ -58,12 +58,20 @@ class Opening(_Data):
         messages: The messages before the model's first reply.
         host: Host of the model's endpoint; None for a model in this process.
         seed: Sampling seed; None if no seed was sent.
+        tools: The function schemas of tool sources, which the model may call beside the protocol's own tools.
     """
 
     protocol: ChatProtocol
     messages: tuple[Message, ...]
     host: str | None = None
     seed: int | None = None
+    tools: tuple[Message, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_empty_tools(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out empty tools, so that records without tool sources keep their form."""
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if value or name != "tools"}
 
 
 class Completion(_Data):
@@ -120,6 +128,28 @@ class ModelReply(_Data):
     model: str | None = None
     fingerprint: str | None = None
     extra: dict[str, Json] = {}
+
+
+class Lookup(_Data):
+    """The record of one call to a tool source, such as the FHIR specification; see `fhir_gym.agents.tool_sources`.
+
+    Attributes:
+        reply: The model's reply that contains this call; None for all calls of a reply except the first.
+        source: Name of the tool source; empty if the tool does not exist.
+        tool: Name of the tool.
+        arguments: The arguments as JSON text, as the model wrote them.
+        result: The result as the model read it.
+        call_id: Id of the call.
+        error: Whether the call failed because of a mistake of the model.
+    """
+
+    reply: ModelReply | None = None
+    source: str
+    tool: str
+    arguments: str
+    result: str
+    call_id: str | None = None
+    error: bool = False
 
 
 def result_message(observation: str, call_id: str | None) -> Message:

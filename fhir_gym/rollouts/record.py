@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from fhir_gym.agents.chat_messages import Message, ModelReply, Opening, Usage, result_message
+from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
 from fhir_gym.tasks import Task, Variation, Verdict
 from fhir_gym.types import Json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the record format."""
+VERSION_WITHOUT_LOOKUPS = 2
+"""Version of records without lookups; earlier releases can read them."""
 StopReason = Literal["finished", "step_limit", "context_limit", "infra_error", "interrupted"]
 """Why an episode ended."""
+
+_LOOKUPS = frozenset({"lookups", "final_lookups"})
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_serializer(mode="wrap")
+    def _without_empty_lookups(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave empty lookups out, so that records without lookups keep the form of schema version 2."""
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if value or name not in _LOOKUPS}
 
 
 class TaskRecord(_Record):
@@ -123,6 +133,7 @@ class Turn(_Record):
             the first.
         call_id: Id of the tool call.
         shown: The shortened observation that the model read; None if the model read the whole observation.
+        lookups: The calls to tool sources between the previous action and this action, in order.
     """
 
     action: str
@@ -135,6 +146,7 @@ class Turn(_Record):
     reply: ModelReply | None = None
     call_id: str | None = None
     shown: str | None = None
+    lookups: tuple[Lookup, ...] = ()
 
     @property
     def read(self) -> str:
@@ -186,9 +198,10 @@ class Rollout(_Record):
         reward: The episode's reward; None without a verdict.
         verdict: The verdict; None after an infrastructure failure or an interruption.
         timings: Wall-clock times; None if they were not recorded.
+        final_lookups: The calls to tool sources after the last turn; see `lookups`.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = VERSION_WITHOUT_LOOKUPS
     package_version: str
     env_id: str
     task: TaskRecord
@@ -212,6 +225,7 @@ class Rollout(_Record):
     reward: float | None
     verdict: Verdict | None
     timings: Timings | None = None
+    final_lookups: tuple[Lookup, ...] = ()
 
     @property
     def first_observation(self) -> str:
@@ -226,10 +240,26 @@ class Rollout(_Record):
         """
         messages = list(self.opening.messages) if self.opening else []
         for turn in self.turns if self.opening else ():
+            messages += _messages(turn.lookups)
             if turn.reply is not None:
                 messages.append(turn.reply.message)
             messages.append(result_message(turn.read, turn.call_id))
-        return messages[:-1] if self.turns else messages
+        messages += _messages(self.final_lookups)
+        return messages[:-1] if self.turns or self.final_lookups else messages
+
+    @property
+    def lookups(self) -> tuple[Lookup, ...]:
+        """All calls to tool sources, in order."""
+        return (*(lookup for turn in self.turns for lookup in turn.lookups), *self.final_lookups)
+
+    @property
+    def replies(self) -> list[ModelReply]:
+        """All replies of the model, in order."""
+        replies: list[ModelReply | None] = []
+        for turn in self.turns:
+            replies += [*(lookup.reply for lookup in turn.lookups), turn.reply]
+        replies += [lookup.reply for lookup in self.final_lookups]
+        return [reply for reply in replies if reply is not None]
 
     @property
     def graded(self) -> bool:
@@ -245,3 +275,10 @@ class Rollout(_Record):
         exclude = None if timings else {"timings"}
         data: dict[str, Any] = self.model_dump(mode="json", exclude=exclude)
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _messages(lookups: Iterable[Lookup]) -> Iterator[Message]:
+    for lookup in lookups:
+        if lookup.reply is not None:
+            yield lookup.reply.message
+        yield result_message(lookup.result, lookup.call_id)

@@ -21,8 +21,8 @@ from fhir_gym.types import Json
 
 _BEGINNING = b'{"schema_version":'
 _CHUNK = 65_536
-_READABLE = (1, SCHEMA_VERSION)
-"""Schema versions that can be read. Version 2 only adds optional fields to version 1."""
+_READABLE = range(1, SCHEMA_VERSION + 1)
+"""Schema versions that can be read. Each version only adds optional fields to the version before it."""
 
 
 def write_rollouts(
