@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Literal
 
 from fhir_gym.errors import FhirGymError, TaskError
-from fhir_gym.evaluation.metrics import Proportion, wilson
+from fhir_gym.evaluation.intervals import Proportion, wilson
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
 from fhir_gym.tasks.packs.action_reasoning.cases import LEAST_SHIFT, LONGEST_WINDOW, MOST_SHIFT, CaseSpec, ReasoningCase

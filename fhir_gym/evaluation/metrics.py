@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from fhir_gym.agents import Usage
+from fhir_gym.evaluation.distributions import rounded, sample_variance
+from fhir_gym.evaluation.failure_modes import failure_modes
+from fhir_gym.evaluation.intervals import IntervalMethod, rate_interval
 from fhir_gym.rollouts import Rollout, TaskRecord
+from fhir_gym.tasks import Verdict
 
-_Z = 1.959963984540054
-"""Quantile of the normal distribution for a two-sided 95 % interval."""
+_TOOLS = {
+    "createResource": "create",
+    "searchResources": "search",
+    "getResourceById": "read",
+    "updateResource": "update",
+    "deleteResource": "delete",
+}
+"""The interaction of each FHIR tool."""
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval of a proportion; it is also valid for few trials and near 0 and 1.
+class ToolCalls(NamedTuple):
+    """Number of calls of a tool for a resource type in one episode.
 
-    Args:
-        successes: Number of successes.
-        trials: Number of trials; for 0 trials, the interval is (0, 1).
+    Attributes:
+        tool: The interaction that the server carried out (``search``), whether the agent called a tool or wrote a text.
+        resource_type: The resource type; empty if it is not known.
+        calls: Number of calls.
+        errors: Number of calls that failed.
     """
-    if trials == 0:
-        return 0.0, 1.0
-    share, z2 = successes / trials, _Z * _Z
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = _Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
-    # Where the formula gives exactly 0 or 1, rounding errors must not move the bound.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    return low, 1.0 if successes == trials else min(1.0, centre + half)
 
+    tool: str
+    resource_type: str
+    calls: int
+    errors: int
 
 @dataclass(frozen=True, slots=True)
 class EpisodeMetrics:
@@ -56,6 +65,10 @@ class EpisodeMetrics:
         checks: Names of the checks, and whether each check passed.
         gradings: For each grading, whether the episode is a success.
         label: The diagnosed error; None for a success and for an episode without a diagnosis.
+        tools: The calls of FHIR tools. A tool call with invalid arguments is a failed call.
+        failure_modes: The failure modes; empty for a success and for an episode without a verdict.
+        tools_known: Whether the task defines tool sequences, without which two failure modes cannot be decided.
+        experiment: Name of the experiment; empty unless runs of several experiments are pooled.
     """
 
     agent: str
@@ -77,11 +90,19 @@ class EpisodeMetrics:
     checks: tuple[tuple[str, bool], ...]
     gradings: tuple[tuple[str, bool], ...]
     label: str | None
+    tools: tuple[ToolCalls, ...] = ()
+    failure_modes: tuple[str, ...] = ()
+    tools_known: bool = False
+    experiment: str = ""
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
         """Return the metrics of a record."""
         task, verdict = rollout.task, rollout.verdict
+        tools = _tool_calls(rollout, verdict) if verdict else ()
+        modes: tuple[str, ...] = ()
+        if verdict and not rollout.success:
+            modes = failure_modes(verdict.process, errors=sum(one.errors for one in tools))
         replies = [turn.reply for turn in rollout.turns if turn.reply is not None]
         return cls(
             agent=rollout.agent.name,
@@ -92,6 +113,7 @@ class EpisodeMetrics:
             conditions=(
                 ("world", f"{rollout.world.name} {rollout.world.hash[:12]}"),
                 ("grading", rollout.grading),
+                ("reward", rollout.reward_rule),
                 ("max_steps", str(rollout.max_steps)),
                 ("package", rollout.package_version),
             ),
@@ -108,6 +130,9 @@ class EpisodeMetrics:
             checks=tuple((check.name, check.passed) for check in verdict.checks) if verdict else (),
             gradings=tuple(verdict.gradings.items()) if verdict else (),
             label=verdict.diagnosis.error if verdict and verdict.diagnosis else None,
+            tools=tools,
+            failure_modes=modes,
+            tools_known=verdict is not None and verdict.process.tools_selected is not None,
         )
 
     @property
@@ -116,28 +141,129 @@ class EpisodeMetrics:
         return self.success is not None
 
     @property
+    def cluster(self) -> tuple[str, str]:
+        """Pack and task. The episodes of a task resemble each other, so intervals are clustered by task."""
+        return self.key[:2]
+
+    @property
+    def prompt(self) -> tuple[str, ...]:
+        """The episode without its repeat: repeats of a prompt have the same value."""
+        env_id, task, variation, digest, _ = self.key
+        return self.experiment, env_id, task, str(variation), digest
+
+    @property
+    def episode(self) -> tuple[Hashable, ...]:
+        """The episode: runs are compared on episodes with the same value."""
+        return self.experiment, *self.key
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of FHIR tools."""
+        return sum(one.calls for one in self.tools)
+
+    @property
+    def errors(self) -> int:
+        """Number of failed calls of FHIR tools."""
+        return sum(one.errors for one in self.tools)
+
+    @property
+    def tokens(self) -> int | None:
+        """Number of input and output tokens; None if no tokens were recorded."""
+        return None if self.usage is None else self.usage.total
+
+    @property
     def difficulty(self) -> str:
         """Difficulty of the task as a word."""
         return {1: "easy", 2: "medium", 3: "hard"}.get(self.task.difficulty, str(self.task.difficulty))
 
 
+def _tool_calls(rollout: Rollout, verdict: Verdict) -> tuple[ToolCalls, ...]:
+    """Return the interactions of an episode and its invalid tool calls."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for one in verdict.process.calls:
+        found[one.tool, one.resource_type] = [one.requests, one.errors]
+    for turn in rollout.turns:
+        if turn.error is not None and turn.tool is not None and turn.tool != "finish":
+            counts = found.setdefault((_TOOLS.get(turn.tool, "other"), ""), [0, 0])
+            counts[0] += 1
+            counts[1] += 1
+    return tuple(ToolCalls(*key, *counts) for key, counts in sorted(found.items()))
+
+
 @dataclass(frozen=True, slots=True)
-class Proportion:
-    """A proportion with its 95 % interval."""
+class Rate:
+    """The share of episodes with an outcome, with its 95 % interval.
+
+    Attributes:
+        count: Number of episodes with the outcome.
+        of: Number of episodes.
+        clusters: Number of tasks.
+        low: Lower bound of the interval, clustered by task; see `fhir_gym.evaluation.rate_interval`.
+        high: Upper bound.
+        method: How the interval was computed.
+        by_repeat: The share in each repeat (all episodes with the same repeat number), in order.
+    """
 
     count: int
     of: int
+    clusters: int
+    low: float
+    high: float
+    method: IntervalMethod
+    by_repeat: tuple[float, ...]
+
+    @classmethod
+    def of_episodes(
+        cls, episodes: Iterable[EpisodeMetrics], outcome: Callable[[EpisodeMetrics], bool | None]
+    ) -> Self:
+        """Return the share of episodes with an outcome.
+
+        Args:
+            episodes: The episodes.
+            outcome: Function that returns the outcome; episodes for which it returns None do not count.
+        """
+        clusters: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        repeats: dict[int, list[bool]] = defaultdict(list)
+        for episode in episodes:
+            found = outcome(episode)
+            if found is not None:
+                clusters[episode.cluster].append(found)
+                repeats[episode.key[4]].append(found)
+        interval = rate_interval(clusters.values())
+        return cls(
+            count=sum(map(sum, clusters.values())),
+            of=sum(map(len, clusters.values())),
+            clusters=len(clusters),
+            low=interval.low,
+            high=interval.high,
+            method=interval.method,
+            by_repeat=tuple(sum(own) / len(own) for _, own in sorted(repeats.items())),
+        )
 
     @property
     def value(self) -> float | None:
-        """The proportion; None if there were no trials."""
+        """The share; None without episodes."""
         return self.count / self.of if self.of else None
+
+    @property
+    def sd(self) -> float | None:
+        """Sample standard deviation of the share over repeats; None with fewer than two repeats."""
+        variance = sample_variance(self.by_repeat)
+        return None if variance is None else math.sqrt(variance)
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        low, high = wilson(self.count, self.of)
-        share = None if self.value is None else round(self.value, 6)
-        return {"count": self.count, "of": self.of, "share": share, "low": round(low, 6), "high": round(high, 6)}
+        return {
+            "count": self.count,
+            "of": self.of,
+            "share": rounded(self.value),
+            "low": rounded(self.low),
+            "high": rounded(self.high),
+            "method": self.method,
+            "clusters": self.clusters,
+            "sd": rounded(self.sd),
+            "by_repeat": [rounded(share) for share in self.by_repeat],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +286,8 @@ class AggregateMetrics:
 
     episodes: int
     graded: int
-    success: Proportion
-    light: Proportion
+    success: Rate
+    light: Rate
     reward: float | None
     steps: float | None
     requests: float | None
@@ -174,13 +300,12 @@ class AggregateMetrics:
     def of(cls, metrics: Sequence[EpisodeMetrics]) -> Self:
         """Return the metrics of several episodes."""
         graded = [one for one in metrics if one.graded]
-        light = [one.light for one in graded if one.light is not None]
         usages = [one.usage for one in graded if one.usage is not None]
         return cls(
             episodes=len(metrics),
             graded=len(graded),
-            success=Proportion(sum(one.success is True for one in graded), len(graded)),
-            light=Proportion(sum(light), len(light)),
+            success=Rate.of_episodes(graded, lambda one: one.success),
+            light=Rate.of_episodes(graded, lambda one: one.light),
             reward=_mean(one.reward or 0.0 for one in graded),
             steps=_mean(one.steps for one in graded),
             requests=_mean(one.requests for one in graded),
@@ -193,7 +318,7 @@ class AggregateMetrics:
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value.plain() if isinstance(value, Proportion) else value for name, value in values.items()}
+        return {name: value.plain() if isinstance(value, Rate) else value for name, value in values.items()}
 
 
 def _mean(values: Iterable[float]) -> float | None:
