@@ -1,22 +1,67 @@
-"""Evaluation: success rates and other metrics of rollouts, grouped and compared."""
+"""Evaluation: success rates and other statistics of rollouts, grouped and compared."""
 
-from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, wilson
+from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
+from fhir_gym.evaluation.distributions import Distribution
+from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
+from fhir_gym.evaluation.intervals import (
+    ClusteredMean,
+    Interval,
+    Proportion,
+    clustered_mean,
+    mcnemar,
+    rate_interval,
+    wilson,
+)
+from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, Rate, ToolCalls
 from fhir_gym.evaluation.render import markdown, plain, sections
 from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
-from fhir_gym.evaluation.report import DIMENSIONS, AgentRun, Dimension, Report, dimensions, read_runs
+from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
+from fhir_gym.evaluation.runs import AgentRun, read_runs
+from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse, expected_calls
+from fhir_gym.evaluation.variance import (
+    VarianceDecomposition,
+    VarianceParts,
+    VariationCoefficients,
+    coefficients,
+    decompose,
+)
 
 __all__ = [
     "DIMENSIONS",
+    "FAILURE_MODES",
     "AgentRun",
     "AggregateMetrics",
     "Attempts",
+    "CallsByOutcome",
+    "ClusteredMean",
+    "Cost",
     "Dimension",
+    "Distribution",
     "EpisodeMetrics",
+    "ErrorRate",
+    "FailureModes",
+    "Interval",
+    "PairedDifference",
+    "Proportion",
+    "Rate",
     "Report",
+    "RunStatistics",
+    "TokenUse",
+    "ToolCalls",
+    "VarianceDecomposition",
+    "VarianceParts",
+    "VariationCoefficients",
+    "clustered_mean",
+    "coefficients",
+    "decompose",
     "dimensions",
+    "expected_calls",
     "markdown",
+    "mcnemar",
+    "paired_difference",
     "pass_at_k",
     "plain",
+    "rate_interval",
     "read_runs",
     "reliability",
     "repeat_counts",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fhir_gym.evaluation.distributions import rounded
 from fhir_gym.evaluation.intervals import clustered_mean, mcnemar
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class PairedDifference:
 
 
 def paired_difference(
-    first: int, one: Mapping[Hashable, bool], second: int, other: Mapping[Hashable, bool], tasks: Mapping[Hashable, Hashable]
+    first: int, one: Mapping[K, bool], second: int, other: Mapping[K, bool], tasks: Mapping[K, Hashable]
 ) -> PairedDifference:
     """Compare two runs.
 

@@ -89,9 +89,9 @@ def clustered_mean(clusters: Iterable[Sequence[float]]) -> ClusteredMean | None:
 def rate_interval(clusters: Iterable[Sequence[bool]]) -> Interval:
     """Return the 95 % interval of a success rate whose outcomes belong to clusters.
 
-    The interval is cluster-robust (see `ClusteredMean`) and limited to 0 to 1. With one cluster, it is Wilson's interval
-    of all outcomes, which treats them as independent. If no cluster deviates from the mean, as when every outcome is a
-    success, it is Wilson's interval with one trial for each cluster. Without outcomes, it is (0, 1).
+    The interval is cluster-robust (see `ClusteredMean`) and limited to 0 to 1. With one cluster, it is Wilson's
+    interval of all outcomes, which treats them as independent. If no cluster deviates from the mean, as when every
+    outcome is a success, it is Wilson's interval with one trial for each cluster. Without outcomes, it is (0, 1).
 
     Args:
         clusters: The outcomes of each cluster, such as the episodes of each task.
@@ -207,9 +207,7 @@ def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
         return float(rest <= 0)
     if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, use the symmetry of the function
         return 1 - _incomplete_beta(b, a, rest, x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest))
     c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _MAX_TERMS):

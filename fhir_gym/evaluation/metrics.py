@@ -41,6 +41,7 @@ class ToolCalls(NamedTuple):
     calls: int
     errors: int
 
+
 @dataclass(frozen=True, slots=True)
 class EpisodeMetrics:
     """The parts of one record that a report needs. They are small, so a report of many episodes fits into memory.
@@ -213,9 +214,7 @@ class Rate:
     by_repeat: tuple[float, ...]
 
     @classmethod
-    def of_episodes(
-        cls, episodes: Iterable[EpisodeMetrics], outcome: Callable[[EpisodeMetrics], bool | None]
-    ) -> Self:
+    def of_episodes(cls, episodes: Iterable[EpisodeMetrics], outcome: Callable[[EpisodeMetrics], bool | None]) -> Self:
         """Return the share of episodes with an outcome.
 
         Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from fhir_gym.evaluation.metrics import AggregateMetrics, Proportion, wilson
+from fhir_gym.evaluation.metrics import AggregateMetrics, Rate
 from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.evaluation.report import Report
 
@@ -59,7 +59,6 @@ def markdown(report: Report) -> str:
 
 def plain(report: Report) -> dict[str, Any]:
     """Return the report as plain data for JSON. Numbers have six digits; proportions are between 0 and 1."""
-    compared = report.comparison()
     return {
         "runs": [
             {
@@ -77,6 +76,7 @@ def plain(report: Report) -> dict[str, Any]:
                 ],
                 "infra_errors": dict(report.infra_errors(place)),
                 "repeats": _plain_repeats(report.attempts(place)),
+                "statistics": report.statistics[place].plain(),
             }
             for place, run in enumerate(report.runs)
         ],
@@ -87,7 +87,10 @@ def plain(report: Report) -> dict[str, Any]:
             ]
             for dimension in report.by
         },
-        "comparison": None if compared is None else asdict(compared),
+        "differences": [
+            {"first": report.runs[one.first].name, "second": report.runs[one.second].name, **one.plain()}
+            for one in report.differences
+        ],
         "remarks": report.remarks(),
     }
 
@@ -127,9 +130,9 @@ def _cells(metrics: AggregateMetrics) -> tuple[str, ...]:
 
 def _compared(report: Report) -> list[Section]:
     """Return the tables that compare two runs by group and by episode."""
-    compared = report.comparison()
-    if compared is None:
+    if len(report.runs) != 2:
         return []
+    (compared,) = report.differences
     names = [run.name for run in report.runs]
     rows = []
     dimensions = [dimension for dimension in report.by if dimension != "agent"]
@@ -142,7 +145,7 @@ def _compared(report: Report) -> list[Section]:
         rows.append((value, _percent(one.success.value), _percent(other.success.value), f"{points:+.1f}"))
     found = [_section("Success of both runs", ("", *names, "points"), rows)]
     if compared.common:
-        counts = (compared.common, compared.both, compared.first, compared.second, compared.neither)
+        counts = (compared.common, compared.both, compared.only_first, compared.only_second, compared.neither)
         heads = ("episodes in both", "both succeed", f"only {names[0]}", f"only {names[1]}", "neither")
         found.append(Section("Episode by episode", heads, (tuple(map(str, counts)),)))
     return found
@@ -199,9 +202,8 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.1%}"
 
 
-def _interval(share: Proportion) -> str:
-    low, high = wilson(share.count, share.of)
-    return f"{100 * low:.1f} to {100 * high:.1f}" if share.of else ""
+def _interval(rate: Rate) -> str:
+    return f"{100 * rate.low:.1f} to {100 * rate.high:.1f}" if rate.of else ""
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -1,22 +1,22 @@
-"""Read runs from rollout files, group their episodes and compare two runs."""
+"""Group the episodes of runs, and compare runs."""
 
 from __future__ import annotations
 
-import json
 import re
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from fhir_gym.errors import RecordError, UnknownNameError
+from fhir_gym.errors import UnknownNameError
+from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics
 from fhir_gym.evaluation.repeats import Attempts
-from fhir_gym.rollouts import Rollout, read_rollouts
+from fhir_gym.evaluation.runs import AgentRun, pooled_runs
+from fhir_gym.evaluation.statistics import RunStatistics
+from fhir_gym.rollouts import Prices
 
 Dimension = Literal["agent", "pack", "kind", "difficulty", "category", "task", "split"]
 """A property by which a report groups episodes."""
@@ -25,62 +25,11 @@ DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 _ORDER = MappingProxyType({name: f"{n}" for n, name in enumerate(("query", "action", "easy", "medium", "hard"))})
 """Sort keys for names that do not sort alphabetically."""
+_BY_PACK = ("world", "max_steps")
+"""Conditions that may differ between packs."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _NUMBER = re.compile(r"\d[\d,]*")
 _LONG_NUMBER = re.compile(r"\d{4,}")
-_MAX_NAME = 40
-
-
-@dataclass(frozen=True)
-class AgentRun:
-    """The episodes of one agent in one file.
-
-    Attributes:
-        name: Short name that is unique in a report.
-        source: The file.
-        agent: Name of the agent.
-        settings: Settings of the agent.
-        episodes: Metrics of the episodes, with one record per episode.
-        repeated: Number of records that were left out because the file contains the same episode several times.
-    """
-
-    name: str
-    source: str
-    agent: str
-    settings: dict[str, Any]
-    episodes: tuple[EpisodeMetrics, ...]
-    repeated: int = 0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A comparison of two runs on the episodes that are graded in both runs.
-
-    Attributes:
-        common: Number of episodes that are graded in both runs.
-        both: Number of episodes that succeed in both runs.
-        first: Number of episodes that succeed only in the first run.
-        second: Number of episodes that succeed only in the second run.
-        neither: Number of episodes that fail in both runs.
-    """
-
-    common: int
-    both: int
-    first: int
-    second: int
-    neither: int
-
-    @classmethod
-    def of(cls, one: AgentRun, other: AgentRun) -> Comparison:
-        """Compare two runs."""
-        successes = {episode.key: episode.success for episode in one.episodes if episode.graded}
-        pairs = [
-            (successes[episode.key], episode.success)
-            for episode in other.episodes
-            if episode.graded and episode.key in successes
-        ]
-        counts = Counter(pairs)
-        return cls(len(pairs), counts[True, True], counts[True, False], counts[False, True], counts[False, False])
 
 
 @dataclass(frozen=True)
@@ -91,6 +40,7 @@ class Report:
         runs: The runs.
         by: Dimensions by which episodes are grouped.
         left_out: A remark about a dimension that is not shown.
+        prices: Prices of tokens; None if they are not known.
 
     Examples:
         >>> Report(read_runs(["rollouts.jsonl"]), by=("task",)).total(0).success.value  # doctest: +SKIP
@@ -100,6 +50,38 @@ class Report:
     runs: tuple[AgentRun, ...]
     by: tuple[Dimension, ...] = DIMENSIONS
     left_out: str | None = None
+    prices: Prices | None = None
+
+    @cached_property
+    def statistics(self) -> tuple[RunStatistics, ...]:
+        """The statistics of each run."""
+        return tuple(
+            RunStatistics.of(
+                run.episodes,
+                name=run.name,
+                experiment=run.experiment,
+                configuration=run.configuration,
+                prices=self.prices,
+            )
+            for run in self.runs
+        )
+
+    @cached_property
+    def differences(self) -> tuple[PairedDifference, ...]:
+        """The comparison of each run with the first run of its experiment."""
+        first: dict[str, int] = {}
+        pairs = []
+        for place, run in enumerate(self.runs):
+            reference = first.setdefault(run.experiment if len(self.runs) > 2 else "", place)
+            if reference != place:
+                pairs.append((reference, place))
+        outcomes = [{one.episode: one.success is True for one in run.episodes if one.graded} for run in self.runs]
+        tasks = {one.episode: one.cluster for run in self.runs for one in run.episodes}
+        return tuple(paired_difference(one, outcomes[one], other, outcomes[other], tasks) for one, other in pairs)
+
+    def pooled(self) -> Report:
+        """Return a report in which the runs of each configuration and model are merged over experiments."""
+        return replace(self, runs=pooled_runs(self.runs))
 
     def brief(self, max_tasks: int = 60) -> Report:
         """Return the report. If there are more than `max_tasks` tasks, a remark replaces the groups by task."""
@@ -170,10 +152,6 @@ class Report:
         failed = (episode for episode in self.runs[run].episodes if episode.stop == "infra_error")
         return _ranked(Counter(_LONG_NUMBER.sub("N", episode.error or "unknown") for episode in failed))
 
-    def comparison(self) -> Comparison | None:
-        """Compare the two runs of the report; None if the report has another number of runs."""
-        return Comparison.of(*self.runs) if len(self.runs) == 2 else None
-
     def remarks(self) -> list[str]:
         """Return remarks about episodes that are ungraded, are repeated, or differ in their conditions."""
         remarks = [self.left_out] if self.left_out else []
@@ -185,15 +163,13 @@ class Report:
                 )
             if run.repeated:
                 remarks.append(f"{run.name}: {run.repeated} repeated records were left out")
-        values: dict[str, set[str]] = defaultdict(set)
+        values: dict[tuple[str, str], set[str]] = defaultdict(set)
         for episode in (episode for run in self.runs for episode in run.episodes):
             for name, value in (*episode.conditions, ("split", episode.task.split)):
-                values[f"{name}\n{episode.env_id}" if name == "max_steps" else name].add(value)
-        for name in values:
-            if len(values[name]) > 1:
-                remarks.append(
-                    f"episodes with different {name.partition(chr(10))[0]}: {', '.join(sorted(values[name]))}"
-                )
+                values[name, episode.env_id if name in _BY_PACK else ""].add(value)
+        for (name, _), found in values.items():
+            if len(found) > 1:
+                remarks.append(f"episodes with different {name}: {', '.join(sorted(found))}")
         return remarks
 
 
@@ -209,85 +185,6 @@ def dimensions(names: Iterable[str] | None = None) -> tuple[Dimension, ...]:
         if name not in known:
             raise UnknownNameError("dimension", name, DIMENSIONS)
     return tuple(known[name] for name in wanted)
-
-
-def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
-    """Read the runs in rollout files. Each combination of file, agent and settings is one run.
-
-    If a file has several records of an episode, the first graded record counts, or the last record if none is graded.
-
-    Args:
-        paths: Files that `write_rollouts` has written.
-
-    Raises:
-        RecordError: A file cannot be read, contains other data, or is empty.
-    """
-    found: list[tuple[str, EpisodeMetrics, tuple[EpisodeMetrics, ...], int]] = []
-    for path in paths:
-        found += [(str(path), *run) for run in _runs(_read(path), str(path))]
-    names = _names([(source, first) for source, first, _, _ in found])
-    return tuple(
-        AgentRun(name, source, first.agent, json.loads(first.settings), episodes, repeated)
-        for name, (source, first, episodes, repeated) in zip(names, found, strict=True)
-    )
-
-
-def _read(path: str | PathLike[str]) -> Iterable[Rollout]:
-    with warnings.catch_warnings():
-        # A running or killed writer leaves an incomplete last line; a report needs no warning about it.
-        warnings.simplefilter("ignore", UserWarning)
-        yield from read_rollouts(path)
-
-
-def _runs(rollouts: Iterable[Rollout], source: str) -> list[tuple[EpisodeMetrics, tuple[EpisodeMetrics, ...], int]]:
-    agents: dict[tuple[str, str], dict[tuple[Any, ...], EpisodeMetrics]] = {}
-    repeated: Counter[tuple[str, str]] = Counter()
-    for rollout in rollouts:
-        episode = EpisodeMetrics.of(rollout)
-        who = episode.agent, episode.settings
-        episodes = agents.setdefault(who, {})
-        key = (*episode.key, rollout.seed, episode.conditions)
-        known = episodes.get(key)
-        if known is not None:
-            # A second run of an ungraded episode does not count as a repetition.
-            repeated[who] += known.graded and episode.graded
-        if known is None or not known.graded:
-            episodes[key] = episode
-    if not agents:
-        raise RecordError(f"{source}: contains no rollouts")
-    return [
-        (next(iter(episodes.values())), tuple(episodes.values()), repeated[who]) for who, episodes in agents.items()
-    ]
-
-
-def _names(runs: Sequence[tuple[str, EpisodeMetrics]]) -> list[str]:
-    """Return a short name for each run: agent, model, differing settings, and the file if the name is not unique."""
-    settings = [json.loads(episode.settings) for _, episode in runs]
-    names = []
-    for (_, episode), own in zip(runs, settings, strict=True):
-        same = [other for (_, peer), other in zip(runs, settings, strict=True) if peer.agent == episode.agent]
-        differing = [key for key in sorted(own) if any(other.get(key) != own[key] for other in same)]
-        shown = [f"{key}={_short(own[key])}" for key in differing if key != "model"]
-        model = [_model(own["model"])] if "model" in own else []
-        names.append(" ".join([episode.agent, *model, *shown]))
-    if len(set(names)) < len(names):
-        names = [f"{name} ({Path(source).stem})" for name, (source, _) in zip(names, runs, strict=True)]
-    seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
-    return unique
-
-
-def _model(name: Any) -> str:
-    """Return a model's name; an absolute path is reduced to the name of its folder."""
-    return _short(Path(name).name if isinstance(name, str) and Path(name).is_absolute() else name)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_NAME else "…" + text[1 - _MAX_NAME :]
 
 
 def _normalized(reason: str) -> str:

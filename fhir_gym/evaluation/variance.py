@@ -77,7 +77,7 @@ class VarianceDecomposition:
 
 
 @dataclass(frozen=True, slots=True)
-class Variation:
+class VariationCoefficients:
     """Coefficients of variation (sample standard deviation divided by the mean) at three levels.
 
     Attributes:
@@ -118,11 +118,11 @@ def decompose(observations: Iterable[Observation]) -> VarianceDecomposition | No
     return VarianceDecomposition(exact, _sample_parts(tasks))
 
 
-def coefficients(observations: Iterable[Observation]) -> Variation:
+def coefficients(observations: Iterable[Observation]) -> VariationCoefficients:
     """Return the coefficients of variation of observations at three levels."""
     tasks = _grouped(observations)
     every = [own for prompts in tasks for own in prompts.values()]
-    return Variation(
+    return VariationCoefficients(
         same_prompt=_coefficients(every),
         within_task=_coefficients([_mean(own) for own in prompts.values()] for prompts in tasks),
         overall=_coefficient([value for own in every for value in own]),

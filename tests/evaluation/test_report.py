@@ -69,9 +69,10 @@ def test_unreadable_files_are_one_line(tmp_path: Path, cli: Cli) -> None:
     no_json.write_bytes(b"\xff\xfe\x00 nothing\n")
     other.write_text('{"messages": []}\n')
     empty.write_text("")
+    (tmp_path / "folder").mkdir()
     for path, said in (
         (tmp_path / "none.jsonl", "cannot be read: No such file"),
-        (tmp_path, "cannot be read: Is a directory"),
+        (tmp_path / "folder", "folder: contains no rollout files (*.jsonl)"),
         (no_json, "a.jsonl:1: not JSON"),
         (other, "b.jsonl:1: not a rollout: it has no schema_version"),
         (empty, "c.jsonl: contains no rollouts"),
@@ -127,10 +128,15 @@ def test_runs_are_named_by_their_differences(tmp_path: Path) -> None:
 
 def test_comparison_is_over_episodes_of_both(files: list[str], tmp_path: Path) -> None:
     report = Report(read_runs(files))
-    compared = report.comparison()
-    assert compared is not None
-    assert (compared.common, compared.both, compared.first, compared.second, compared.neither) == (4, 1, 0, 2, 1)
-    assert Report(report.runs[:1]).comparison() is None
+    (compared,) = report.differences
+    assert (compared.common, compared.both, compared.only_first, compared.only_second, compared.neither) == (
+        4,
+        1,
+        0,
+        2,
+        1,
+    )
+    assert Report(report.runs[:1]).differences == ()
     apart = written(tmp_path / "apart.jsonl", [rollout("01", 5, agent="gold")])
     titles = [section.title for section in sections(Report(read_runs([files[0], apart])))]
     assert "Success of both runs" in titles and "Episode by episode" not in titles

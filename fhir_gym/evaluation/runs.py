@@ -1,0 +1,229 @@
+"""Read runs from rollout files and from the folders of experiments."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fhir_gym.errors import RecordError
+from fhir_gym.evaluation.metrics import EpisodeMetrics
+from fhir_gym.rollouts import Rollout, read_rollouts
+
+_MAX_NAME = 40
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """The episodes of one agent in one file.
+
+    Attributes:
+        name: Short name that is unique in a report.
+        source: The file.
+        agent: Name of the agent.
+        settings: Settings of the agent.
+        episodes: Metrics of the episodes, with one record per episode.
+        repeated: Number of records that were left out because the file contains the same episode several times.
+        experiment: Name of the experiment whose folder contains the file; empty without one.
+        configuration: Name of the agent's configuration: in an experiment the file's name, otherwise the run's name.
+    """
+
+    name: str
+    source: str
+    agent: str
+    settings: dict[str, Any]
+    episodes: tuple[EpisodeMetrics, ...]
+    repeated: int = 0
+    experiment: str = ""
+    configuration: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A rollout file and the experiment that it belongs to."""
+
+    path: Path
+    experiment: str = ""
+    configuration: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The episodes of one agent in one file, before the run has a name."""
+
+    source: _Source
+    agent: str
+    settings: dict[str, Any]
+    episodes: tuple[EpisodeMetrics, ...]
+    repeated: int
+
+
+def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
+    """Read the runs in rollout files and folders. Each combination of file, agent and settings is one run.
+
+    If a file has several records of an episode, the first graded record counts, or the last record if none is graded.
+
+    Args:
+        paths: Files that `write_rollouts` has written, and folders. A folder stands for the files ``*.jsonl`` in its
+            subfolder ``rollouts``, or in itself without such a subfolder; each is named after a configuration. The
+            experiment has the name in the folder's ``manifest.json``, otherwise that of the folder.
+
+    Raises:
+        RecordError: A file cannot be read, contains other data, or is empty; or a folder contains no such file.
+    """
+    found = [run for path in paths for source in _sources(Path(path)) for run in _runs(_read(source.path), source)]
+    names = _names(found)
+    return tuple(
+        AgentRun(
+            name=name,
+            source=str(run.source.path),
+            agent=run.agent,
+            settings=run.settings,
+            episodes=run.episodes,
+            repeated=run.repeated,
+            experiment=run.source.experiment,
+            configuration=run.source.configuration or name,
+        )
+        for name, run in zip(names, found, strict=True)
+    )
+
+
+def pooled_runs(runs: Sequence[AgentRun]) -> tuple[AgentRun, ...]:
+    """Merge the runs of each configuration and model over experiments; runs without an experiment stay as they are."""
+    groups: dict[tuple[object, ...], list[AgentRun]] = {}
+    for number, run in enumerate(runs):
+        key: tuple[object, ...] = run.configuration, str(run.settings.get("model"))
+        if not run.experiment or run.experiment in {own.experiment for own in groups.get(key, ())}:
+            key = (number,)
+        groups.setdefault(key, []).append(run)
+    names = Counter(own[0].configuration for own in groups.values())
+    return tuple(_pooled(own, names) if len(own) > 1 else own[0] for own in groups.values())
+
+
+def _pooled(runs: Sequence[AgentRun], names: Counter[str]) -> AgentRun:
+    first = runs[0]
+    model = [_model(first.settings["model"])] if names[first.configuration] > 1 and "model" in first.settings else []
+    return replace(
+        first,
+        name=" ".join([first.configuration, *model]),
+        source=", ".join(run.source for run in runs),
+        episodes=tuple(replace(one, experiment=run.experiment) for run in runs for one in run.episodes),
+        repeated=sum(run.repeated for run in runs),
+        experiment="",
+    )
+
+
+def _sources(path: Path) -> Iterator[_Source]:
+    """Yield the rollout files that a path stands for."""
+    if not path.is_dir():
+        yield _Source(path)
+        return
+    folder = path / "rollouts" if (path / "rollouts").is_dir() else path
+    files = sorted(file for file in folder.glob("*.jsonl") if not file.name.startswith("."))
+    if not files:
+        raise RecordError(f"{folder}: contains no rollout files (*.jsonl)")
+    experiment = _experiment(path)
+    for file in files:
+        yield _Source(file, experiment, file.stem)
+
+
+def _experiment(folder: Path) -> str:
+    """Return the name of the experiment in a folder."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        manifest = None
+    name = manifest.get("experiment") if isinstance(manifest, dict) else None
+    return name if isinstance(name, str) and name else folder.resolve().name
+
+
+def _read(path: str | PathLike[str]) -> Iterable[Rollout]:
+    with warnings.catch_warnings():
+        # A running or killed writer leaves an incomplete last line; a report needs no warning about it.
+        warnings.simplefilter("ignore", UserWarning)
+        yield from read_rollouts(path)
+
+
+def _runs(rollouts: Iterable[Rollout], source: _Source) -> list[_Found]:
+    agents: dict[tuple[str, str], dict[tuple[Any, ...], EpisodeMetrics]] = {}
+    repeated: Counter[tuple[str, str]] = Counter()
+    for rollout in rollouts:
+        episode = EpisodeMetrics.of(rollout)
+        who = episode.agent, episode.settings
+        episodes = agents.setdefault(who, {})
+        key = (*episode.key, rollout.seed, episode.conditions)
+        known = episodes.get(key)
+        if known is not None:
+            # A second run of an ungraded episode does not count as a repetition.
+            repeated[who] += known.graded and episode.graded
+        if known is None or not known.graded:
+            episodes[key] = episode
+    if not agents:
+        raise RecordError(f"{source.path}: contains no rollouts")
+    return [
+        _Found(source, agent, json.loads(settings), tuple(episodes.values()), repeated[agent, settings])
+        for (agent, settings), episodes in agents.items()
+    ]
+
+
+def _names(runs: Sequence[_Found]) -> list[str]:
+    """Return a name for each run; a number distinguishes equal names.
+
+    The run of an experiment is named after its experiment, if there are several, and its configuration. Other runs, and
+    runs of a configuration that has several, are named after the agent and its settings.
+    """
+    files = [run for run in runs if not run.source.configuration]
+    by_settings = dict(zip(map(id, files), _names_by_settings(files), strict=True))
+    experiments = len({run.source.experiment for run in runs})
+    models = len({str(run.settings.get("model")) for run in runs})
+    agents = Counter(run.source.path for run in runs)
+    names = []
+    for run in runs:
+        if run.source.configuration:
+            several = models > 1 or agents[run.source.path] > 1
+            parts = [run.source.experiment] if experiments > 1 else []
+            model = [_model(run.settings["model"])] if several and "model" in run.settings else []
+            names.append(" ".join([*parts, run.source.configuration, *model]))
+        else:
+            names.append(by_settings[id(run)])
+    return _unique(names)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    """Append numbers to equal names."""
+    unique: list[str] = []
+    for name in names:
+        numbered = (name if number == 1 else f"{name} #{number}" for number in count(1))
+        unique.append(next(one for one in numbered if one not in unique))
+    return unique
+
+
+def _names_by_settings(runs: Sequence[_Found]) -> list[str]:
+    """Name runs after agent, model and differing settings, and after the file if the name is not unique."""
+    names = []
+    for run in runs:
+        own = run.settings
+        same = [other.settings for other in runs if other.agent == run.agent]
+        differing = [key for key in sorted(own) if any(other.get(key) != own[key] for other in same)]
+        shown = [f"{key}={_short(own[key])}" for key in differing if key != "model"]
+        model = [_model(own["model"])] if "model" in own else []
+        names.append(" ".join([run.agent, *model, *shown]))
+    if len(set(names)) < len(names):
+        names = [f"{name} ({run.source.path.stem})" for name, run in zip(names, runs, strict=True)]
+    return names
+
+
+def _model(name: Any) -> str:
+    """Return a model's name; an absolute path is reduced to the name of its folder."""
+    return _short(Path(name).name if isinstance(name, str) and Path(name).is_absolute() else name)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_NAME else "…" + text[1 - _MAX_NAME :]
