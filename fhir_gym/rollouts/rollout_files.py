@@ -6,13 +6,14 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
 from pydantic import ValidationError
+from typing_extensions import override
 
 from fhir_gym.errors import RecordError
 from fhir_gym.files import require_writable, write_file
@@ -49,30 +50,69 @@ def write_rollouts(
     """
     target = Path(path)
     require_writable(target, RecordError)
-    replace = overwrite and target.is_file() and target.stat().st_size > 0
-    known = {} if replace else _known_episodes(target)
-    held: list[bytes] = []
-    written = 0
     with ExitStack() as stack:
-        file: BinaryIO | None = None
+        if not overwrite or not target.is_file() or not target.stat().st_size:
+            writer = stack.enter_context(RolloutWriter(target, timings=timings))
+            return sum(writer.write(rollout) for rollout in rollouts)
+        held: list[bytes] = []
+        written, file = 0, None
         for rollout in rollouts:
-            line = rollout.line(timings=timings).encode("utf-8", "backslashreplace") + b"\n"
-            if rollout.graded and _is_known(line, known, target):
-                continue
+            line = _line(rollout, timings)
             if file is not None:
                 _write(file, line, target)
-            elif replace:
-                held.append(line)
-                if not rollout.graded:
-                    continue
+                written += 1
+                continue
+            held.append(line)
+            if rollout.graded:
                 write_file(target, b"".join(held), RecordError)
                 file = stack.enter_context(_open_to_append(target))
-                written = len(held) - 1
-            else:
-                file = stack.enter_context(_open_to_append(target))
-                _write(file, line, target)
-            written += 1
-    return written
+                written = len(held)
+        return written
+
+
+class RolloutWriter(AbstractContextManager["RolloutWriter"]):
+    """Appends rollouts to a file one at a time; `write_rollouts` writes a whole run.
+
+    Args:
+        path: The file. The first rollout creates the file and its folder.
+        timings: Whether to record timings.
+
+    Raises:
+        RecordError: The file cannot be written, or contains data other than rollouts.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, timings: bool = True) -> None:
+        self._path, self._timings = Path(path), timings
+        require_writable(self._path, RecordError)
+        self._known = _known_episodes(self._path)
+        self._file: BinaryIO | None = None
+
+    def write(self, rollout: Rollout) -> bool:
+        """Append a rollout; return False if the file contained this record before.
+
+        Raises:
+            RecordError: The file cannot be written, or contained a different record of the episode.
+        """
+        line = _line(rollout, self._timings)
+        if rollout.graded and _is_known(line, self._known, self._path):
+            return False
+        if self._file is None:
+            self._file = _open_to_append(self._path)
+        _write(self._file, line, self._path)
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _line(rollout: Rollout, timings: bool) -> bytes:
+    return rollout.line(timings=timings).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
