@@ -1,0 +1,224 @@
+"""Resource types and data types as text: one line for each element."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from fhir_gym.errors import UnknownNameError
+from fhir_gym.fhir.definitions import PRIMITIVES, Element, children, modifiers
+from fhir_gym.specification import bindings, texts
+
+MAX_CHARS = 16_000
+"""Maximum number of characters of a definition; deeper elements are left out of longer ones."""
+_MAX_MEANING = 160
+_MAX_DEFINITION = 1_000
+_MANY_TYPES = 20
+_LEGEND = (
+    "Lines: name cardinality type - meaning [binding: codes]. ! = modifier element, which may change the meaning of the "
+    "resource. Indented = inside the element above. name[x] = use one of the names listed."
+)
+_JSON = {"boolean": "true or false", "decimal": "number", "integer": "number"} | dict.fromkeys(
+    ("positiveInt", "unsignedInt"), "number"
+)
+
+
+class Node(NamedTuple):
+    """One element of a type; a choice (``value[x]``) is one node.
+
+    Attributes:
+        name: JSON name, or the name with ``[x]`` of a choice.
+        options: The element; for a choice, one element for each type.
+        modifier: Whether R4 marks the element as a modifier.
+    """
+
+    name: str
+    options: tuple[Element, ...]
+    modifier: bool
+
+    @property
+    def first(self) -> Element:
+        """The element, or the first type of a choice."""
+        return self.options[0]
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the element's own elements are defined here, and not by a data type."""
+        return self.first.content == self.first.path
+
+    @property
+    def coded(self) -> Element:
+        """The element to whose codes the binding applies."""
+        coded = (e for e in self.options if e.type in ("code", "Coding", "CodeableConcept"))
+        return next(coded, self.first)
+
+
+def nodes(path: str) -> list[Node]:
+    """Return the elements below a path, in the order of their definition."""
+    marked = modifiers(path)
+    found = []
+    for definition, group in groupby(children(path).values(), key=lambda e: e.path):
+        options = tuple(group)
+        name = definition.rpartition(".")[2]
+        found.append(Node(name, options, any(e.name in marked for e in options)))
+    return found
+
+
+def of_type(name: str) -> str:
+    """Return the definition of a resource type or complex data type."""
+    own = [node for node in nodes(name) if not texts.is_inherited(node.first.path)]
+    common = [node for node in nodes(name) if texts.is_inherited(node.first.path)]
+    head = [f"{name}: {texts.about(name)}", _LEGEND, f"Common elements: {', '.join(_brief(node) for node in common)}"]
+    if any(node.is_nested for node in own):
+        head.append("Nested elements also have id, extension and modifierExtension!.")
+    rules = [f"- {_within(path, name)}{text}" for path, text in texts.rules(name)]
+    tail = ["Rules:", *rules] if rules else []
+    return _fitted(name, name, head, tail)
+
+
+def of_primitive(name: str) -> str:
+    """Return the definition of a primitive type."""
+    about, pattern = texts.about(name), texts.pattern(name)
+    shown = f"{name}: {about}" if about else f"{name}: XHTML of a narrative, in a div element"
+    return f"{shown}\nIn JSON: {_JSON.get(name, 'string')}" + (f"\nPattern: {pattern}" if pattern else "")
+
+
+def of_path(resource_type: str, path: str) -> str:
+    """Return the definition of one element and of the elements inside it.
+
+    Raises:
+        UnknownNameError: There is no element with this path.
+    """
+    node, names = _find(resource_type, path)
+    shown, text = ".".join(names), texts.element(node.first.path)
+    head = [f"{shown}{_line(node, shown, codes=False).removeprefix(node.name)}"]
+    if len(text.definition) > len(_meaning(node)):
+        head.append(f"Definition: {_cut(text.definition, _MAX_DEFINITION)}")
+    codes = bindings.in_full(text)
+    if codes:
+        head.append(codes)
+    content = node.first.content
+    if len(node.options) > 1:
+        return "\n".join([*head, "Ask for one of the names listed, or for a data type, to see its elements."])
+    if not content or content == "Resource":
+        return "\n".join(head)
+    if not node.is_nested and "." not in content:
+        head.append(f"Elements of the data type {content}: {texts.about(content)}")
+    return _fitted(content, shown.partition(".")[2], head, [])
+
+
+def _find(resource_type: str, path: str) -> tuple[Node, list[str]]:
+    """Return the element with a path such as ``participant.actor``, and the names on the way, resource type first."""
+    parts = [re.sub(r"\[\w*\]$", "", part.strip()) for part in path.strip().split(".")]
+    if parts[0] == resource_type:
+        parts = parts[1:]
+    at, names = resource_type, [resource_type]
+    node = None
+    for part in parts:
+        if not at:
+            raise UnknownNameError(f"element of {'.'.join(names)}", part, ())
+        node = _named(at, part, names)
+        at = node.first.content if len(node.options) == 1 else ""
+        names.append(node.name)
+    if node is None:
+        raise UnknownNameError(f"element of {resource_type}", path, [one.name for one in nodes(resource_type)])
+    return node, names
+
+
+def _named(at: str, part: str, names: list[str]) -> Node:
+    known = nodes(at)
+    for node in known:
+        if part in (node.name, node.name.removesuffix("[x]")):
+            return node
+        for option in node.options:
+            if part == option.name:
+                return Node(part, (option,), node.modifier)
+    raise UnknownNameError(f"element of {'.'.join(names)}", part, [n for e in known for n in _json_names(e)])
+
+
+def _json_names(node: Node) -> list[str]:
+    return [option.name for option in node.options] if len(node.options) <= _MANY_TYPES else [node.name]
+
+
+def _fitted(path: str, prefix: str, head: list[str], tail: list[str]) -> str:
+    """Return the text with as many levels of nested elements as fit."""
+    base = "" if prefix == path else prefix
+    for levels in (9, 3, 2, 1, 0):
+        text = "\n".join([*head, *_lines(path, base, levels), *tail])
+        if len(text) <= MAX_CHARS:
+            break
+    return text
+
+
+def _lines(path: str, prefix: str, levels: int, indent: str = "") -> Iterator[str]:
+    for node in nodes(path):
+        if texts.is_inherited(node.first.path):
+            continue
+        place = f"{prefix}.{node.name}" if prefix else node.name
+        line = f"{indent}{_line(node, place)}"
+        if not node.is_nested:
+            yield line
+        elif levels == 0:
+            yield f'{line} ({_count(node.first.content)} elements; path="{place}")'
+        else:
+            yield line
+            yield from _lines(node.first.content, place, levels - 1, f"{indent}  ")
+
+
+def _count(path: str) -> int:
+    """Return the number of elements below a path, nested ones included."""
+    own = [node for node in nodes(path) if not texts.is_inherited(node.first.path)]
+    return sum(1 + (_count(node.first.content) if node.is_nested else 0) for node in own)
+
+
+def _line(node: Node, place: str, *, codes: bool = True) -> str:
+    meaning = _meaning(node)
+    text = f"{_brief(node)} - {meaning}" if meaning else _brief(node)
+    return text + bindings.inline(node.coded, texts.element(node.first.path), place) if codes else text
+
+
+def _brief(node: Node) -> str:
+    element = node.first
+    cardinality = f"{int(element.required)}..{'*' if element.many else '1'}"
+    return f"{node.name}{'!' if node.modifier else ''} {cardinality} {_types(node)}"
+
+
+def _types(node: Node) -> str:
+    if len(node.options) > _MANY_TYPES:
+        stem = node.name.removesuffix("[x]")
+        return f"{stem} + any type: " + " | ".join(e.name.removeprefix(stem) for e in node.options)
+    if node.name.endswith("[x]"):
+        return " | ".join(f"{e.name}{_targets(e)}" for e in node.options)
+    element = node.first
+    if element.type in ("BackboneElement", "Element") and not node.is_nested and element.content not in PRIMITIVES:
+        return f"same as {element.content}"
+    return f"{element.type}{_targets(element)}"
+
+
+def _targets(element: Element) -> str:
+    if element.type != "Reference":
+        return ""
+    return f"({' | '.join(element.targets)})" if element.targets else "(any)"
+
+
+def _meaning(node: Node) -> str:
+    text = texts.element(node.first.path)
+    short = bindings.without_codes(text.short, text) if bindings.is_inline(text) else text.short
+    if not short:
+        return first_sentence(text.definition)
+    return "" if short == "Todo" else _cut(short, _MAX_MEANING)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without its full stop and shortened to the length of an element's line."""
+    return _cut(re.split(r"(?<=[a-z)])\. ", text, maxsplit=1)[0].removesuffix("."), _MAX_MEANING)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length].rpartition(" ")[0] + " …"
+
+
+def _within(path: str, name: str) -> str:
+    return "" if path == name else f"{path.removeprefix(name + '.')}: "
