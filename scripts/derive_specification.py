@@ -43,15 +43,15 @@ def derive(package: Package) -> dict[str, Any]:
         "about": _ABOUT,
         "resources": {d["type"]: [_category(d), _plain(d["description"])] for d in _of_kind(structures, "resource")},
         "types": {d["type"]: _about(d) for d in _of_kind(structures, "complex-type")},
-        "primitives": {
-            d["type"]: [_about(d), _regex(d)] for d in _of_kind(structures, "primitive-type")
-        },
+        "primitives": {d["type"]: [_about(d), _regex(d)] for d in _of_kind(structures, "primitive-type")},
         "elements": {path: row for d in package.structures for path, row in _elements(d)},
         "rules": {d["type"]: rules for d in structures if (rules := _rules(d))},
         "systems": _systems(package),
         "partial": _partial(package),
         "displays": _displays(package),
-        "search": {identifier: _search_texts(p) for identifier, p in sorted(package.by_kind["SearchParameter"].items())},
+        "search": {
+            identifier: _search_texts(p) for identifier, p in sorted(package.by_kind["SearchParameter"].items())
+        },
     }
 
 

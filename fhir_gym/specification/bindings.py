@@ -67,7 +67,9 @@ def _unlisted(text: ElementText) -> str:
 def _by_system(known: Codes) -> str:
     """Return the codes with their systems and displays."""
     parts = known.by_system.items()
-    return "; ".join(f"system {system} codes {' | '.join(_code(system, one) for one in codes)}" for system, codes in parts)
+    return "; ".join(
+        f"system {system} codes {' | '.join(_code(system, one) for one in codes)}" for system, codes in parts
+    )
 
 
 def _without_systems(known: Codes) -> str:
@@ -81,7 +83,7 @@ def _code(system: str, code: str) -> str:
 
 
 def without_codes(short: str, text: ElementText) -> str:
-    """Return the part of a short description that is not a list of codes (``home | work - purpose of this address``)."""
+    """Return a short description without its list of codes (``home | work - purpose of this address``)."""
     known = texts.codes(text.value_set) if text.strength else None
     if known is None or "|" not in short:
         return short

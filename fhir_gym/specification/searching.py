@@ -23,13 +23,13 @@ _HINTS = {
     "composite": "the values of the named parameters in this order, joined with $.",
     "special": "latitude|longitude|distance|unit, for example 42.25|-83.69|11|km.",
 }
+# Without `_source`, which HAPI and this server refuse by default.
 _COMMON = {
     "_id": "id",
     "_lastUpdated": "date of the last change, as for date",
     "_tag": "tag of the meta element, as for token",
     "_profile": "profile, as for uri",
     "_security": "security label, as for token",
-    "_source": "source, as for uri",
 }
 _RESULTS = """\
 Results: _count=50 (page size; more matches: next link of the Bundle) | _sort=-NAME,NAME (- = descending) | \
@@ -46,7 +46,7 @@ def text(resource_type: str) -> str:
     parameters = search_parameters(resource_type)
     own = [parameter for name, parameter in parameters.items() if not name.startswith("_")]
     kinds = dict.fromkeys(sorted({parameter.type for parameter in own}))
-    common = " | ".join(f"{name} ({_COMMON[name]})" for name in parameters if name.startswith("_"))
+    common = " | ".join(f"{name} ({_COMMON[name]})" for name in parameters if name in _COMMON)
     return "\n".join(
         [
             f"Search parameters of {resource_type}. {_LEGEND}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache
 from itertools import groupby
 
 from fhir_gym.errors import UnknownNameError
@@ -18,7 +18,7 @@ VERSION = "4.0.1"
 
 _MAX_NAME = 60
 _MAX_PATH = 200
-_MAX_KNOWN = 50
+_MAX_KNOWN = 80
 _TYPES = (*DATA_TYPES, *sorted(PRIMITIVES))
 _NESTED = ("BackboneElement", "Element")
 
@@ -32,16 +32,10 @@ class Specification:
 
     version = VERSION
 
-    @cached_property
+    @property
     def hash(self) -> str:
         """SHA-256 of everything that a model can read here, except the definitions of single elements."""
-        digest = hashlib.sha256(texts.file_bytes())
-        for name in RESOURCE_TYPES:
-            digest.update(f"{self.structure_definition(name)}\n{self.search_params(name)}\n".encode())
-        for name in _TYPES:
-            digest.update(f"{self.data_type_definition(name)}\n".encode())
-        digest.update(self.list_resources().encode())
-        return digest.hexdigest()
+        return _hash()
 
     def list_resources(self) -> str:
         """Return the resource types with a short description, by category."""
@@ -64,7 +58,9 @@ class Specification:
         try:
             return structures.of_path(resource_type, path)
         except UnknownNameError as error:
-            return _unknown(error.kind, str(error.name), error.known, otherwise="It has no elements.")
+            return _unknown(
+                error.kind, str(error.name), error.known, otherwise="" if error.known else "It has no elements."
+            )
 
     def search_params(self, resource_type: str) -> str:
         """Return the search parameters of a resource type, and how to write their values."""
@@ -79,10 +75,23 @@ class Specification:
         if name in _TYPES:
             return _structure(name)
         if name in _NESTED:
-            return f"{name}: an element with its own elements, which getStructureDefinition shows for each resource type."
+            return (
+                f"{name}: an element with its own elements, which getStructureDefinition shows for each resource type."
+            )
         if name in RESOURCE_TYPE_SET:
             return f"Error: {name} is a resource type; use getStructureDefinition."
         return _unknown("data type", name, _TYPES)
+
+
+@cache
+def _hash() -> str:
+    digest = hashlib.sha256(texts.file_bytes())
+    digest.update(_list_resources().encode())
+    for name in RESOURCE_TYPES:
+        digest.update(f"{_structure(name)}\n{searching.text(name)}\n".encode())
+    for name in DATA_TYPES:
+        digest.update(f"{_structure(name)}\n".encode())
+    return digest.hexdigest()
 
 
 @cache
@@ -103,18 +112,16 @@ def _list_resources() -> str:
 def _unknown_resource(name: str, tool: str) -> str:
     if name in _TYPES and tool == "getStructureDefinition":
         return f"Error: {name} is a data type; use getDataTypeDefinition."
-    return _unknown("resource type", name, RESOURCE_TYPES)
+    return _unknown("resource type", name, RESOURCE_TYPES, otherwise="listResources tells all names.")
 
 
 def _unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return an error text that suggests similar names, or tells the first names or `otherwise` if there are none."""
+    """Return an error text that suggests similar names; if there are none, it ends with `otherwise` or known names."""
     names = {one.lower(): one for one in known}
     given = name[:_MAX_NAME].lower()
     near = [given] if given in names else get_close_matches(given, names, n=3)
     if near:
         hint = f"Did you mean {' or '.join(names[one] for one in near)}?"
-    elif names:
-        hint = f"Known: {', '.join(list(names.values())[:_MAX_KNOWN])}{' …' if len(names) > _MAX_KNOWN else ''}"
     else:
-        hint = otherwise
+        hint = otherwise or f"Known: {', '.join(list(names.values())[:_MAX_KNOWN])}"
     return f"Error: unknown {kind}: {one_line(name, _MAX_NAME)!r}. {hint}"

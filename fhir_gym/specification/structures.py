@@ -17,8 +17,8 @@ _MAX_MEANING = 160
 _MAX_DEFINITION = 1_000
 _MANY_TYPES = 20
 _LEGEND = (
-    "Lines: name cardinality type - meaning [binding: codes]. ! = modifier element, which may change the meaning of the "
-    "resource. Indented = inside the element above. name[x] = use one of the names listed."
+    "Lines: name cardinality type - meaning [binding: codes]. ! = modifier element, which can change the meaning of "
+    "other elements. Indented = inside the element above. name[x] = use one of the names listed."
 )
 _JSON = {"boolean": "true or false", "decimal": "number", "integer": "number"} | dict.fromkeys(
     ("positiveInt", "unsignedInt"), "number"
