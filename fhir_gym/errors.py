@@ -14,6 +14,7 @@ __all__ = [
     "EndpointError",
     "FhirGymError",
     "InfraError",
+    "MemoryFileError",
     "MissingExtraError",
     "PluginError",
     "PluginWarning",
@@ -80,6 +81,10 @@ class TaskError(FhirGymError):
 
 class RecordError(FhirGymError):
     """A rollout record cannot be read or written."""
+
+
+class MemoryFileError(FhirGymError):
+    """A memory file cannot be read or written, or was made with another embedder."""
 
 
 class TrainingError(FhirGymError):

@@ -1,0 +1,32 @@
+"""Long-term memory: reflections on earlier episodes, stored in one file and retrieved during later episodes."""
+
+from fhir_gym.agents.memory.deduplication import Deduplicator
+from fhir_gym.agents.memory.embedders import (
+    EMBEDDERS,
+    Embedder,
+    EmbedderRecord,
+    EndpointEmbedder,
+    HashedEmbedder,
+    MiniLmEmbedder,
+    make_embedder,
+)
+from fhir_gym.agents.memory.memory import MEMORY_VERSION, Memory, MemoryHeader
+from fhir_gym.agents.memory.reflection import OPERATIONS, Provenance, Reflection, find_operation
+
+__all__ = [
+    "EMBEDDERS",
+    "MEMORY_VERSION",
+    "OPERATIONS",
+    "Deduplicator",
+    "Embedder",
+    "EmbedderRecord",
+    "EndpointEmbedder",
+    "HashedEmbedder",
+    "Memory",
+    "MemoryHeader",
+    "MiniLmEmbedder",
+    "Provenance",
+    "Reflection",
+    "find_operation",
+    "make_embedder",
+]

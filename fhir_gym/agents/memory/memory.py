@@ -1,0 +1,244 @@
+"""A memory of reflections and its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from os import PathLike
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fhir_gym.agents.memory.embedders import Embedder, EmbedderRecord, HashedEmbedder, Vectors, make_embedder
+from fhir_gym.agents.memory.reflection import Reflection, find_operation
+from fhir_gym.arguments import require_whole
+from fhir_gym.errors import MemoryFileError
+from fhir_gym.files import write_file
+from fhir_gym.types import Json
+
+MEMORY_VERSION = 1
+"""Version of the file format."""
+_FORMAT: Literal["fhir_gym memory"] = "fhir_gym memory"
+ModelT = TypeVar("ModelT", bound=BaseModel)
+_DIGITS = 6
+"""Similarities are rounded to this number of digits, so that the order of results does not depend on the machine."""
+
+
+class MemoryHeader(BaseModel):
+    """The first line of a memory file.
+
+    Attributes:
+        format: The constant that identifies the file format.
+        version: Version of the file format.
+        reflections: Number of reflections in the file.
+        embedder: The embedder with which the memory was made.
+        models: Names of the models that made the memory, by role (``agent``, ``evaluator``, ``reflector``).
+        specification: Hash of the specification that the reflector could read; None for a memory made without it.
+        training: Further facts about the training as plain data, such as its episodes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["fhir_gym memory"] = _FORMAT
+    version: int = MEMORY_VERSION
+    reflections: int = Field(default=0, ge=0)
+    embedder: EmbedderRecord
+    models: dict[str, str] = {}
+    specification: str | None = None
+    training: dict[str, Json] = {}
+
+
+class Memory:
+    """Reflections with exact retrieval of micro reflections and retrieval of macro reflections by similarity.
+
+    Args:
+        reflections: The reflections.
+        embedder: Embedder for macro reflections; None for `HashedEmbedder`.
+        models: Names of the models that made the memory, by role.
+        specification: Hash of the specification that the reflector could read; None without a specification.
+        training: Further facts about the training as plain data.
+
+    Examples:
+        >>> tip = Reflection(kind="micro", text="Use both names.", resource_type="Patient", operation="search")
+        >>> [found.text for found in Memory([tip]).micro("Patient", "search")]
+        ['Use both names.']
+    """
+
+    def __init__(
+        self,
+        reflections: Iterable[Reflection] = (),
+        embedder: Embedder | None = None,
+        *,
+        models: Mapping[str, str] | None = None,
+        specification: str | None = None,
+        training: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.reflections = tuple(reflections)
+        self._embedder: Embedder | None = embedder or HashedEmbedder()
+        self.header = MemoryHeader(
+            reflections=len(self.reflections),
+            embedder=self._embedder.record(),
+            models=dict(models or {}),
+            specification=specification,
+            training=dict(training or {}),
+        )
+        self._vectors: Vectors | None = None
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], embedder: Embedder | None = None) -> Memory:
+        """Read a memory file.
+
+        The embeddings are computed when `macro` is first called.
+
+        Args:
+            path: The file.
+            embedder: The embedder; None for the embedder that the file names, which is made when it is first needed.
+
+        Raises:
+            MemoryFileError: The file cannot be read, has another version or is damaged, or was made with another
+                embedder.
+        """
+        header, reflections = _parse(Path(path))
+        if embedder is not None:
+            _require_same_embedder(header.embedder, embedder.record(), path)
+        memory = cls.__new__(cls)
+        memory.reflections, memory.header = tuple(reflections), header
+        memory._embedder, memory._vectors = embedder, None
+        return memory
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the memory to a file: a header and one line of JSON for each reflection.
+
+        Raises:
+            MemoryFileError: The file cannot be written.
+        """
+        write_file(Path(path), self.text(), MemoryFileError)
+
+    def text(self) -> str:
+        """Return the content of the memory's file."""
+        plain = [self.header.model_dump(mode="json")]
+        plain += [one.model_dump(mode="json", exclude_none=True) for one in self.reflections]
+        # U+2028 and U+2029 end a line for some readers.
+        lines = (json.dumps(one, ensure_ascii=False).translate(_LINE_ENDS) for one in plain)
+        return "".join(f"{line}\n" for line in lines)
+
+    @property
+    def hash(self) -> str:
+        """Hash of the file's content."""
+        return blake2b(self.text().encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
+    def micro(self, resource_type: str, operation: str, k: int = 5) -> list[Reflection]:
+        """Return up to `k` micro reflections about an operation on a resource type, the best supported first.
+
+        Args:
+            resource_type: Resource type, such as ``Patient``.
+            operation: One of `OPERATIONS`, or the name of a FHIR tool.
+            k: Maximum number of reflections.
+        """
+        require_whole("k", k, 0)
+        wanted = (resource_type, find_operation(operation))
+        found = [
+            one for one in self.reflections if one.kind == "micro" and (one.resource_type, one.operation) == wanted
+        ]
+        return sorted(found, key=lambda one: -one.support)[:k]
+
+    def macro(self, text: str, k: int = 3) -> list[tuple[Reflection, float]]:
+        """Return up to `k` macro reflections with the similarity of their situation to a text, the most similar first.
+
+        Among equally similar reflections, the best supported comes first.
+
+        Args:
+            text: The task.
+            k: Maximum number of reflections.
+
+        Raises:
+            MemoryFileError: The memory was made with another embedder than the one that its name now refers to.
+            MissingExtraError: A package of the embedder is not installed.
+            InfraError: The embedder's endpoint does not answer.
+        """
+        require_whole("k", k, 0)
+        found = [one for one in self.reflections if one.kind == "macro"]
+        if not found or not k:
+            return []
+        embedder = self._opened()
+        if self._vectors is None:
+            self._vectors = embedder.embed([str(one.situation) for one in found])
+        cosines = self._vectors.astype(np.float64) @ embedder.embed([text])[0].astype(np.float64)
+        similarity = [round(float(cosine), _DIGITS) for cosine in cosines]
+        order = sorted(range(len(found)), key=lambda at: (-similarity[at], -found[at].support, at))
+        return [(found[at], similarity[at]) for at in order[:k]]
+
+    def _opened(self) -> Embedder:
+        if self._embedder is None:
+            record = self.header.embedder
+            embedder = make_embedder(record.name, **record.settings)
+            _require_same_embedder(record, embedder.record(), "the memory")
+            self._embedder = embedder
+        return self._embedder
+
+
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+
+
+def _require_same_embedder(wanted: EmbedderRecord, given: EmbedderRecord, where: object) -> None:
+    if (wanted.name, wanted.dimension, wanted.hash) != (given.name, given.dimension, given.hash):
+        raise MemoryFileError(
+            f"{where} was made with the embedder {_shown(wanted)}, not with {_shown(given)}: "
+            "use that embedder, or train the memory again"
+        )
+
+
+def _shown(record: EmbedderRecord) -> str:
+    return f"{record.name} ({record.dimension} dimensions, {record.hash})"
+
+
+def _parse(path: Path) -> tuple[MemoryHeader, list[Reflection]]:
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except OSError as error:
+        raise MemoryFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise MemoryFileError(f"{path} is not a memory file: it is not UTF-8 text") from error
+    header = _parse_header(_json(lines[0], f"{path}:1"), path)
+    reflections = [_validated(Reflection, _json(line, f"{path}:{n}"), f"{path}:{n}") for n, line in _filled(lines)]
+    if len(reflections) != header.reflections:
+        raise MemoryFileError(
+            f"{path} is incomplete: it has {len(reflections)} reflections, but its header says {header.reflections}"
+        )
+    return header, reflections
+
+
+def _filled(lines: list[str]) -> Iterable[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines[1:], start=2) if line.strip())
+
+
+def _parse_header(data: Json, path: Path) -> MemoryHeader:
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise MemoryFileError(f"{path} is not a memory file: its first line is not the header of one")
+    if data.get("version") != MEMORY_VERSION:
+        shown = str(data.get("version"))[:40]
+        raise MemoryFileError(
+            f"{path} has memory format version {shown}; this fhir_gym reads version {MEMORY_VERSION}: "
+            "use the fhir_gym that wrote it, or train the memory again"
+        )
+    return _validated(MemoryHeader, data, f"{path}:1")
+
+
+def _json(line: str, where: str) -> Json:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise MemoryFileError(f"{where}: the line is not JSON") from None
+
+
+def _validated(kind: type[ModelT], data: Json, where: str) -> ModelT:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise MemoryFileError(f"{where}: {place + ': ' if place else ''}{message}") from None
