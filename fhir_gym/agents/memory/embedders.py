@@ -172,6 +172,7 @@ class EndpointEmbedder:
     Args:
         model: Name of the model.
         base_url: The endpoint (``http://localhost:8000/v1``); None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
+        dimension: Length of the vectors; None to learn it from the first response.
         api_key: The endpoint's key; None for ``OPENAI_API_KEY``. Files never contain the key.
         timeout: Seconds until a request counts as failed.
         retries: Maximum number of retries of a failed request (429, 5xx, timeout, lost connection).
@@ -185,6 +186,7 @@ class EndpointEmbedder:
         model: str,
         base_url: str | None = None,
         *,
+        dimension: int | None = None,
         api_key: str | None = None,
         timeout: float = 60.0,
         retries: int = 4,
@@ -197,14 +199,15 @@ class EndpointEmbedder:
         require_url("base_url", self.base_url)
         self._key = api_key or os.environ.get("OPENAI_API_KEY")
         self._timeout, self._retries, self._backoff = timeout, retries, backoff
-        self._dimension = 0
+        self._dimension = 0 if dimension is None else require_whole("dimension", dimension, 1)
 
     def record(self) -> EmbedderRecord:
-        """Return the embedder's identity. The first call may send a request, to learn the dimension."""
+        """Return the embedder's identity. It sends a request if the dimension is unknown."""
         if not self._dimension:
             self.embed(["dimension"])
+        settings: dict[Any, int | str] = {"model": self.model, "dimension": self._dimension}
         hash = f"model:{self.model}"
-        return EmbedderRecord(name=self.name, dimension=self._dimension, hash=hash, settings={"model": self.model})
+        return EmbedderRecord(name=self.name, dimension=self._dimension, hash=hash, settings=settings)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row for each text.
@@ -216,9 +219,10 @@ class EndpointEmbedder:
         rows: list[list[float]] = []
         for start in range(0, len(texts), _BATCH):
             rows += self._request([text or " " for text in texts[start : start + _BATCH]])
-        if len({len(row) for row in rows}) > 1:
-            raise InfraError(f"{self._host} sent embeddings of different lengths")
-        self._dimension = len(rows[0]) if rows else self._dimension
+        self._dimension = self._dimension or max(map(len, rows), default=0)
+        wrong = next((len(row) for row in rows if len(row) != self._dimension), None)
+        if wrong is not None:
+            raise InfraError(f"{self._host} sent an embedding of length {wrong} instead of {self._dimension}")
         return _normalised(np.array(rows, dtype=np.float64).reshape(len(rows), self._dimension))
 
     @property

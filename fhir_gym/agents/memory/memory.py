@@ -163,7 +163,7 @@ class Memory:
         found = [one for one in self.reflections if one.kind == "macro"]
         if not found or not k:
             return []
-        embedder = self._opened()
+        embedder = self.open()
         if self._vectors is None:
             self._vectors = embedder.embed([str(one.situation) for one in found])
         cosines = self._vectors.astype(np.float64) @ embedder.embed([text])[0].astype(np.float64)
@@ -171,7 +171,13 @@ class Memory:
         order = sorted(range(len(found)), key=lambda at: (-similarity[at], -found[at].support, at))
         return [(found[at], similarity[at]) for at in order[:k]]
 
-    def _opened(self) -> Embedder:
+    def open(self) -> Embedder:
+        """Return the embedder; make it if necessary.
+
+        Raises:
+            MemoryFileError: The memory was made with another embedder than the one that its name now refers to.
+            MissingExtraError: A package of the embedder is not installed.
+        """
         if self._embedder is None:
             record = self.header.embedder
             embedder = make_embedder(record.name, **record.settings)

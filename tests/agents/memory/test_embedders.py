@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -76,6 +77,18 @@ def test_a_dead_endpoint(server: Server) -> None:
     server.answers += [refuse] * 5
     with pytest.raises(InfraError, match=r"embed\.example failed 5 times: ConnectError"):
         endpoint().embed(["a"])
+
+
+def test_a_loaded_memory_checks_the_length_of_the_vectors(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "memory.jsonl"
+    Memory([Reflection(kind="macro", text="Plan.", situation="Find a slot.")], endpoint()).save(path)
+    server.requests.clear()
+    memory = Memory.load(path, EndpointEmbedder("small", "http://other.example/v1", dimension=16))
+    assert server.requests == []
+    assert memory.macro("Find a slot.")[0][1] == pytest.approx(1.0)
+    server.answers.append(lambda body: httpx.Response(200, json={"data": [{"index": 0, "embedding": [1.0]}]}))
+    with pytest.raises(InfraError, match="length 1 instead of 16"):
+        memory.macro("Find a slot.")
 
 
 @pytest.mark.parametrize(
