@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 __all__ = [
     "AgentError",
     "EndpointError",
+    "ExperimentError",
     "FhirGymError",
     "InfraError",
     "MemoryFileError",
@@ -89,6 +90,10 @@ class MemoryFileError(FhirGymError):
 
 class TrainingError(FhirGymError):
     """A training config is invalid, or does not fit the run folder or the recipe."""
+
+
+class ExperimentError(FhirGymError):
+    """An experiment's settings are invalid, or do not fit its folder."""
 
 
 class PluginError(FhirGymError):

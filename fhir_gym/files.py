@@ -18,7 +18,20 @@ from typing import BinaryIO
 from fhir_gym.errors import FhirGymError
 from fhir_gym.processes import is_running
 
-__all__ = ["atomic_write", "require_writable", "resolve", "why_not_writable", "write_file", "write_files"]
+__all__ = [
+    "LOCK",
+    "atomic_write",
+    "lock_folder",
+    "require_writable",
+    "resolve",
+    "unlock_folder",
+    "why_not_writable",
+    "write_file",
+    "write_files",
+]
+
+LOCK = ".lock"
+"""Name of the file that marks a folder as in use by a process."""
 
 
 @contextmanager
@@ -104,6 +117,27 @@ def resolve(path: str | PathLike[str]) -> Path:
         return Path(path).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):  # a loop of links, or an unknown home directory
         return Path(path).absolute()
+
+
+def lock_folder(folder: Path, error: type[FhirGymError] = FhirGymError) -> None:
+    """Mark a folder as in use by this process; a mark of a process that has ended is replaced.
+
+    Args:
+        folder: The folder; it is created if it does not exist.
+        error: Exception to raise if another process uses the folder, or if the mark cannot be written.
+    """
+    lock = folder / LOCK
+    with suppress(OSError):
+        owner = lock.read_text("utf-8")
+        if owner.isdecimal() and int(owner) != os.getpid() and is_running(int(owner)):
+            raise error(f"{folder} is in use by process {owner}; if it is not, delete {lock}")
+    write_file(lock, str(os.getpid()), error)
+
+
+def unlock_folder(folder: Path) -> None:
+    """Remove the mark of `lock_folder`."""
+    with suppress(OSError):
+        (folder / LOCK).unlink()
 
 
 def _begin(path: Path, stack: ExitStack) -> tuple[BinaryIO, Callable[[], None]]:

@@ -67,29 +67,41 @@ class Budget:
 
 
 class BudgetTracker:
-    """Compares the cost of a run with its budget. The time limit starts when the tracker is created."""
+    """Compares the cost of one or more runs with a budget. The time limit starts when the tracker is created."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._budget = budget or Budget()
         self._start = time.monotonic()
         self._episodes = 0
         self._usage = Usage()
+        self._cost = 0.0
 
-    def try_begin(self) -> bool:
-        """Return whether the budget allows a new episode; if so, count the episode."""
+    @property
+    def exhausted(self) -> bool:
+        """Whether a limit is reached."""
         budget = self._budget
-        cost = budget.prices.cost(self._usage) if budget.prices else 0.0
         pairs = (
             (self._episodes, budget.episodes),
             (self._usage.total, budget.tokens),
             (time.monotonic() - self._start, budget.seconds),
-            (cost, budget.cost),
+            (self._cost, budget.cost),
         )
-        if any(limit is not None and spent >= limit for spent, limit in pairs):
+        return any(limit is not None and spent >= limit for spent, limit in pairs)
+
+    def try_begin(self) -> bool:
+        """Return whether the budget allows a new episode; if so, count the episode."""
+        if self.exhausted:
             return False
         self._episodes += 1
         return True
 
-    def spend(self, usage: Usage) -> None:
-        """Add tokens to the cost of the run."""
+    def spend(self, usage: Usage, prices: Prices | None = None) -> None:
+        """Add tokens to the cost of the run.
+
+        Args:
+            usage: The tokens.
+            prices: Prices of another model than the agent's; None for the budget's prices.
+        """
         self._usage += usage
+        prices = prices or self._budget.prices
+        self._cost += prices.cost(usage) if prices else 0.0

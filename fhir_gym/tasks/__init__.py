@@ -5,7 +5,7 @@ Pack modules import the base classes of tasks from this package. They import ans
 `docs/writing_tasks.md` is a guide for task authors.
 """
 
-from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, get_experiment
+from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, Part, experiment_packs, get_experiment
 from fhir_gym.tasks.core.grader import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.core.ids import IdAllocator
 from fhir_gym.tasks.core.pack import Pack
@@ -74,6 +74,7 @@ __all__ = [
     "Pack",
     "Params",
     "ParsedTurn",
+    "Part",
     "RewardRule",
     "SceneParams",
     "SceneTask",
@@ -89,6 +90,7 @@ __all__ = [
     "available_tasks",
     "choose_tasks",
     "equal",
+    "experiment_packs",
     "find_packs",
     "find_task",
     "get_experiment",

@@ -8,7 +8,6 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,12 +15,11 @@ from typing import Any, NamedTuple, Self
 
 import fhir_gym
 from fhir_gym.errors import TrainingError
-from fhir_gym.files import write_file
-from fhir_gym.processes import is_running
+from fhir_gym.files import LOCK, lock_folder, unlock_folder, write_file
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.evaluation import Evaluation
 
-_CONFIG, _METRICS, _CHECKPOINTS, _LOCK = "config.json", "metrics.jsonl", "checkpoints", ".lock"
+_CONFIG, _METRICS, _CHECKPOINTS = "config.json", "metrics.jsonl", "checkpoints"
 _STATE = "run_folder.json"
 """File of a checkpoint with the state of the run folder itself."""
 _KEPT = 2
@@ -114,7 +112,7 @@ class RunFolder:
         else:
             self._require_equal(known)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock()
+        lock_folder(self.path, TrainingError)
         try:
             if known is None:
                 content = {"recipe": recipe, "fhir_gym": fhir_gym.__version__, "config": config.model_dump(mode="json")}
@@ -136,8 +134,7 @@ class RunFolder:
         if self._board:
             self._board.close()
         self._board = None
-        with suppress(OSError):
-            (self.path / _LOCK).unlink()
+        unlock_folder(self.path)
 
     @property
     def cpu_seconds(self) -> float:
@@ -241,11 +238,11 @@ class RunFolder:
             shutil.rmtree(part, ignore_errors=True)
 
     def _require_empty(self) -> None:
-        if self.path.is_dir() and any(child.name != _LOCK for child in self.path.iterdir()):
+        if self.path.is_dir() and any(child.name != LOCK for child in self.path.iterdir()):
             raise TrainingError(f"{self.path} contains other files than a training run; use another folder")
 
     def _is_unused(self) -> bool:
-        return all(child.name in (_CONFIG, _LOCK) for child in self.path.iterdir())
+        return all(child.name in (_CONFIG, LOCK) for child in self.path.iterdir())
 
     def _require_equal(self, known: Mapping[str, Any]) -> None:
         if known["recipe"] != self._recipe:
@@ -269,14 +266,6 @@ class RunFolder:
                 f"{fhir_gym.__version__}; results may differ",
                 stacklevel=3,
             )
-
-    def _lock(self) -> None:
-        lock = self.path / _LOCK
-        with suppress(OSError):
-            owner = lock.read_text("utf-8")
-            if owner.isdecimal() and int(owner) != os.getpid() and is_running(int(owner)):
-                raise TrainingError(f"{self.path} is in use by process {owner}; if it is not, delete {lock}")
-        write_file(lock, str(os.getpid()), TrainingError)
 
 
 def read_run(path: str | Path) -> RunRecord:

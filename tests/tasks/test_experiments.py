@@ -3,7 +3,17 @@ from __future__ import annotations
 import pytest
 
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
-from fhir_gym.tasks import EXPERIMENTS, SPLITS, get_experiment, get_pack, get_task, split_keys, split_numbers, task_keys
+from fhir_gym.tasks import (
+    EXPERIMENTS,
+    SPLITS,
+    experiment_packs,
+    get_experiment,
+    get_pack,
+    get_task,
+    split_keys,
+    split_numbers,
+    task_keys,
+)
 from tests.tasks.fakes import fake_world
 
 PACK = "FHIRAgent/Appointment-v0"
@@ -72,7 +82,15 @@ def test_a_part_is_arguments_of_run() -> None:
     assert {job.task for job in jobs} == set(part.keys(PACK))
     assert {job.variation for job in jobs} == {1_000, 1_001, 1_002}
     assert plan(PACK, **part.arguments(PACK)).config.phrasing == 2
-    assert part.keys("FHIRAgent/MedAgentBench-v0") == ()
+    assert part.keys("FHIRAgent/MedAgentBench-v0") == ()  # it has no held-out tasks
+
+
+def test_experiments_apply_to_other_packs() -> None:
+    assert experiment_packs() == ENV_IDS
+    part, other = get_experiment("experiment-2").test, "FHIRAgent/MedAgentBench-v0"
+    assert part.keys(other) == task_keys(other)
+    assert len(list(part.episodes([other]))) == 3 * len(task_keys(other))
+    assert {episode[0] for episode in part.episodes()} == set(ENV_IDS)
 
 
 def test_an_unknown_experiment_is_named() -> None:

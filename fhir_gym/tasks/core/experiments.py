@@ -1,8 +1,8 @@
-"""The four experiments of FHIR-AgentEval, each with its training and test episodes."""
+"""The four experiments of FHIR-AgentEval, each with its training and test episodes, for any packs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,10 +35,8 @@ class Part:
     phrasing: int
 
     def keys(self, env_id: str) -> tuple[str, ...]:
-        """Return the keys of a pack's tasks in this part; empty if the pack is not modelled on FHIR-AgentEval."""
+        """Return the keys of a pack's tasks in this part."""
         pack = get_pack(env_id)
-        if pack.modelled_on != _BENCHMARK:
-            return ()
         wanted = {"all": (True, False), "heldout_tasks": (True,), "rest": (False,)}[self.tasks]
         return tuple(key for key in task_keys(env_id) if (key in pack.held_out) in wanted)
 
@@ -46,9 +44,13 @@ class Part:
         """Return the arguments with which `fhir_gym.run` runs this part for a pack."""
         return {"tasks": self.keys(env_id), "variations": self.variations, "phrasing": self.phrasing}
 
-    def episodes(self) -> Iterator[tuple[str, str, int, int]]:
-        """Yield the env id, task key, variation and phrasing of every episode."""
-        for env_id in SHIPPED:
+    def episodes(self, env_ids: Iterable[str] | None = None) -> Iterator[tuple[str, str, int, int]]:
+        """Yield the env id, task key, variation and phrasing of every episode.
+
+        Args:
+            env_ids: The packs; None for the packs that are modelled on FHIR-AgentEval.
+        """
+        for env_id in experiment_packs() if env_ids is None else env_ids:
             for key in self.keys(env_id):
                 yield from ((env_id, key, k, self.phrasing) for k in self.variations)
 
@@ -101,6 +103,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     )
 }
 """The four experiments of FHIR-AgentEval, by name."""
+
+
+def experiment_packs() -> tuple[str, ...]:
+    """Return the env ids of the packs that are modelled on FHIR-AgentEval."""
+    return tuple(env_id for env_id in SHIPPED if get_pack(env_id).modelled_on == _BENCHMARK)
 
 
 def get_experiment(name: str) -> Experiment:
