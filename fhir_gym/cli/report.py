@@ -3,48 +3,83 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fhir_gym.cli._console import note, print_json, print_raw, print_text, table
-from fhir_gym.cli._options import names
+from fhir_gym.cli._options import PriceInOption, PriceOutOption, names, prices_of
+
+if TYPE_CHECKING:
+    from fhir_gym.evaluation import Report
+
+Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 
 
 def report(
-    rollouts: Annotated[list[Path], typer.Argument(help="Files that `fhir-gym rollout` wrote.")],
+    rollouts: Annotated[list[Path], typer.Argument(help="Rollout files, and folders of experiments.")],
     by: Annotated[
         list[str] | None,
         typer.Option(
             help="Groups, separated by commas: agent, pack, kind, difficulty, category, task or split; default: all "
-            "(without --json, task only if there are at most 60 tasks)."
+            "(except in JSON and CSV, task only if there are at most 60 tasks)."
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    format: Annotated[Format | None, typer.Option(help="Format of the output; default: terminal.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Same as --format markdown.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder in which all formats are written.")] = None,
+    pool: Annotated[
+        bool, typer.Option("--pool", help="Merge the runs of each configuration over experiments.")
+    ] = False,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
 ) -> None:
-    """Report the success rates (with 95 % intervals), steps, requests, tokens and failures of rollouts.
+    """Report success rates with 95 % intervals, failure modes, tool calls, tokens and other statistics of rollouts.
 
-    If there are two files, or two agents in one file, the report also compares them.
+    If there are several files, or several agents in one file, the report also compares them.
 
     Example: fhir-gym report small.jsonl large.jsonl --by task,kind
+
+    Example: fhir-gym report experiment-1 experiment-2 --out report
     """
-    if json and markdown:
-        raise typer.BadParameter("--json and --markdown cannot be combined")
+    wanted_format = _one_format(format, json, markdown)
+    if out is not None and wanted_format is not None:
+        raise typer.BadParameter("--out writes all formats: omit --format, --json and --markdown")
     from fhir_gym import evaluation
 
-    wanted = names(",".join(by or []))
-    found = evaluation.Report(evaluation.read_runs(rollouts), evaluation.dimensions(wanted))
-    if json:
-        print_json(evaluation.plain(found))
+    groups = names(",".join(by or []))
+    runs = evaluation.read_runs(rollouts)
+    found = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices_of(price_in, price_out))
+    found = found.pooled() if pool else found
+    if out is not None:
+        for path in evaluation.write_report(found, out):
+            print_text(f"wrote {path}")
+    else:
+        _print(found, wanted_format or "terminal", brief=groups is None)
+
+
+def _one_format(format: Format | None, json: bool, markdown: bool) -> Format | None:
+    given: list[Format | None] = [format, "json" if json else None, "markdown" if markdown else None]
+    found = [one for one in given if one is not None]
+    if len(found) > 1:
+        raise typer.BadParameter("only one of --format, --json and --markdown can be given")
+    return found[0] if found else None
+
+
+def _print(report: Report, format: Format, *, brief: bool) -> None:
+    from fhir_gym import evaluation
+
+    if format == "json":
+        print_json(evaluation.plain(report))
         return
-    if wanted is None:
-        found = found.brief()
-    if markdown:
-        print_raw(evaluation.markdown(found))
+    if brief and format != "csv":
+        report = report.brief()
+    if format != "terminal":
+        print_raw(evaluation.FORMATS[format](report))
         return
-    for section in evaluation.sections(found):
+    for section in evaluation.sections(report):
         table(section.columns, section.rows, title=section.title)
         print_text()
-    for remark in found.remarks():
+    for remark in report.remarks():
         note(remark, style="yellow")

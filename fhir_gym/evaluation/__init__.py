@@ -3,6 +3,7 @@
 from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
+from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown
 from fhir_gym.evaluation.intervals import (
     ClusteredMean,
     Interval,
@@ -13,10 +14,12 @@ from fhir_gym.evaluation.intervals import (
     wilson,
 )
 from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, Rate, ToolCalls
-from fhir_gym.evaluation.render import markdown, plain, sections
+from fhir_gym.evaluation.output import write_report
+from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
 from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
 from fhir_gym.evaluation.runs import AgentRun, read_runs
+from fhir_gym.evaluation.sections import Section, sections
 from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse, expected_calls
 from fhir_gym.evaluation.variance import (
     VarianceDecomposition,
@@ -29,6 +32,8 @@ from fhir_gym.evaluation.variance import (
 __all__ = [
     "DIMENSIONS",
     "FAILURE_MODES",
+    "FORMATS",
+    "FORMAT_VERSION",
     "AgentRun",
     "AggregateMetrics",
     "Attempts",
@@ -41,21 +46,28 @@ __all__ = [
     "ErrorRate",
     "FailureModes",
     "Interval",
+    "LongRow",
     "PairedDifference",
     "Proportion",
     "Rate",
     "Report",
     "RunStatistics",
+    "Section",
+    "TextFormat",
     "TokenUse",
     "ToolCalls",
     "VarianceDecomposition",
     "VarianceParts",
     "VariationCoefficients",
+    "as_json",
     "clustered_mean",
     "coefficients",
     "decompose",
     "dimensions",
     "expected_calls",
+    "latex",
+    "long_csv",
+    "long_rows",
     "markdown",
     "mcnemar",
     "paired_difference",
@@ -68,4 +80,5 @@ __all__ = [
     "sections",
     "wilson",
     "without_variance",
+    "write_report",
 ]

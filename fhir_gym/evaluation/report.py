@@ -111,11 +111,11 @@ class Report:
 
     def attempts(self, run: int) -> list[Attempts]:
         """Return the graded attempts of a run at each variation."""
-        counts: dict[tuple[str, str, int, str], list[int]] = {}
+        counts: dict[tuple[str, str, int, str, str], list[int]] = {}
         for episode in self.runs[run].episodes:
             if episode.graded:
                 env_id, task, variation, digest, _ = episode.key
-                count = counts.setdefault((env_id, task, variation, digest), [0, 0])
+                count = counts.setdefault((env_id, task, variation, digest, episode.experiment), [0, 0])
                 count[0] += episode.success is True
                 count[1] += 1
         return [Attempts(*key[:3], *counts[key]) for key in sorted(counts)]

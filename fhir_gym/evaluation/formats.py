@@ -1,0 +1,104 @@
+"""Write a report as Markdown, LaTeX, CSV or JSON. Texts of records are escaped in each format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from fhir_gym.evaluation.plain import LongRow, long_rows, plain
+from fhir_gym.evaluation.report import Report
+from fhir_gym.evaluation.sections import sections
+from fhir_gym.printable import one_line
+
+TextFormat = Literal["markdown", "latex", "csv", "json"]
+"""Name of a text format."""
+
+_TITLE = "Rollout report"
+_MAX_CELL = 200
+_NEGATIVE = re.compile(r"(?<![^ ])-(\d)")
+"""The sign of a negative number."""
+_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*_<>[]~$"})
+_LATEX = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "{}$&#_%"},
+        **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
+        **{"…": r"\ldots{}", "`": r"\textasciigrave{}"},
+    }
+)
+
+
+def markdown(report: Report) -> str:
+    """Return the report as Markdown."""
+    parts = [f"# {_TITLE}"]
+    if report.remarks():
+        parts.append("\n".join(f"- {_markdown(remark)}" for remark in report.remarks()))
+    for section in sections(report):
+        lines = [section.columns, tuple("---" for _ in section.columns), *section.rows]
+        table = "\n".join("| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines)
+        parts.append(f"## {section.title}\n\n{table}")
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(report: Report) -> str:
+    """Return the tables of the report in LaTeX, to be included in a document that uses ``booktabs``."""
+    parts = [f"% {_TITLE}: needs \\usepackage{{booktabs}} and \\usepackage[T1]{{fontenc}}"]
+    parts += [f"% {one_line(remark)}" for remark in report.remarks()]
+    for section in sections(report):
+        first = "l" if len(section.columns) == 1 else "l" + "r" * (len(section.columns) - 1)
+        head, *rows = (" & ".join(map(_latex, line)) + r" \\" for line in (section.columns, *section.rows))
+        lines = [
+            *(r"\begin{table}", r"  \centering", rf"  \caption{{{_latex(section.title)}}}"),
+            *(rf"  \begin{{tabular}}{{{first}}}", r"    \toprule", f"    {head}", r"    \midrule"),
+            *(f"    {row}" for row in rows),
+            *(r"    \bottomrule", r"  \end{tabular}", r"\end{table}"),
+        ]
+        parts.append("\n" + "\n".join(lines))
+    return "\n".join(parts) + "\n"
+
+
+def long_csv(report: Report) -> str:
+    """Return every number of the report as a CSV table in long form: one number in each row.
+
+    A text that a spreadsheet could take for a formula starts with an apostrophe.
+    """
+    file = io.StringIO()
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(LongRow._fields)
+    for row in long_rows(report):
+        table.writerow([_csv(cell) if isinstance(cell, str) else cell for cell in row])
+    return file.getvalue()
+
+
+def as_json(report: Report) -> str:
+    """Return the report's plain data as JSON."""
+    return json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: Mapping[TextFormat, Callable[[Report], str]] = MappingProxyType(
+    {"markdown": markdown, "latex": latex, "csv": long_csv, "json": as_json}
+)
+"""The function for each text format."""
+
+
+def _markdown(text: str) -> str:
+    return _cell(text).translate(_MARKDOWN)
+
+
+def _latex(text: str) -> str:
+    return _NEGATIVE.sub(r"$-$\1", _cell(text).translate(_LATEX))
+
+
+def _csv(text: str) -> str:
+    cell = _cell(text)
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
+def _cell(text: str) -> str:
+    """Return a text without line ends and other control characters, truncated if it is long."""
+    return one_line(" ".join(text.splitlines()), _MAX_CELL)
