@@ -38,6 +38,7 @@ PUBLIC_PACKAGES = (
     "fhir",
     "rollouts",
     "soundness",
+    "specification",
     "tasks",
     "testing",
     "training",
