@@ -159,7 +159,7 @@ def menu_steps(vector: Any, seconds: float, clock: Callable[[], float]) -> tuple
     observations = vector.reset()
     steps, start = 0, clock()
     while (taken := clock() - start) < seconds:
-        filled = observations["candidates"][:, :, 0]
+        filled = observations["candidates"][:, :, 0] > 0
         actions = (generator.random(filled.shape) * filled).argmax(axis=1)
         observations, *_ = vector.step(actions)
         steps += len(actions)

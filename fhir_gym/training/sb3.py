@@ -40,6 +40,7 @@ class Sb3Config(TrainingConfig):
             reference solutions.
         template_variations: Training variations of each task; templates are learnt from their reference solutions.
         distractors: Number of wrong fillings to add for each template.
+        paced: Whether training episodes have fewer distractors while their task seldom succeeds.
         prepared: Number of start states to keep in memory (about 40 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
         held_out_phrasing: Index of a phrasing that is never trained on and is evaluated separately; None to train on
@@ -65,6 +66,7 @@ class Sb3Config(TrainingConfig):
     templates: str = ""
     template_variations: str = "0-39"
     distractors: int = Field(default=0, ge=0)
+    paced: bool = True
     prepared: int = Field(default=20_000, ge=0)
     curriculum: CurriculumRule = "failure"
     held_out_phrasing: int | None = Field(default=None, ge=0)
@@ -92,6 +94,7 @@ class Sb3Config(TrainingConfig):
             reward=self.reward,
             max_steps=self.max_steps,
             distractors=self.distractors,
+            paced=self.paced,
             prepared=self.prepared,
         )
 

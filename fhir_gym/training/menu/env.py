@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,11 +24,11 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import SPLITS, RewardRule, find_task, task_set
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum
-from fhir_gym.training.menu.features import CANDIDATE_SIZE, STATE_SIZE, Features
+from fhir_gym.training.menu.features import CANDIDATE_FEATURES, CANDIDATE_SIZE, STATE_FEATURES, STATE_SIZE, Features
 from fhir_gym.training.menu.menu import PLACES, Candidate, Menu, MenuSession
 from fhir_gym.training.menu.templates import Templates
 
-Observation = dict[str, NDArray[np.uint8]]
+Observation = dict[str, NDArray[np.int16]]
 _OPTIONS = ("env_id", "task", "variation", "phrasing")
 
 
@@ -39,8 +40,10 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
     places are filled.
 
     ## Observation
-    A dict of arrays with 0 and 1: ``state`` (prompt, last answer, earlier actions) and ``candidates`` (one row for each
-    place; its first number says whether the place is filled). Names and ids are not part of it.
+    A dict of arrays with the numbers of active features: ``state`` (prompt, last answer, earlier actions) and
+    ``candidates`` (one row for each place). The number 0 stands for no feature; the row of an empty place has only 0.
+    The order of the numbers has no meaning, so a network should add up one weight vector for each number, as
+    `MenuPolicy` does. Names and ids are not part of the observation.
 
     ## Rewards and episode end
     As for `FHIREnv`.
@@ -57,6 +60,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
         distractors: Number of wrong fillings to add for each template.
+        paced: Whether an episode of the curriculum has fewer distractors if its task has seldom succeeded recently.
         prepared: Number of start states to keep in memory; see `FHIREnv`.
         world: The world; None for the pack's world. The environments of one process share an open world.
 
@@ -76,6 +80,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         reward: RewardRule = "sparse",
         max_steps: int | None = None,
         distractors: int = 0,
+        paced: bool = False,
         prepared: int = 0,
         world: str | Path | World | None = None,
     ) -> None:
@@ -86,6 +91,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         self.curriculum = curriculum
         loaded = templates if isinstance(templates, Templates) else Templates.load(templates)
         self.menu = Menu.shared(loaded, distractors)
+        self._paced = paced
         self._settings: dict[str, Any] = {"reward": reward, "max_steps": max_steps}
         EpisodeConfig(self.tasks[0].env_id, **self._settings)  # refuses wrong settings
         self._world, self._prepared = world, require_whole("prepared", prepared, 0)
@@ -96,8 +102,9 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         self._features: Features | None = None
         self.places: list[Candidate] = []
         self.action_space = spaces.Discrete(PLACES)
-        shapes = {"state": (STATE_SIZE,), "candidates": (PLACES, CANDIDATE_SIZE)}
-        space: Any = spaces.Dict({name: spaces.Box(0, 1, shape, np.uint8) for name, shape in shapes.items()})
+        state = spaces.Box(0, STATE_FEATURES - 1, (STATE_SIZE,), np.int16)
+        candidates = spaces.Box(0, CANDIDATE_FEATURES - 1, (PLACES, CANDIDATE_SIZE), np.int16)
+        space: Any = spaces.Dict({"state": state, "candidates": candidates})
         self.observation_space = space
 
     @override
@@ -119,9 +126,15 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         self._name, chosen = self._choose(options or {})
         self._counted = self.curriculum is not None and not options
         first, info = self._env(self._name.env_id).reset(options=chosen)
-        self._session = self.menu.start(first)
+        self._session = self.menu.start(first, self._distractors())
         self._features = Features(self._session)
         return self._observe(), info | {"env_id": self._name.env_id}
+
+    def _distractors(self) -> int | None:
+        """Return the number of distractors of this episode; None for the menu's number."""
+        if not (self._paced and self._counted and self.curriculum is not None):
+            return None
+        return math.ceil(self.curriculum.success_rates()[self._name] * (self.menu.distractors + 1)) - 1
 
     def _choose(self, options: Mapping[str, Any]) -> tuple[TaskName, dict[str, Any]]:
         for option in options:

@@ -1,11 +1,11 @@
-"""Observations for learners: the state and the menu as fixed-size arrays of small integers."""
+"""Observations for learners: the state and each candidate as a list of active features in arrays of fixed size."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 from zlib import crc32
 
@@ -17,15 +17,14 @@ from fhir_gym.training.menu.prompt import Prompt, read_prompt
 from fhir_gym.training.menu.templates import Template
 from fhir_gym.training.menu.view import Pointer, View
 
-PROMPT_SIZE = 1024
-ANSWER_SIZE = 192
-HISTORY_SIZE = 160
-STATE_SIZE = PROMPT_SIZE + ANSWER_SIZE + HISTORY_SIZE
-"""Length of the array ``state``."""
-TEMPLATE_SIZE = 384
-POINTER_SIZE = 288
-CANDIDATE_SIZE = 1 + TEMPLATE_SIZE + POINTER_SIZE
-"""Length of one row of the array ``candidates``."""
+STATE_FEATURES = 4096
+"""Number of features of the state; the array ``state`` contains numbers below it."""
+CANDIDATE_FEATURES = 8192
+"""Number of features of a candidate; the array ``candidates`` contains numbers below it."""
+STATE_SIZE = 384
+"""Length of the array ``state``; further features are left out."""
+CANDIDATE_SIZE = 48
+"""Length of one row of the array ``candidates``; further features are left out."""
 
 _WORD = re.compile(r"(?<![\w'/-])[a-z]+(?![\w'/-])")
 _CODE = re.compile(r"[A-Za-z][\w-]{0,24}")
@@ -34,13 +33,15 @@ _FEW = 4
 _MANY = 8
 _MAX_STEPS = 15
 
-Indices = NDArray[np.intp]
+
+@cache
+def _state_feature(name: str) -> int:
+    return 1 + crc32(name.encode()) % (STATE_FEATURES - 1)
 
 
 @cache
-def _bucket(name: str, size: int) -> int:
-    """Return the index of a feature in an array."""
-    return crc32(name.encode()) % size
+def _candidate_feature(name: str) -> int:
+    return 1 + crc32(name.encode()) % (CANDIDATE_FEATURES - 1)
 
 
 class Features:
@@ -52,7 +53,7 @@ class Features:
 
     def __init__(self, session: MenuSession) -> None:
         self._view = session.view
-        self._prompt = _prompt_indices(self._view.prompt.text)
+        self._prompt = _prompt_features(self._view.prompt.text)
         self._pointers: dict[tuple[int, Pointer], list[int]] = {}
         self._rows: dict[Candidate, list[int]] = {}
         self._taken: list[Candidate | None] = []
@@ -62,13 +63,12 @@ class Features:
         """Remember the action that was taken; None for an empty place."""
         self._taken.append(candidate)
 
-    def state(self) -> NDArray[np.uint8]:
-        """Return the features of the prompt's words, the last answer and the actions so far."""
-        state = np.zeros(STATE_SIZE, np.uint8)
-        state[self._prompt] = 1
-        state[[PROMPT_SIZE + _bucket(name, ANSWER_SIZE) for name in _answer_names(self._view)]] = 1
-        start = PROMPT_SIZE + ANSWER_SIZE
-        state[[start + _bucket(name, HISTORY_SIZE) for name in self._history_names()]] = 1
+    def state(self) -> NDArray[np.int16]:
+        """Return the features of the prompt's words, the last answer and the actions so far; 0 fills the rest."""
+        names = chain(_answer_names(self._view), self._history_names())
+        active = list(dict.fromkeys([*self._prompt, *map(_state_feature, names)]))[:STATE_SIZE]
+        state = np.zeros(STATE_SIZE, np.int16)
+        state[: len(active)] = active
         return state
 
     def _history_names(self) -> Iterator[str]:
@@ -81,16 +81,18 @@ class Features:
         for seen in self._view.latest.values():
             yield f"seen {seen.type}"
 
-    def candidates(self, menu: Sequence[Candidate]) -> NDArray[np.uint8]:
-        """Return one row for each place; the first number of a row says that the place is filled."""
-        rows = np.zeros((PLACES, CANDIDATE_SIZE), np.uint8)
-        flat: list[int] = []
+    def candidates(self, menu: Sequence[Candidate]) -> NDArray[np.int16]:
+        """Return one row of features for each place; 0 fills the rest of a row, and the rows of empty places."""
+        places: list[int] = []
+        active: list[int] = []
         self._sources = _sources(self._view)
         for place, candidate in enumerate(menu):
+            row = self._row(candidate)[:CANDIDATE_SIZE]
             start = place * CANDIDATE_SIZE
-            flat.append(start)
-            flat += [start + index for index in self._row(candidate)]
-        rows.reshape(-1)[flat] = 1
+            places += range(start, start + len(row))
+            active += row
+        rows = np.zeros((PLACES, CANDIDATE_SIZE), np.int16)
+        rows.reshape(-1)[places] = active
         return rows
 
     def _row(self, candidate: Candidate) -> list[int]:
@@ -103,23 +105,23 @@ class Features:
             if pointer.seen.turn == last:
                 changing.append(_LAST[number])
             for source in self._sources.get(pointer.reference, ()):
-                changing.append(_pointer_index(f"{number} from {source}"))
-        return row + changing
+                changing.append(_candidate_feature(f"{number} from {source}"))
+        return changing + row
 
     def _fixed(self, candidate: Candidate) -> list[int]:
         """Return the features of a candidate that do not change during the episode."""
-        indices = list(_template_indices(candidate.template))
+        indices = list(_template_features(candidate.template))
         for number, pointer in enumerate(candidate.pointers):
             known = self._pointers.get((number, pointer))
             if known is None:
-                known = [_pointer_index(f"{number} {name}") for name in _pointer_names(pointer, self._view)]
+                known = [_candidate_feature(f"{number} {name}") for name in _pointer_names(pointer, self._view)]
                 self._pointers[number, pointer] = known
             indices += known
-        indices += [_pointer_index(name) for name in _pair_names(candidate.pointers)]
+        indices += [_candidate_feature(name) for name in _pair_names(candidate.pointers)]
         if any(slot.kind in ("total", "count", "ids", "refs") for slot in candidate.template.slots):
             empty = candidate.text.endswith("[])")
-            indices.append(_pointer_index(f"size {min(candidate.text.count(','), _FEW)} {empty}"))
-        return indices
+            indices.append(_candidate_feature(f"size {min(candidate.text.count(','), _FEW)} {empty}"))
+        return list(dict.fromkeys(indices))
 
 
 def _sources(view: View) -> dict[str, set[str]]:
@@ -131,20 +133,16 @@ def _sources(view: View) -> dict[str, set[str]]:
     return found
 
 
-def _pointer_index(name: str) -> int:
-    return 1 + TEMPLATE_SIZE + _bucket(name, POINTER_SIZE)
-
-
-_LAST = [_pointer_index(f"{number} last") for number in range(_MANY)]
+_LAST = [_candidate_feature(f"{number} last") for number in range(_MANY)]
 """Features of pointers into the last answer."""
 
 
 @lru_cache(maxsize=4096)
-def _prompt_indices(text: str) -> Indices:
+def _prompt_features(text: str) -> tuple[int, ...]:
     """Return the features of a prompt: its words and pairs of words, without names and numbers."""
     words = _WORD.findall(read_prompt(text).body)
     names = [*words, *(f"{left} {right}" for left, right in pairwise(words))]
-    return np.unique(np.array([_bucket(name, PROMPT_SIZE) for name in names], np.intp))
+    return tuple(dict.fromkeys(_state_feature(f"prompt {name}") for name in names))
 
 
 def _answer_names(view: View) -> Iterator[str]:
@@ -162,7 +160,7 @@ def _answer_names(view: View) -> Iterator[str]:
 
 
 @lru_cache(maxsize=16384)
-def _template_indices(template: Template) -> tuple[int, ...]:
+def _template_features(template: Template) -> tuple[int, ...]:
     """Return the features of a template with its slots: the action's shape, and each leaf with its slot."""
     verb, kind = template.skeleton["verb"], template.skeleton.get("type", "")
     names = [template.shape, f"shape {template.shape}", f"{verb} {kind}"]
@@ -171,7 +169,7 @@ def _template_indices(template: Template) -> tuple[int, ...]:
         if slot.kind == "pointer":
             name = f"{slot.prefix} {template.variables[slot.args[0]].name} {slot.args[1]}"
         names.append(f"{kind} {leaf} {slot.kind} {name}")
-    return tuple({1 + _bucket(name, TEMPLATE_SIZE) for name in names})
+    return tuple(dict.fromkeys(_candidate_feature(f"template {name}") for name in names))
 
 
 def _pointer_names(pointer: Pointer, view: View) -> Iterator[str]:

@@ -80,13 +80,15 @@ class Menu:
         """Return a menu that all users of the same `Templates` object in this process share."""
         return _shared_menu(templates, distractors)
 
-    def start(self, prompt: str) -> MenuSession:
+    def start(self, prompt: str, distractors: int | None = None) -> MenuSession:
         """Start an episode.
 
         Args:
             prompt: The prompt, or the first observation.
+            distractors: Number of distractors of each template in this episode, at most that of the menu; None for
+                that of the menu.
         """
-        return MenuSession(self, prompt)
+        return MenuSession(self, prompt, self.distractors if distractors is None else distractors)
 
     def values(self, prompt: Prompt) -> tuple[Value, ...]:
         """Return the values of all templates' slots for a prompt, in the order of `slots`."""
@@ -146,7 +148,8 @@ class MenuSession:
         view: What the agent has seen.
     """
 
-    def __init__(self, menu: Menu, prompt: str) -> None:
+    def __init__(self, menu: Menu, prompt: str, distractors: int) -> None:
+        self._distractors = distractors
         self.view = View(prompt)
         values = menu.values(self.view.prompt)
         self._menu = menu
@@ -184,7 +187,7 @@ class MenuSession:
         found: dict[str, Candidate] = {}
         filled = [self._candidates(plan) for plan in self._open]
         _take_turns(filled, found, done)
-        if self._menu.distractors and len(found) < PLACES:
+        if self._distractors and len(found) < PLACES:
             right = {candidate.text for candidates in filled for candidate in candidates}
             wrong = [
                 self._wrong_candidates(group, right) for group, good in zip(self._wrong, filled, strict=True) if good
@@ -200,7 +203,7 @@ class MenuSession:
             if options:
                 chosen = options[crc32(plan.template.shape.encode()) % len(options)]
                 found.setdefault(chosen.text, chosen)
-            if len(found) == self._menu.distractors:
+            if len(found) == self._distractors:
                 break
         return list(found.values())
 

@@ -16,6 +16,27 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fhir_gym.training.menu.features import CANDIDATE_FEATURES, STATE_FEATURES
+
+
+_INITIAL_SPREAD = 0.05
+"""Standard deviation of the initial weights of features."""
+
+
+class _FeatureSums(nn.Module):
+    """Adds up the weights of the active features of each row; the number 0 fills rows and adds nothing."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.weights = nn.EmbeddingBag(features, width, mode="sum", padding_idx=0)
+        nn.init.normal_(self.weights.weight, std=_INITIAL_SPREAD)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    @override
+    def forward(self, rows: Tensor) -> Tensor:
+        sums: Tensor = self.weights(rows.long())
+        return sums + self.bias
+
 
 class MenuExtractor(BaseFeaturesExtractor):
     """Turns an observation into one score for each place, followed by the inputs of the value.
@@ -29,11 +50,11 @@ class MenuExtractor(BaseFeaturesExtractor):
     """
 
     def __init__(self, observation_space: spaces.Dict, width: int = 96) -> None:
-        places, features = observation_space["candidates"].shape or (0, 0)
+        places = (observation_space["candidates"].shape or (0,))[0]
         super().__init__(observation_space, places + 2 * width)
         self.places, self.width = places, width
-        self.state = nn.Linear((observation_space["state"].shape or (0,))[0], 3 * width)
-        self.place = nn.Linear(features, 2 * width)
+        self.state = _FeatureSums(STATE_FEATURES, 3 * width)
+        self.place = _FeatureSums(CANDIDATE_FEATURES, 2 * width)
         self.mixed = nn.Linear(width, width)
         self.score = nn.Linear(width, 1)
 
@@ -42,8 +63,8 @@ class MenuExtractor(BaseFeaturesExtractor):
         width, rows = self.width, observations["candidates"]
         filled = rows[:, :, 0] > 0
         batch = filled.nonzero(as_tuple=True)[0]
-        states = self.state(observations["state"].float())
-        places = self.place(rows[filled].float())
+        states = self.state(observations["state"])
+        places = self.place(rows[filled])
         chosen = states[batch]
         added = torch.relu(places[:, :width] + chosen[:, :width])
         gated = places[:, width:] * torch.tanh(chosen[:, width : 2 * width])
@@ -95,6 +116,15 @@ class _ScoresArePolicy(BasePolicy):
     def extract_features(self, obs: dict[str, Tensor], features_extractor: Any = None) -> Tensor:
         features: Tensor = (features_extractor or self.features_extractor)(obs)  # it converts filled places only
         return features
+
+    def predict_values(self, obs: dict[str, Tensor]) -> Tensor:
+        """Return the values of states; 0 after an episode, when no place is filled.
+
+        Stable-Baselines3 adds this value to the last reward of a truncated episode. The episode is graded then, so
+        nothing is missing.
+        """
+        values: Tensor = super().predict_values(obs)
+        return values * (obs["candidates"][:, :, 0] > 0).any(1, keepdim=True)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
