@@ -36,8 +36,8 @@ from fhir_gym.training.sb3 import Policy, Sb3Config, evaluate, given_templates, 
 _EVALUATED_AT_ONCE = 16
 _ALLOCATIONS = 20_000
 """Number of new objects after which Python's garbage collector runs; its default is 700."""
-_REPLAY = 5_000
-"""Number of steps in DQN's replay buffer; one step needs 90 kB of memory."""
+_REPLAY = 20_000
+"""Number of steps in DQN's replay buffer; one step needs 14 kB of memory."""
 _REPLAY_FILE = "replay.pkl.gz"
 _ALGORITHMS: dict[str, Any] = {"maskable_ppo": MaskablePPO, "ppo": PPO, "dqn": DQN}
 _POLICIES: dict[str, Any] = {"maskable_ppo": MenuPolicy, "ppo": UnmaskedMenuPolicy, "dqn": MenuQPolicy}

@@ -121,6 +121,33 @@ def test_environments_of_one_process_do_not_influence_each_other(templates: Temp
         env.close()
 
 
+def test_a_task_that_fails_has_fewer_distractors(templates: Templates) -> None:
+    def places(rate: float, **settings: Any) -> int:
+        curriculum = Curriculum(TASKS[:1], range(1), rule="failure")
+        for _ in range(50):
+            curriculum.record(TASKS[0], rate)
+        env = MenuEnv(templates, TASKS[:1], curriculum=curriculum, distractors=4, **settings)
+        env.reset()
+        return len(env.places)
+
+    never, half, always = (places(rate, paced=True) for rate in (0.0, 0.5, 1.0))
+    assert never < half < always == places(0.0)
+    plain = MenuEnv(templates, TASKS[:1])
+    plain.reset(options={"variation": 0})
+    assert never == len(plain.places)
+
+
+def test_a_paced_episode_with_options_has_all_distractors(templates: Templates) -> None:
+    curriculum = Curriculum(TASKS, range(1), rule="failure")
+    envs = [
+        MenuEnv(templates, TASKS, distractors=4),
+        MenuEnv(templates, TASKS, curriculum=curriculum, distractors=4, paced=True),
+    ]
+    for env in envs:
+        env.reset(options={"task": "02a", "variation": 1})
+    assert [one.text for one in envs[0].places] == [one.text for one in envs[1].places]
+
+
 def test_wrong_arguments_are_refused(templates: Templates) -> None:
     with pytest.raises(FhirGymError, match="at least one task"):
         MenuEnv(templates, [])
