@@ -18,7 +18,6 @@ from typing_extensions import override
 
 from fhir_gym.training.menu.features import CANDIDATE_FEATURES, STATE_FEATURES
 
-
 _INITIAL_SPREAD = 0.05
 """Standard deviation of the initial weights of features."""
 
