@@ -12,37 +12,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fhir_gym.printable import JSON_ESCAPES, visible
+
 out = Console(highlight=False, emoji=False)
 """Standard output, for results."""
 
 err = Console(stderr=True, highlight=False, emoji=False)
 """Standard error, for progress, notes and errors."""
 
-_OBEYED = (
-    *((0x00, 0x1F), (0x7F, 0x9F)),  # control characters, which change colours or titles, move the cursor or end lines
-    *((0x061C, 0x061C), (0x200E, 0x200F), (0x202A, 0x202E), (0x2066, 0x2069)),  # marks of the writing direction
-    *((0x2028, 0x2029), (0xD800, 0xDFFF)),  # Unicode line ends, and surrogates, which streams cannot encode
-)
-_ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for a, b in _OBEYED for code in range(a, b + 1)}
-_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ESCAPES if code != ord("\n")}
-
-
-def visible(text: str, *, keep: str = "") -> str:
-    """Escape control characters, so that a terminal shows them instead of executing them.
-
-    Printed names, records, server responses and agent output may contain any characters.
-
-    Args:
-        text: The text.
-        keep: Control characters to keep.
-    """
-    return text.translate({code: shown for code, shown in _ESCAPES.items() if chr(code) not in keep})
-
 
 def print_json(value: Any) -> None:
     """Print JSON data, indented but without colours or line wrapping."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    out.file.write(text.translate(_JSON_ESCAPES) + "\n")  # in JSON, control characters occur only in strings
+    out.file.write(text.translate(JSON_ESCAPES) + "\n")  # in JSON, control characters occur only in strings
 
 
 def print_raw(text: str) -> None:

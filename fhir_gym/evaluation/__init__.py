@@ -1,5 +1,6 @@
 """Evaluation: success rates and other statistics of rollouts, grouped and compared."""
 
+from fhir_gym.evaluation.cells import Section
 from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
@@ -19,7 +20,7 @@ from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
 from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
 from fhir_gym.evaluation.runs import AgentRun, read_runs
-from fhir_gym.evaluation.sections import Section, sections
+from fhir_gym.evaluation.sections import sections
 from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse, expected_calls
 from fhir_gym.evaluation.variance import (
     VarianceDecomposition,

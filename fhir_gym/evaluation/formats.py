@@ -13,7 +13,7 @@ from typing import Literal
 from fhir_gym.evaluation.plain import LongRow, long_rows, plain
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
-from fhir_gym.printable import one_line
+from fhir_gym.printable import JSON_ESCAPES, visible
 
 TextFormat = Literal["markdown", "latex", "csv", "json"]
 """Name of a text format."""
@@ -48,7 +48,7 @@ def markdown(report: Report) -> str:
 def latex(report: Report) -> str:
     """Return the tables of the report in LaTeX, to be included in a document that uses ``booktabs``."""
     parts = [f"% {_TITLE}: needs \\usepackage{{booktabs}} and \\usepackage[T1]{{fontenc}}"]
-    parts += [f"% {one_line(remark)}" for remark in report.remarks()]
+    parts += [f"% {_cell(remark)}" for remark in report.remarks()]
     for section in sections(report):
         first = "l" if len(section.columns) == 1 else "l" + "r" * (len(section.columns) - 1)
         head, *rows = (" & ".join(map(_latex, line)) + r" \\" for line in (section.columns, *section.rows))
@@ -77,7 +77,7 @@ def long_csv(report: Report) -> str:
 
 def as_json(report: Report) -> str:
     """Return the report's plain data as JSON."""
-    return json.dumps(plain(report), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(plain(report), indent=2, ensure_ascii=False).translate(JSON_ESCAPES) + "\n"
 
 
 FORMATS: Mapping[TextFormat, Callable[[Report], str]] = MappingProxyType(
@@ -100,5 +100,6 @@ def _csv(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text without line ends and other control characters, truncated if it is long."""
-    return one_line(" ".join(text.splitlines()), _MAX_CELL)
+    """Return a text on one line, with escaped control characters, truncated if it is long."""
+    shown = text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}…"
+    return visible(shown.replace("\r", " ").replace("\n", " "))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
@@ -69,6 +69,8 @@ class EpisodeMetrics:
         tools: The calls of FHIR tools. A tool call with invalid arguments is a failed call.
         failure_modes: The failure modes; empty for a success and for an episode without a verdict.
         tools_known: Whether the task defines tool sequences, without which two failure modes cannot be decided.
+        lookups: The calls of tools beside the FHIR tools, such as those of the FHIR specification; each is named after
+            its source and tool, and has no resource type.
         experiment: Name of the experiment; empty unless runs of several experiments are pooled.
     """
 
@@ -94,6 +96,7 @@ class EpisodeMetrics:
     tools: tuple[ToolCalls, ...] = ()
     failure_modes: tuple[str, ...] = ()
     tools_known: bool = False
+    lookups: tuple[ToolCalls, ...] = ()
     experiment: str = ""
 
     @classmethod
@@ -104,7 +107,6 @@ class EpisodeMetrics:
         modes: tuple[str, ...] = ()
         if verdict and not rollout.success:
             modes = failure_modes(verdict.process, errors=sum(one.errors for one in tools))
-        replies = [turn.reply for turn in rollout.turns if turn.reply is not None]
         return cls(
             agent=rollout.agent.name,
             settings=json.dumps(rollout.agent.settings, sort_keys=True, ensure_ascii=False),
@@ -126,7 +128,7 @@ class EpisodeMetrics:
             invalid=tuple(turn.error for turn in rollout.turns if turn.error is not None),
             usage=rollout.usage,
             stop=rollout.stop_reason,
-            replies=tuple(f"{reply.kind} ({reply.finish_reason})" for reply in replies),
+            replies=tuple(f"{reply.kind} ({reply.finish_reason})" for reply in rollout.replies),
             error=rollout.error,
             checks=tuple((check.name, check.passed) for check in verdict.checks) if verdict else (),
             gradings=tuple(verdict.gradings.items()) if verdict else (),
@@ -134,6 +136,7 @@ class EpisodeMetrics:
             tools=tools,
             failure_modes=modes,
             tools_known=verdict is not None and verdict.process.tools_selected is not None,
+            lookups=_lookups(rollout),
         )
 
     @property
@@ -143,8 +146,11 @@ class EpisodeMetrics:
 
     @property
     def cluster(self) -> tuple[str, str]:
-        """Pack and task. The episodes of a task resemble each other, so intervals are clustered by task."""
-        return self.key[:2]
+        """Pack and title of the task. The episodes of a task resemble each other, so intervals are clustered by task.
+
+        A benchmark's own task file has many tasks of one kind, which have the same title.
+        """
+        return self.env_id, self.task.title or self.task.key
 
     @property
     def prompt(self) -> tuple[str, ...]:
@@ -189,6 +195,17 @@ def _tool_calls(rollout: Rollout, verdict: Verdict) -> tuple[ToolCalls, ...]:
             counts[0] += 1
             counts[1] += 1
     return tuple(ToolCalls(*key, *counts) for key, counts in sorted(found.items()))
+
+
+def _lookups(rollout: Rollout) -> tuple[ToolCalls, ...]:
+    """Return the calls of tools beside the FHIR tools."""
+    calls: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    for one in rollout.lookups:
+        name = f"{one.source}: {one.tool}" if one.source else "unknown tool"
+        calls[name] += 1
+        errors[name] += one.error
+    return tuple(ToolCalls(name, "", calls[name], errors[name]) for name in sorted(calls))
 
 
 @dataclass(frozen=True, slots=True)

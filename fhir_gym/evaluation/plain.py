@@ -109,9 +109,9 @@ def _parts(data: Mapping[str, Any], place: int) -> Iterator[tuple[str, str, Any]
     modes = statistics["failure_modes"]
     yield "", "", {"failed": modes["failed"], "failure_modes_unknown": modes["unknown"]}
     yield from (("failure mode", mode, {"episodes": count}) for mode, count in modes["counts"].items())
-    for dimension, rates in (("tool", statistics["tool_errors"]), ("resource type", statistics["resource_errors"])):
-        for rate in rates:
-            yield dimension, rate["name"], {name: rate[name] for name in ("errors", "calls", "share")}
+    for dimension, name in (("tool", "tool_errors"), ("resource type", "resource_errors"), ("other tool", "lookups")):
+        for rate in statistics[name]:
+            yield dimension, rate["name"], {measure: rate[measure] for measure in ("errors", "calls", "share")}
     yield from (
         ("check", check["name"], {name: check[name] for name in ("failed", "of")}) for check in run["failed_checks"]
     )

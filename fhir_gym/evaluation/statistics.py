@@ -92,7 +92,7 @@ class CallsByOutcome:
         found: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
         for one in graded:
             found[one.success is True].append(one)
-        expected = [expected_calls(*one.cluster) for one in found[True]]
+        expected = [expected_calls(one.env_id, one.task.key) for one in found[True]]
         return cls(
             success=Distribution.of(one.calls for one in found[True]),
             failure=Distribution.of(one.calls for one in found[False]),
@@ -148,7 +148,7 @@ class TokenUse:
                 ("light success", "light failure"),
                 lambda one: None if one.light is None else "light success" if one.light else "light failure",
             ),
-            by_expected=by((), lambda one: _expected_group(expected_calls(*one.cluster))),
+            by_expected=by((), lambda one: _expected_group(expected_calls(one.env_id, one.task.key))),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -205,9 +205,10 @@ class RunStatistics:
         variance: Variance of success in squared percentage points; None without graded episodes.
         token_variation: Coefficients of variation of the number of tokens.
         failure_modes: Failure modes of the failed episodes.
-        tool_errors: Share of failed calls of each tool, by name.
+        tool_errors: Share of failed calls of each FHIR tool, by name.
         resource_errors: Share of failed calls for each resource type, by name.
-        tool_calls: Number of tool calls by outcome.
+        lookups: Share of failed calls of each tool beside the FHIR tools, by source and tool.
+        tool_calls: Number of calls of FHIR tools by outcome.
         tokens: Number of tokens.
         cost: Cost; None without prices or tokens.
     """
@@ -224,6 +225,7 @@ class RunStatistics:
     failure_modes: FailureModes
     tool_errors: tuple[ErrorRate, ...]
     resource_errors: tuple[ErrorRate, ...]
+    lookups: tuple[ErrorRate, ...]
     tool_calls: CallsByOutcome
     tokens: TokenUse
     cost: Cost | None
@@ -269,6 +271,7 @@ class RunStatistics:
                 for tool in one.tools
                 if tool.resource_type
             ),
+            lookups=_error_rates((tool.tool, tool.errors, tool.calls) for one in graded for tool in one.lookups),
             tool_calls=CallsByOutcome.of(graded),
             tokens=TokenUse.of(graded),
             cost=None if prices is None else Cost.of(episodes, prices),

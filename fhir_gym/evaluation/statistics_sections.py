@@ -32,6 +32,7 @@ def statistics_sections(report: Report) -> list[Section]:
             statistics,
             _MAX_RESOURCE_TYPES,
         ),
+        _error_rates("Failed calls of other tools", "tool", [one.lookups for one in statistics], statistics),
         _tool_calls(statistics),
         _tokens(statistics),
         _token_variation(statistics),
