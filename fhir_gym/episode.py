@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from typing_extensions import override
 
@@ -210,8 +210,11 @@ class Episode(AbstractContextManager["Episode"]):
         reward = self._end(info, "finished" if outcome.over else "step_limit") if done else 0.0
         return Step(outcome.observation, reward, outcome.over, truncated, info)
 
-    def truncate(self) -> Step:
+    def truncate(self, stop_reason: Literal["context_limit", "step_limit"] = "context_limit") -> Step:
         """End and grade the episode now, as the step limit does. A full context window is a reason to call this.
+
+        Args:
+            stop_reason: The reason for `Step.info`.
 
         Raises:
             FhirGymError: The episode has not started, or is over.
@@ -219,7 +222,7 @@ class Episode(AbstractContextManager["Episode"]):
         if self._state != "running":
             raise FhirGymError(f"the episode cannot be truncated: it is {self._state}")
         info = self.info()
-        return Step(FINISHED, self._end(info, "context_limit"), False, True, info)
+        return Step(FINISHED, self._end(info, stop_reason), False, True, info)
 
     def _end(self, info: dict[str, Any], stop_reason: str) -> float:
         """Grade the episode, add the result to `info` and return the reward."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-__all__ = ["JSON_ESCAPES", "one_line", "visible"]
+__all__ = ["JSON_ESCAPES", "encodable", "one_line", "visible"]
 
 _OBEYED = (
     *((0x00, 0x1F), (0x7F, 0x9F)),  # control characters, which change colours or titles, move the cursor or end lines
@@ -37,3 +37,8 @@ def visible(text: str, *, keep: str = "") -> str:
 @lru_cache(maxsize=16)
 def _escapes_without(kept: str) -> dict[int, str]:
     return {code: shown for code, shown in _ESCAPES.items() if chr(code) not in kept}
+
+
+def encodable(text: str) -> str:
+    """Escape lone surrogates; agents and servers may write them, but UTF-8 files and requests cannot contain them."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -83,6 +83,11 @@ class Grammar:
         """Return the OpenAI function schemas of the five FHIR tools and of ``finish``."""
         return tools.schemas()
 
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the five FHIR tools and of ``finish``."""
+        return tools.NAMES
+
     def from_tool_call(self, name: str, arguments: Mapping[str, Any] | str) -> Action | Invalid:
         """Return the action of a tool call.
 

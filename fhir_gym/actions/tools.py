@@ -82,6 +82,7 @@ _TOOLS: dict[str, tuple[str, dict[str, dict[str, Any]], tuple[str, ...]]] = {
         ("answer",),
     ),
 }
+NAMES = tuple(_TOOLS)
 _EXAMPLE_CALLS = {
     "searchResources": '{"resourceType": "Patient", "params_json": {"family": "Lee"}}',
     "getResourceById": '{"resourceType": "Patient", "resourceId": "12"}',

@@ -1,9 +1,9 @@
 """Agents: reference solutions, idle, random and scripted agents, language models, and their common protocol."""
 
 from fhir_gym.agents.chat import ChatAgent
-from fhir_gym.agents.chat_messages import Completion, Message, ModelReply, Opening, Usage
+from fhir_gym.agents.chat_messages import Completion, Lookup, Message, ModelReply, Opening, Usage
 from fhir_gym.agents.context_window import ContextWindow
-from fhir_gym.agents.conversation import Conversation, make_opening
+from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
 from fhir_gym.agents.factory import AGENTS, agent_names, make_agent
 from fhir_gym.agents.gold import GoldAgent
 from fhir_gym.agents.idle import IdleAgent
@@ -14,11 +14,15 @@ from fhir_gym.agents.protocol import (
     ConcurrentAgent,
     ContextWindowExceeded,
     EpisodeContext,
+    EpisodeTruncated,
     Reply,
+    StepLimitReached,
+    Unfinished,
     require_agent,
 )
 from fhir_gym.agents.random_agent import RandomAgent
 from fhir_gym.agents.scripted import ScriptedAgent
+from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.transformer import Transformer
 from fhir_gym.deprecation import renamed
 
@@ -33,16 +37,22 @@ __all__ = [
     "ContextWindowExceeded",
     "Conversation",
     "EpisodeContext",
+    "EpisodeTruncated",
     "GoldAgent",
     "IdleAgent",
     "LocalAgent",
+    "Lookup",
+    "LookupRules",
     "Message",
     "ModelReply",
     "Opening",
     "RandomAgent",
     "Reply",
     "ScriptedAgent",
+    "StepLimitReached",
+    "ToolSource",
     "Transformer",
+    "Unfinished",
     "Usage",
     "agent_names",
     "make_agent",

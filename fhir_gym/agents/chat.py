@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import get_args
 
 from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.context_window import ContextWindow
-from fhir_gym.agents.conversation import Conversation, make_opening
+from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.sync_adapter import SyncAdapter
+from fhir_gym.agents.tool_sources import ToolSource
+from fhir_gym.agents.tool_sources.factory import FHIR, make_tool_sources, split_tools
+from fhir_gym.agents.tool_sources.toolbox import Toolbox
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.types import Json
 
@@ -28,7 +32,16 @@ class ChatAgent(SyncAdapter):
     Args:
         model: Name of the model.
         base_url: The endpoint (``http://localhost:8000/v1``); None for ``OPENAI_BASE_URL`` or OpenAI's endpoint.
-        protocol: ``text`` (the model writes actions) or ``tools`` (the model calls functions).
+        protocol: ``text`` (the model writes actions) or ``tools`` (the model calls functions); None for ``tools`` if
+            `tools` contains ``fhir``, otherwise ``text``.
+        tools: The tools that the model may call: ``fhir`` (the FHIR tools and ``finish``), ``spec`` (the FHIR
+            specification), ``memory`` (lessons from training), ``mcp:URL`` or ``mcp:COMMAND`` (the tools of an MCP
+            server), or a `ToolSource`. Calls of all tools except those of ``fhir`` are lookups, which never reach the
+            episode's server. A text is a list separated by commas.
+        memory: The memory file for ``memory``.
+        count_lookups: Whether lookups count towards the step limit of the episode.
+        max_lookups: Maximum number of lookups of an episode; None for the step limit. A lookup beyond this number gets
+            an error as its result, and counts as a step.
         system: System prompt that replaces the default; an empty text for no system prompt.
         temperature: Sampling temperature; None for the provider's default.
         top_p: Probability mass for nucleus sampling; None for the provider's default.
@@ -63,7 +76,11 @@ class ChatAgent(SyncAdapter):
         model: str,
         *,
         base_url: str | None = None,
-        protocol: ChatProtocol = "text",
+        protocol: ChatProtocol | None = None,
+        tools: str | Sequence[str | ToolSource] = (),
+        memory: str | None = None,
+        count_lookups: bool = True,
+        max_lookups: int | None = None,
         system: str | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
@@ -77,8 +94,10 @@ class ChatAgent(SyncAdapter):
         context_tokens: int | None = None,
         observation_chars: int | None = None,
     ) -> None:
-        if protocol not in get_args(ChatProtocol):
-            raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
+        chosen = split_tools(tools)
+        protocol = _protocol(protocol, offers_fhir=FHIR in chosen)
+        if max_lookups is not None and max_lookups < 1:
+            raise FhirGymError(f"max_lookups must be at least 1, not {max_lookups}")
         if not model:
             raise FhirGymError("model must be a name, not an empty text")
         sampling = Sampling(model, temperature, max_tokens, dict(extra_body or {}), top_p)
@@ -87,6 +106,8 @@ class ChatAgent(SyncAdapter):
         self._system, self._seed = system, seed
         self._limits = (context_tokens, max_tokens, observation_chars)
         ContextWindow(*self._limits)  # checks the limits
+        sources = make_tool_sources(chosen, memory)
+        self._lookups = LookupRules(Toolbox(sources), count_lookups, max_lookups) if sources else None
         given: dict[str, Json] = {
             "model": model,
             "protocol": protocol,
@@ -99,16 +120,42 @@ class ChatAgent(SyncAdapter):
             "context_tokens": context_tokens,
             "observation_chars": observation_chars,
         }
+        if self._lookups is not None:
+            given |= {
+                "tools": self._lookups.toolbox.settings,
+                "count_lookups": count_lookups,
+                "max_lookups": max_lookups,
+            }
         self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
 
     @override
     def converse(self, observation: str, context: EpisodeContext) -> Conversation:
         seed = None if self._seed is None else (self._seed + context.seed) % _SEED_LIMIT
         start = make_opening(
-            self._protocol, observation, context, system=self._system, host=self._provider.host, seed=seed
+            self._protocol,
+            observation,
+            context,
+            system=self._system,
+            host=self._provider.host,
+            seed=seed,
+            lookups=self._lookups,
         )
-        return Conversation(start, self._provider.complete, ContextWindow(*self._limits))
+        return Conversation(start, self._provider.complete, ContextWindow(*self._limits), self._lookups, context)
 
     @override
     async def aclose(self) -> None:
-        await self._provider.aclose()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._provider.aclose)
+            if self._lookups is not None:
+                stack.push_async_callback(self._lookups.toolbox.aclose)
+
+
+def _protocol(protocol: ChatProtocol | None, *, offers_fhir: bool) -> ChatProtocol:
+    """Return the protocol for the given protocol and tools."""
+    if protocol is None:
+        return "tools" if offers_fhir else "text"
+    if protocol not in get_args(ChatProtocol):
+        raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
+    if protocol == "text" and offers_fhir:
+        raise FhirGymError("with protocol='text' the model does not call the FHIR tools: leave fhir out of tools")
+    return protocol

@@ -18,6 +18,7 @@ _MIN_OBSERVATION = 200
 """Minimum number of tokens of a shortened observation; a shorter observation would be useless."""
 _DEFAULT_REPLY = 1_024
 _ENTRY = '{"fullUrl"'
+_LESS_FHIR = "request less: search with _id=... and _elements=... for the elements you need, or _summary=true"
 
 
 class ContextWindow:
@@ -59,21 +60,25 @@ class ContextWindow:
         else:
             self._used += estimate_tokens(json.dumps(message, ensure_ascii=False))
 
-    def fit(self, observation: str) -> str:
+    def fit(self, observation: str, advice: str = _LESS_FHIR) -> str:
         """Return an observation, shortened to half of the remaining tokens if necessary, so that later ones also fit.
+
+        Args:
+            observation: The observation.
+            advice: What to do to read the rest, for the note in a shortened observation without entries.
 
         Raises:
             ContextWindowExceeded: Too few tokens remain.
         """
         shown = observation
         if self._observation_chars is not None:
-            shown = shorten(shown, self._observation_chars)
+            shown = shorten(shown, self._observation_chars, advice)
         if self._context is not None:
             allowed = self._left() // 2
             if allowed < _MIN_OBSERVATION and estimate_tokens(shown) > allowed:
                 raise ContextWindowExceeded
             if estimate_tokens(shown) > allowed:
-                shown = shorten(observation, int(allowed * _CHARS_PER_TOKEN))
+                shown = shorten(observation, int(allowed * _CHARS_PER_TOKEN), advice)
         self._used += estimate_tokens(shown)
         return shown
 
@@ -86,10 +91,15 @@ def estimate_tokens(text: str) -> int:
     return int(len(text) / _CHARS_PER_TOKEN) + 8
 
 
-def shorten(text: str, max_length: int) -> str:
+def shorten(text: str, max_length: int, advice: str = _LESS_FHIR) -> str:
     """Return about `max_length` characters of a text, and a note that says how to request the rest.
 
     If at least one entry of a Bundle fits, the Bundle is shortened to complete entries.
+
+    Args:
+        text: The text.
+        max_length: Number of characters.
+        advice: What to do to read the rest of a text without entries.
     """
     if len(text) <= max_length:
         return text
@@ -107,8 +117,5 @@ def shorten(text: str, max_length: int) -> str:
             "_elements=... or _summary=true for fewer elements, _summary=count for the number alone.]"
         )
     else:
-        note = (
-            f"[Shortened: {omitted}. To read the rest, request less: search with _id=... and _elements=... "
-            "for the elements you need, or _summary=true.]"
-        )
+        note = f"[Shortened: {omitted}. To read the rest, {advice}.]"
     return f"{kept}\n{note}"

@@ -1,31 +1,57 @@
-"""One episode as a chat: the messages to the model, and its replies parsed into actions."""
+"""One episode as a chat: the messages to the model, and the order of its actions and lookups."""
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 
-from fhir_gym.actions import GRAMMAR, Action, Invalid
-from fhir_gym.agents.chat_messages import (
-    ChatProtocol,
-    Completion,
-    Message,
-    ModelReply,
-    Opening,
-    ReplyKind,
-    result_message,
-)
-from fhir_gym.agents.context_window import ContextWindow
-from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
-from fhir_gym.agents.protocol import EpisodeContext, Reply
-from fhir_gym.types import Json
+from fhir_gym.agents.chat_messages import ChatProtocol, Completion, Lookup, Message, Opening, result_message
+from fhir_gym.agents.completions import LookupCall, as_text, parse_completion
+from fhir_gym.agents.context_window import ContextWindow, shorten
+from fhir_gym.agents.prompts import system_prompt
+from fhir_gym.agents.protocol import EpisodeContext, Reply, StepLimitReached, Unfinished
+from fhir_gym.agents.tool_sources import ERROR, error_text
+from fhir_gym.agents.tool_sources.toolbox import Toolbox
+from fhir_gym.errors import InfraError
+from fhir_gym.printable import encodable
 
 Completer = Callable[[Sequence[Message], Opening], Awaitable[Completion]]
-"""Function that requests a completion for messages. The opening's protocol decides whether it offers tools."""
+"""Function that requests a completion for messages. The opening decides which tools the request offers."""
 
-_THINK_START, _THINK_END = "<think>", "</think>"
+_MAX_RESULT = 100_000
+"""Maximum number of characters of a lookup's result."""
+_LESS = "ask for less at a time"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRules:
+    """The tool sources that a model may use in an episode, and how often.
+
+    Attributes:
+        toolbox: The tools.
+        count_lookups: Whether lookups count towards the step limit.
+        max_lookups: Maximum number of lookups of an episode; None for the step limit of the episode.
+    """
+
+    toolbox: Toolbox
+    count_lookups: bool = True
+    max_lookups: int | None = None
+
+    def limit(self, context: EpisodeContext) -> int:
+        """Return the maximum number of lookups of an episode."""
+        return context.max_steps if self.max_lookups is None else self.max_lookups
+
+    def note(self, protocol: ChatProtocol, context: EpisodeContext) -> str:
+        """Return the text that follows the step limit in the first message."""
+        limit, tools = self.limit(context), ", ".join(self.toolbox.names)
+        if protocol == "text":
+            counted = "A tool call counts as an action" if self.count_lookups else "Tool calls do not count as actions"
+            free = self.count_lookups and self.max_lookups is None
+            return f"\n{counted}." if free else f"\n{counted}; you have at most {limit} tool calls."
+        if not self.count_lookups:
+            return f" Calls of {tools} do not count, but you have at most {limit} of them."
+        return "" if self.max_lookups is None else f" At most {limit} of them may be calls of {tools}."
 
 
 def make_opening(
@@ -36,6 +62,7 @@ def make_opening(
     system: str | None = None,
     host: str | None = None,
     seed: int | None = None,
+    lookups: LookupRules | None = None,
 ) -> Opening:
     """Return the messages before a model's first reply.
 
@@ -46,180 +73,134 @@ def make_opening(
         system: System prompt; None for the default system prompt, an empty text for no system prompt.
         host: Host of the model's endpoint.
         seed: Sampling seed.
+        lookups: The tool sources; None without tool sources.
     """
     if system is None:
-        system = SYSTEM_PROMPT + (TOOLS_NOTE if protocol == "tools" else "")
+        system = system_prompt(protocol, [source.name for source in lookups.toolbox.sources] if lookups else ())
     task = observation
     if protocol == "tools":
         task = f"{context.prompt}\n\nYou have at most {context.max_steps} tool calls."
+    if lookups:
+        task += lookups.note(protocol, context)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": task})
-    return Opening(protocol=protocol, messages=tuple(messages), host=host, seed=seed)
+    tools = lookups.toolbox.schemas if lookups else ()
+    return Opening(protocol=protocol, messages=tuple(messages), host=host, seed=seed, tools=tools)
 
 
 class Conversation:
     """One episode of a model, as an `AsyncConversation`.
 
     Messages are only appended, so the provider's cache stays valid. If a reply has several tool calls, each call is an
-    action, and the actions are performed in order. ``finish`` ends the episode even if further calls follow.
+    action or a lookup, and they are performed in order. ``finish`` ends the episode even if further calls follow.
 
     Args:
         opening: The messages before the first reply.
         complete: Function that requests a completion.
         window: The model's context window.
+        lookups: The tool sources; None without tool sources.
+        context: The episode; required with tool sources.
+
+    Attributes:
+        unfinished: What happened since the latest action.
     """
 
-    def __init__(self, opening: Opening, complete: Completer, window: ContextWindow) -> None:
+    def __init__(
+        self,
+        opening: Opening,
+        complete: Completer,
+        window: ContextWindow,
+        lookups: LookupRules | None = None,
+        context: EpisodeContext | None = None,
+    ) -> None:
+        if lookups is not None and context is None:
+            raise ValueError("a conversation with lookups needs its context")
         self.opening = opening
+        self.unfinished = Unfinished()
         self._complete = complete
         self._window = window
+        self._rules, self._context = lookups, context
         self._messages: list[Message] = []
-        self._waiting: deque[Reply] = deque()
+        self._waiting: deque[Reply | LookupCall] = deque()
         self._call_id: str | None = None
+        self._steps = self._lookups = 0
 
     async def act(self, observation: str) -> Reply:
-        """Return the next action.
+        """Return the next action, after the lookups before it.
 
         Raises:
-            InfraError: The provider failed.
-            ContextWindowExceeded: The observation does not fit.
+            InfraError: The provider or a tool source failed.
+            ContextWindowExceeded: The observation or the result of a lookup does not fit.
+            StepLimitReached: The lookups have used up the steps of the episode.
         """
-        shown = None
+        self._require_step()
         if self._messages:
             shown = self._window.fit(observation)
             self._messages.append(result_message(shown, self._call_id))
+            self.unfinished = Unfinished(shown=None if shown == observation else shown)
         else:
             self._messages.extend(self.opening.messages)
             self._window.add_opening(self._messages)
+        while isinstance(part := await self._next(), LookupCall):
+            await self._look_up(part)
+            self._require_step()
+        self._call_id = part.call_id
+        self._steps += 1
+        done, self.unfinished = self.unfinished, Unfinished()
+        return replace(part, lookups=done.lookups, shown=done.shown, retries=part.retries + done.retries)
+
+    async def _next(self) -> Reply | LookupCall:
+        """Return the next action or lookup; request a completion if all earlier ones are done."""
         if not self._waiting:
             completion = await self._complete(self._messages, self.opening)
-            replies = parse_completion(completion, self.opening.protocol, len(self._messages))
-            first = replies[0].model
+            tools = self._rules.toolbox.names if self._rules else ()
+            parts = parse_completion(completion, self.opening.protocol, len(self._messages), tools)
+            first = parts[0].model
             if first is None:
-                raise RuntimeError("the first reply has no model reply")
+                raise RuntimeError("the first part of a reply has no model reply")
             self._messages.append(first.message)
             self._window.add_reply(completion.usage, first.message)
-            self._waiting.extend(replies)
-        reply = self._waiting.popleft()
-        self._call_id = reply.call_id
-        return reply if shown is None or shown == observation else replace(reply, shown=shown)
+            self._waiting.extend(parts)
+        return self._waiting.popleft()
 
+    async def _look_up(self, call: LookupCall) -> None:
+        """Answer a call to a tool source, and record it whatever happens."""
+        result, answered = "", False
+        try:
+            result = shorten(encodable(await self._answer(call)), _MAX_RESULT, _LESS)
+            answered = True
+            result = self._window.fit(result, _LESS)
+        except InfraError as failure:
+            result = encodable(str(failure))
+            raise
+        finally:
+            self._record(call, result, error=not answered or result.startswith(ERROR))
+        self._messages.append(result_message(result, call.call_id))
 
-def parse_completion(completion: Completion, protocol: ChatProtocol, number: int = 0) -> list[Reply]:
-    """Parse a completion into one or more actions. The first `Reply` contains the record of the model's reply.
+    async def _answer(self, call: LookupCall) -> str:
+        """Count a lookup and return its result."""
+        assert self._rules is not None and self._context is not None
+        toolbox, limit = self._rules.toolbox, self._rules.limit(self._context)
+        if self._lookups >= limit:
+            self._steps += 1  # so that an agent that only looks up does not act for ever
+            return error_text(f"you have used all {limit} calls of {', '.join(toolbox.names)}; act without them")
+        self._lookups += 1
+        self._steps += self._rules.count_lookups
+        return await toolbox.call(call.tool, call.arguments, self._context)
 
-    Args:
-        completion: The completion.
-        protocol: ``text`` or ``tools``.
-        number: Number that differs between completions; it makes ids for tool calls without ids.
-    """
-    content, thought = _split_thought(completion.content or "")
-    reasoning = completion.reasoning if thought is None else f"{completion.reasoning or ''}{thought}"
-    raw: Json = completion.content if thought is not None else None
-    message: Message = {"role": "assistant", "content": content}
-    calls = [_with_id(call, f"call_{number}_{at}") for at, call in enumerate(completion.tool_calls)]
-    if protocol == "text" and calls:
-        calls, raw = [], list(completion.tool_calls)  # no tools were offered, so the text is the action
-    if calls:
-        message["tool_calls"] = [sendable for _, sendable in calls]
-        raw = [call for call, _ in calls] if any(call != sendable for call, sendable in calls) else raw
-        replies = list(_parse_calls([call for call, _ in calls], completion))
-        kind: ReplyKind = "action"
-    else:
-        kind, action = _parse_text(content, completion, protocol)
-        replies = [Reply(action, None if action == content else content)]
-        if not content:  # providers refuse an empty assistant message
-            message["content"] = completion.refusal or "(no answer)"
-    model = ModelReply(
-        kind=kind,
-        message=message,
-        finish_reason=completion.finish_reason,
-        reasoning=reasoning,
-        raw=raw,
-        usage=completion.usage,
-        model=completion.model,
-        fingerprint=completion.fingerprint,
-        extra=completion.extra,
-    )
-    replies[0] = replace(replies[0], model=model, retries=completion.retries)
-    return replies
+    def _record(self, call: LookupCall, result: str, *, error: bool) -> None:
+        lookup = Lookup(
+            reply=call.model,
+            source=self._rules.toolbox.source_of(call.tool) if self._rules else "",
+            tool=call.tool,
+            arguments=as_text(call.arguments),
+            result=result,
+            call_id=call.call_id,
+            error=error,
+        )
+        before = self.unfinished
+        self.unfinished = replace(before, lookups=(*before.lookups, lookup), retries=before.retries + call.retries)
 
-
-def _split_thought(content: str) -> tuple[str, str | None]:
-    """Split a text into the reply and the preceding ``<think>`` block; None without such a block."""
-    thought, ended, reply = content.partition(_THINK_END)
-    if not ended and not thought.lstrip().startswith(_THINK_START):
-        return content, None
-    return reply.lstrip(), thought.lstrip().removeprefix(_THINK_START)
-
-
-def _parse_text(content: str, completion: Completion, protocol: ChatProtocol) -> tuple[ReplyKind, str | Invalid]:
-    """Return the kind of a reply without tool calls, and its action."""
-    example = GRAMMAR.example("GET") if protocol == "text" else _call_example()
-    if completion.refusal:
-        return "refusal", Invalid("you refused; an action is required", example)
-    if completion.finish_reason == "content_filter":
-        return "filtered", Invalid("your answer was withheld by the provider's content filter", example)
-    if completion.finish_reason == "length":
-        return "length", Invalid("your answer was cut off because it is too long; write only the action", example)
-    if completion.finish_reason == "unreadable":
-        return "unreadable", Invalid("your answer could not be parsed as a tool call", example)
-    if not content.strip():
-        return "empty", Invalid("your answer is empty", example)
-    if protocol == "tools":
-        return "no_call", Invalid("you called no tool; call finish to end the task", example)
-    return "action", content
-
-
-def _call_example() -> str:
-    return 'searchResources({"resourceType": "Patient", "params_json": {"family": "Lee"}})'
-
-
-def _with_id(call: Message, id: str) -> tuple[Message, Message]:
-    """Return a tool call with an id, and a variant of the call that servers accept in later requests.
-
-    Servers decode the arguments of earlier calls for the chat template, and fail if they are not a JSON object.
-    """
-    call = {**call, "id": call.get("id") or id, "type": call.get("type") or "function"}
-    given = call.get("function")
-    function = given if isinstance(given, dict) else {}
-    arguments = function.get("arguments")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    if not _is_object(text):
-        text = json.dumps({"unreadable": text}, ensure_ascii=False)
-    sendable = {"name": str(function.get("name") or "unnamed"), "arguments": text}
-    return call, {"id": call["id"], "type": "function", "function": sendable}
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _parse_calls(calls: Sequence[Message], completion: Completion) -> Iterator[Reply]:
-    for call in calls:
-        function: Json = call.get("function")
-        arguments: Json
-        action: Action | Invalid
-        if call["type"] != "function" or not isinstance(function, dict):
-            name, arguments, action = str(call["type"]), call, _not_a_function(call)
-        else:
-            name, arguments = str(function.get("name") or ""), function.get("arguments")
-            action = _action(name, arguments)
-            if isinstance(action, Invalid) and completion.finish_reason == "length" and call is calls[-1]:
-                action = Invalid(f"your answer was cut off because it is too long. {action.reason}", action.example)
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        text = f"{name}({written})" if isinstance(action, Invalid) else completion.content or None
-        yield Reply(action, text, name, call_id=str(call["id"]))
-
-
-def _action(name: str, arguments: Json) -> Action | Invalid:
-    if arguments is None or arguments == "":
-        arguments = {}  # several servers send null or an empty text for a call without arguments
-    return GRAMMAR.from_tool_call(name, arguments)
-
-
-def _not_a_function(call: Message) -> Invalid:
-    return Invalid(f"a tool call of type {str(call['type'])[:40]!r} is not a function call", _call_example())
+    def _require_step(self) -> None:
+        if self._context is not None and self._rules is not None and self._steps >= self._context.max_steps:
+            raise StepLimitReached

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from fhir_gym.actions import Action, Invalid
-from fhir_gym.agents.chat_messages import ModelReply, Opening
+from fhir_gym.agents.chat_messages import Lookup, ModelReply, Opening
 from fhir_gym.errors import WrongTypeError, describe_type
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Task
@@ -55,6 +55,7 @@ class Reply:
         call_id: Id of the tool call.
         shown: The shortened form in which the agent read the previous observation; None if it was not shortened.
         retries: Number of failed requests to the provider.
+        lookups: The calls to tool sources since the previous action, in order.
     """
 
     action: str | Action | Invalid
@@ -65,10 +66,44 @@ class Reply:
     call_id: str | None = None
     shown: str | None = None
     retries: int = 0
+    lookups: tuple[Lookup, ...] = ()
 
 
-class ContextWindowExceeded(Exception):
-    """The agent's context window is full. The episode is then truncated and graded."""
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a conversation has done since its latest action.
+
+    Attributes:
+        lookups: The calls to tool sources, in order.
+        shown: The shortened form in which the agent read the latest observation; None if it was not shortened.
+        retries: Number of failed requests to the provider.
+    """
+
+    lookups: tuple[Lookup, ...] = ()
+    shown: str | None = None
+    retries: int = 0
+
+
+class EpisodeTruncated(Exception):
+    """The agent cannot act any more. The episode is then truncated and graded.
+
+    Attributes:
+        stop_reason: Why the episode ends.
+    """
+
+    stop_reason: Literal["context_limit", "step_limit"]
+
+
+class ContextWindowExceeded(EpisodeTruncated):
+    """The agent's context window is full."""
+
+    stop_reason = "context_limit"
+
+
+class StepLimitReached(EpisodeTruncated):
+    """The agent has used up the steps of the episode. The episode itself does not know this if lookups are steps."""
+
+    stop_reason = "step_limit"
 
 
 @runtime_checkable
@@ -101,12 +136,15 @@ class Agent(Protocol):
 
         Raises:
             InfraError: The agent's provider failed. The record of the episode then has no reward.
-            ContextWindowExceeded: The agent's context window is full.
+            EpisodeTruncated: The agent cannot act any more, for example because its context window is full.
         """
 
 
 class AsyncConversation(Protocol):
     """One episode of a `ConcurrentAgent`.
+
+    A conversation with lookups also has the attribute ``unfinished``, an `Unfinished` that the record contains if the
+    episode ends without a further action.
 
     Attributes:
         opening: The start of the conversation with the model.

@@ -49,6 +49,7 @@ class Sampling:
 
     def request(self, messages: Sequence[Message], opening: Opening) -> dict[str, Any]:
         """Return the body of a request."""
+        tools = [*(GRAMMAR.tools() if opening.protocol == "tools" else ()), *opening.tools]
         given: dict[str, Any] = {
             "model": self.model,
             "messages": list(messages),
@@ -56,7 +57,7 @@ class Sampling:
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
             "seed": opening.seed,
-            "tools": GRAMMAR.tools() if opening.protocol == "tools" else None,
+            "tools": tools or None,
         }
         return {name: value for name, value in given.items() if value is not None} | dict(self.extra_body)
 

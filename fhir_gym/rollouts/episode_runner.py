@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fhir_gym.actions import Action, Invalid
-from fhir_gym.agents import Agent, ConcurrentAgent, ContextWindowExceeded, EpisodeContext, Reply
+from fhir_gym.agents import Agent, ConcurrentAgent, EpisodeContext, EpisodeTruncated, ModelReply, Reply
+from fhir_gym.agents.protocol import AsyncConversation, Unfinished
 from fhir_gym.episode import Step
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, describe_type, in_one_line
 from fhir_gym.fhir import World
@@ -64,7 +65,7 @@ class _EpisodeRunner:
             observation = self.recorder.start()
             with self._agent_time():
                 agent.reset(observation, self._context())
-            with self._truncated_when_full():
+            with self._truncated():
                 step: Step | None = None
                 while step is None or not step.done:
                     with self._agent_time():
@@ -79,13 +80,16 @@ class _EpisodeRunner:
             with self._agent_time():
                 conversation = agent.converse(observation, self._context())
                 self.recorder.opening = conversation.opening
-            with self._truncated_when_full():
+            with self._truncated():
                 step: Step | None = None
-                while step is None or not step.done:
-                    with self._agent_time():
-                        reply = _as_reply(await conversation.act(observation))
-                    step = self._step(reply)
-                    observation = step.observation
+                try:
+                    while step is None or not step.done:
+                        with self._agent_time():
+                            reply = _as_reply(await conversation.act(observation))
+                        step = self._step(reply)
+                        observation = step.observation
+                finally:
+                    self._leave(conversation)
 
     def _context(self) -> EpisodeContext:
         recorder = self.recorder
@@ -101,9 +105,20 @@ class _EpisodeRunner:
         )
 
     def _step(self, reply: Reply) -> Step:
-        if reply.model is not None and reply.model.usage is not None:
-            self.tracker.spend(reply.model.usage)
+        self._spend(reply.model, *(lookup.reply for lookup in reply.lookups))
         return self.recorder.step(reply)
+
+    def _leave(self, conversation: AsyncConversation) -> None:
+        """Record what a conversation did after its last action."""
+        unfinished = getattr(conversation, "unfinished", None)
+        if isinstance(unfinished, Unfinished):
+            self._spend(*(lookup.reply for lookup in unfinished.lookups))
+            self.recorder.leave(unfinished)
+
+    def _spend(self, *replies: ModelReply | None) -> None:
+        for reply in replies:
+            if reply is not None and reply.usage is not None:
+                self.tracker.spend(reply.usage)
 
     @contextmanager
     def _agent_time(self) -> Iterator[None]:
@@ -111,18 +126,19 @@ class _EpisodeRunner:
         try:
             with self.recorder.agent_time:
                 yield
-        except (FhirGymError, ContextWindowExceeded):
+        except (FhirGymError, EpisodeTruncated):
             raise
         except Exception as error:
             where = f"task {self.spec.task}, variation {self.spec.variation}, step {len(self.recorder.turns) + 1}"
             raise AgentError(f"agent {self.agent.name} failed in {where}: {in_one_line(error)}") from error
 
     @contextmanager
-    def _truncated_when_full(self) -> Iterator[None]:
+    def _truncated(self) -> Iterator[None]:
+        """End and grade the episode if the agent cannot act any more."""
         try:
             yield
-        except ContextWindowExceeded as full:
-            self.recorder.truncate(str(full) or None)
+        except EpisodeTruncated as end:
+            self.recorder.truncate(end.stop_reason, str(end) or None)
 
 
 def _as_reply(result: object) -> Reply:

@@ -6,15 +6,21 @@ import time
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
+from typing import Literal
 
 from fhir_gym.actions import GRAMMAR, Action, Invalid
-from fhir_gym.agents import Opening, Reply, Usage
+from fhir_gym.agents import ModelReply, Opening, Reply, Usage
+from fhir_gym.agents.chat_messages import Lookup
+from fhir_gym.agents.protocol import Unfinished
 from fhir_gym.episode import Episode, Step
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
+from fhir_gym.printable import encodable
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.rollouts.record import (
+    SCHEMA_VERSION,
+    VERSION_WITHOUT_LOOKUPS,
     AgentRecord,
     RecordedAgent,
     Rollout,
@@ -63,6 +69,7 @@ class EpisodeRecorder:
         self._action_format = ""
         self._usage: Usage | None = None
         self._retries = 0
+        self._final_lookups: tuple[Lookup, ...] = ()
         self._verdict: Verdict | None = None
         self._reward: float | None = None
         self._stop_reason: StopReason = "interrupted"
@@ -90,22 +97,29 @@ class EpisodeRecorder:
     def step(self, reply: Reply) -> Step:
         """Perform the action of a reply and record both."""
         self._retries += reply.retries
-        if reply.shown is not None and self.turns:
-            self.turns[-1] = self.turns[-1].model_copy(update={"shown": reply.shown})
-        if reply.model is not None and reply.model.usage is not None:
-            self._usage = (self._usage or Usage()) + reply.model.usage
+        self._read(reply.shown)
+        self._count(reply.model, *(lookup.reply for lookup in reply.lookups))
+        self._final_lookups = reply.lookups
         with self.server_time:
             step = self.episode.step(reply.action)
         self.turns.append(_turn(reply, step))
+        self._final_lookups = ()
         if step.done:
             self._end(step, "step_limit" if step.truncated else "finished")
         return step
 
-    def truncate(self, error: str | None) -> None:
-        """End and grade the episode because the agent's context window is full."""
+    def leave(self, unfinished: Unfinished) -> None:
+        """Record what the agent did after its last action."""
+        self._retries += unfinished.retries
+        self._read(unfinished.shown)
+        self._count(*(lookup.reply for lookup in unfinished.lookups))
+        self._final_lookups += unfinished.lookups
+
+    def truncate(self, reason: Literal["context_limit", "step_limit"], error: str | None) -> None:
+        """End and grade the episode because the agent cannot act any more."""
         with self.server_time:
-            step = self.episode.truncate()
-        self._end(step, "context_limit")
+            step = self.episode.truncate(reason)
+        self._end(step, reason)
         self._error = error
 
     def fail(self, failure: InfraError) -> None:
@@ -117,7 +131,9 @@ class EpisodeRecorder:
         config, manifest, spec = self.config, self.world.manifest, self.spec
         task = config.task_set()[spec.task]
         variation = self._variation or task.variation(spec.variation, self.world, config.phrasing)
+        with_lookups = self._final_lookups or any(turn.lookups for turn in self.turns)
         return Rollout(
+            schema_version=SCHEMA_VERSION if with_lookups else VERSION_WITHOUT_LOOKUPS,
             package_version=_package_version(),
             env_id=config.env_id,
             task=TaskRecord.of(variation, task),
@@ -146,7 +162,18 @@ class EpisodeRecorder:
                 server=self.server_time.seconds,
                 retries=self._retries,
             ),
+            final_lookups=self._final_lookups,
         )
+
+    def _read(self, shown: str | None) -> None:
+        """Record the shortened form in which the agent read the latest observation."""
+        if shown is not None and self.turns:
+            self.turns[-1] = self.turns[-1].model_copy(update={"shown": shown})
+
+    def _count(self, *replies: ModelReply | None) -> None:
+        for reply in replies:
+            if reply is not None and reply.usage is not None:
+                self._usage = (self._usage or Usage()) + reply.usage
 
     def _end(self, step: Step, reason: StopReason) -> None:
         self._verdict, self._reward, self._stop_reason = self.episode.verdict(), step.reward, reason
@@ -160,21 +187,17 @@ def _turn(reply: Reply, step: Step) -> Turn:
         parsed = GRAMMAR.parse(action) if isinstance(action, str) else action
         error = parsed.reason if isinstance(parsed, Invalid) else step.observation.partition("\n")[0]
     return Turn(
-        action=_encodable(written),
+        action=encodable(written),
         observation=step.observation,
         status=step.info["status"],
         tool=reply.tool,
         error=error,
-        text=None if reply.text is None else _encodable(reply.text),
+        text=None if reply.text is None else encodable(reply.text),
         notes=dict(reply.notes),
         reply=reply.model,
         call_id=reply.call_id,
+        lookups=reply.lookups,
     )
-
-
-def _encodable(text: str) -> str:
-    """Escape lone surrogates; agents may write them, but UTF-8 files cannot contain them."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,83 @@
+"""The tools of several tool sources, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fhir_gym.actions import GRAMMAR
+from fhir_gym.agents.protocol import EpisodeContext
+from fhir_gym.agents.tool_sources import ToolSource, unknown_tool
+from fhir_gym.errors import FhirGymError
+from fhir_gym.types import Json
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Tool names that providers accept."""
+
+
+class Toolbox:
+    """The tools of several sources.
+
+    Args:
+        sources: The sources.
+
+    Attributes:
+        sources: The sources.
+
+    Raises:
+        FhirGymError: Two tools have the same name, or providers refuse a name.
+    """
+
+    def __init__(self, sources: Sequence[ToolSource]) -> None:
+        self.sources = tuple(sources)
+        self._schemas: dict[str, dict[str, Any]] = {}
+        self._owners: dict[str, ToolSource] = {}
+        for source in self.sources:
+            for schema in source.schemas():
+                self._add(schema, source)
+
+    def _add(self, schema: dict[str, Any], source: ToolSource) -> None:
+        name = str(schema["function"]["name"])
+        if not _NAME.fullmatch(name):
+            raise FhirGymError(
+                f"the tool source {source.name} has the tool {name[:80]!r}; providers accept only names of at most 64 "
+                "letters, digits, _ and -"
+            )
+        other = "fhir" if name in GRAMMAR.tool_names else self._owners[name].name if name in self._owners else None
+        if other is not None:
+            raise FhirGymError(f"the tool sources {other} and {source.name} both have a tool {name}: use one of them")
+        self._schemas[name], self._owners[name] = schema, source
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tools."""
+        return tuple(self._owners)
+
+    @property
+    def schemas(self) -> tuple[dict[str, Any], ...]:
+        """OpenAI function schemas of the tools."""
+        return tuple(self._schemas.values())
+
+    @property
+    def settings(self) -> dict[str, Json]:
+        """The settings of each source, for records."""
+        return {source.name: dict(source.settings) for source in self.sources}
+
+    def source_of(self, tool: str) -> str:
+        """Return the name of a tool's source; an empty text if the tool does not exist."""
+        return self._owners[tool].name if tool in self._owners else ""
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] | str, context: EpisodeContext) -> str:
+        """Return the result of a call; see `ToolSource.call`."""
+        source = self._owners.get(tool)
+        if source is None:
+            return unknown_tool(tool, list(self.names))
+        return await source.call(tool, arguments, context)
+
+    async def aclose(self) -> None:
+        """Close all sources."""
+        async with AsyncExitStack() as stack:
+            for source in self.sources:
+                stack.push_async_callback(source.aclose)
