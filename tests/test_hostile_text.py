@@ -11,7 +11,7 @@ import pytest
 from benchmarks._hostile import FRAMES, PATTERNS, repeated
 from fhir_gym.actions import GRAMMAR, MAX_ACTION_LENGTH, Invalid, parse
 from fhir_gym.agents.chat_messages import Completion
-from fhir_gym.agents.conversation import parse_completion
+from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.local import _split_calls
 from fhir_gym.episode import read_response
 from fhir_gym.fhir.definitions import _terminology, value_set

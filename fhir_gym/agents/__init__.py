@@ -2,6 +2,7 @@
 
 from fhir_gym.agents.chat import ChatAgent
 from fhir_gym.agents.chat_messages import Completion, Lookup, Message, ModelReply, Opening, Usage
+from fhir_gym.agents.configurations import CONFIGURATIONS, Configuration, chat_settings
 from fhir_gym.agents.context_window import ContextWindow
 from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
 from fhir_gym.agents.factory import AGENTS, agent_names, make_agent
@@ -28,11 +29,13 @@ from fhir_gym.deprecation import renamed
 
 __all__ = [
     "AGENTS",
+    "CONFIGURATIONS",
     "Agent",
     "AsyncConversation",
     "ChatAgent",
     "Completion",
     "ConcurrentAgent",
+    "Configuration",
     "ContextWindow",
     "ContextWindowExceeded",
     "Conversation",
@@ -55,6 +58,7 @@ __all__ = [
     "Unfinished",
     "Usage",
     "agent_names",
+    "chat_settings",
     "make_agent",
     "make_opening",
     "require_agent",

@@ -43,6 +43,7 @@ class LocalAgent(SyncAdapter):
         dtype: Data type of the weights (``float32``, ``bfloat16``); None for the data type of the saved model.
         protocol: ``text`` (the model writes actions) or ``tools`` (the model calls functions; its chat template must
             support tools).
+        tools: Must be empty, because only the agent ``chat`` can use tool sources.
         system: System prompt that replaces the default; an empty text for no system prompt.
         temperature: Sampling temperature; 0 for greedy decoding.
         max_new_tokens: Maximum number of tokens of a reply.
@@ -72,6 +73,7 @@ class LocalAgent(SyncAdapter):
         device: str | None = None,
         dtype: str | None = None,
         protocol: ChatProtocol = "text",
+        tools: str | Sequence[str] = (),
         system: str | None = None,
         temperature: float = 0.0,
         max_new_tokens: int = 256,
@@ -83,6 +85,8 @@ class LocalAgent(SyncAdapter):
     ) -> None:
         if protocol not in get_args(ChatProtocol):
             raise UnknownNameError("protocol", protocol, get_args(ChatProtocol))
+        if tools:
+            raise FhirGymError("the agent local has no tool sources: serve the model and use the agent chat")
         _require_positive(
             max_new_tokens=max_new_tokens, batch_size=batch_size, context_tokens=context_tokens, threads=threads
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import sys
 from collections import deque
@@ -21,7 +22,7 @@ from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.remote import RemoteSession
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
-from fhir_gym.rollouts.episode_runner import run_episode
+from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, plan
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.worker_pool import run_concurrently
@@ -212,4 +213,13 @@ def _work(episode: EpisodeSpec) -> Rollout:
     if _worker is None:
         raise RuntimeError("the worker process was not started by _start_worker")
     plan, agent, world = _worker
+    if isinstance(agent, ConcurrentAgent):
+        return asyncio.run(_converse(plan, episode, agent, world))
     return run_episode(plan, episode, agent, world)
+
+
+async def _converse(plan: RunPlan, episode: EpisodeSpec, agent: ConcurrentAgent, world: World) -> Rollout:
+    try:
+        return await run_conversation(plan, episode, agent, world, BudgetTracker())
+    finally:
+        await agent.aclose()

@@ -21,8 +21,10 @@ from fhir_gym.agents import (
     Reply,
     Usage,
 )
+from fhir_gym.agents.chat_messages import ChatProtocol
+from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.context_window import shorten
-from fhir_gym.agents.conversation import make_opening, parse_completion
+from fhir_gym.agents.conversation import make_opening
 from fhir_gym.agents.provider import read_completion
 from fhir_gym.fhir import World
 
@@ -45,13 +47,19 @@ def only(replies: list[Reply]) -> Reply:
     return replies[0]
 
 
+def parse(completion: Completion, protocol: ChatProtocol, number: int = 0) -> list[Reply]:
+    parts = parse_completion(completion, protocol, number)
+    assert all(isinstance(part, Reply) for part in parts)
+    return [part for part in parts if isinstance(part, Reply)]
+
+
 def kind(reply: Reply) -> str:
     assert reply.model is not None
     return reply.model.kind
 
 
 def test_text_is_the_action_itself() -> None:
-    reply = only(parse_completion(Completion(content="GET /Patient"), "text"))
+    reply = only(parse(Completion(content="GET /Patient"), "text"))
     assert (reply.action, reply.text, kind(reply)) == ("GET /Patient", None, "action")
     assert reply.model and reply.model.message == {"role": "assistant", "content": "GET /Patient"}
 
@@ -64,14 +72,14 @@ def test_text_is_the_action_itself() -> None:
     ],
 )
 def test_thoughts_in_the_text_are_split_off(content: str, thought: str) -> None:
-    reply = only(parse_completion(Completion(content=content), "text"))
+    reply = only(parse(Completion(content=content), "text"))
     assert reply.action == "GET /Patient"
     assert reply.model and (reply.model.reasoning, reply.model.raw) == (thought, content)
     assert reply.model.message["content"] == "GET /Patient"
 
 
 def test_an_unfinished_thought_is_not_an_action() -> None:
-    reply = only(parse_completion(Completion(content="<think>GET /Patient", finish_reason="length"), "text"))
+    reply = only(parse(Completion(content="<think>GET /Patient", finish_reason="length"), "text"))
     assert kind(reply) == "length" and isinstance(reply.action, Invalid)
     assert reply.model and reply.model.reasoning == "GET /Patient"
 
@@ -90,14 +98,14 @@ def test_an_unfinished_thought_is_not_an_action() -> None:
 def test_replies_without_an_action_have_their_own_kind(
     completion: Completion, protocol: Any, expected: str, reason: str
 ) -> None:
-    reply = only(parse_completion(completion, protocol))
+    reply = only(parse(completion, protocol))
     assert kind(reply) == expected
     assert isinstance(reply.action, Invalid) and reason in reply.action.reason
     assert reply.model and reply.model.message["content"]  # servers refuse empty messages
 
 
 def test_text_instead_of_a_tool_call() -> None:
-    reply = only(parse_completion(Completion(content="FINISH([])"), "tools"))
+    reply = only(parse(Completion(content="FINISH([])"), "tools"))
     assert kind(reply) == "no_call" and reply.text == "FINISH([])"
     assert isinstance(reply.action, Invalid) and "call finish" in reply.action.reason
 
@@ -108,7 +116,7 @@ def test_several_calls_are_several_actions_in_order() -> None:
         call("deleteEverything", "{}", "c2"),
         call("finish", {"answer": [1]}, None),
     )
-    replies = parse_completion(Completion(tool_calls=calls, finish_reason="tool_calls"), "tools", 7)
+    replies = parse(Completion(tool_calls=calls, finish_reason="tool_calls"), "tools", 7)
     assert [reply.tool for reply in replies] == ["searchResources", "deleteEverything", "finish"]
     assert [reply.call_id for reply in replies] == ["c1", "c2", "call_7_2"]
     first, second, third = (reply.action for reply in replies)
@@ -125,7 +133,7 @@ def test_several_calls_are_several_actions_in_order() -> None:
 @pytest.mark.parametrize("arguments", ["{", '["a"]', "null", "nonsense", '{"resourceType": "Patient",}', 7])
 def test_malformed_arguments_are_recorded_and_sent_back_as_valid_json(arguments: Any) -> None:
     given = call("getResourceById", arguments)
-    reply = only(parse_completion(Completion(tool_calls=(given,)), "tools"))
+    reply = only(parse(Completion(tool_calls=(given,)), "tools"))
     assert isinstance(reply.action, Invalid)
     assert reply.text is not None and str(arguments).strip('"') in reply.text
     assert reply.model is not None and reply.model.raw == [given]
@@ -135,7 +143,7 @@ def test_malformed_arguments_are_recorded_and_sent_back_as_valid_json(arguments:
 
 def test_a_truncated_call_is_explained() -> None:
     cut = Completion(tool_calls=(call("finish", '{"answer": [1'),), finish_reason="length")
-    reply = only(parse_completion(cut, "tools"))
+    reply = only(parse(cut, "tools"))
     assert isinstance(reply.action, Invalid) and reply.action.reason.startswith("your answer was cut off")
 
 
@@ -143,13 +151,13 @@ def test_a_truncated_call_is_explained() -> None:
     "odd", [{}, {"type": "custom", "custom": {"name": "x"}}, {"function": None}, {"function": {"name": None}}]
 )
 def test_odd_calls_are_invalid_and_can_be_sent_back(odd: dict[str, Any]) -> None:
-    reply = only(parse_completion(Completion(tool_calls=(odd,)), "tools"))
+    reply = only(parse(Completion(tool_calls=(odd,)), "tools"))
     assert isinstance(reply.action, Invalid)
     assert reply.model and set(reply.model.message["tool_calls"][0]) == {"id", "type", "function"}
 
 
 def test_calls_in_the_text_protocol_are_ignored() -> None:
-    reply = only(parse_completion(Completion(content="GET /Patient", tool_calls=(call("finish", "{}"),)), "text"))
+    reply = only(parse(Completion(content="GET /Patient", tool_calls=(call("finish", "{}"),)), "text"))
     assert reply.action == "GET /Patient"
     assert reply.model and "tool_calls" not in reply.model.message and reply.model.raw == [call("finish", "{}")]
 
@@ -182,7 +190,7 @@ messages = st.fixed_dictionaries(
 )
 def test_no_completion_raises(message: dict[str, Any], protocol: Any, finish: str | None) -> None:
     body = json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": message.get("more")})
-    replies = parse_completion(read_completion(body.encode()), protocol)
+    replies = parse(read_completion(body.encode()), protocol)
     assert replies and replies[0].model is not None
     assert all(isinstance(reply.action, str | Action | Invalid) for reply in replies)
     json.dumps(replies[0].model.model_dump(mode="json"), ensure_ascii=False).encode()

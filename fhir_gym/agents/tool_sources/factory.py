@@ -10,8 +10,7 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 
 FHIR = "fhir"
 """Name of the five FHIR tools and ``finish``, which are not a `ToolSource`: their calls are the agent's actions."""
-_MCP = "mcp:"
-TOOL_NAMES = (FHIR, "spec", "memory", f"{_MCP}URL", f"{_MCP}COMMAND")
+TOOL_NAMES = (FHIR, "spec", "memory")
 """Values of the setting ``tools``."""
 
 
@@ -49,8 +48,4 @@ def _make(name: str, memory: str | Path | None) -> ToolSource:
         from fhir_gym.agents.tool_sources.memory import MemoryTools
 
         return MemoryTools(memory)
-    if name.startswith(_MCP) and name != _MCP:
-        from fhir_gym.agents.tool_sources.mcp import McpTools
-
-        return McpTools(name.removeprefix(_MCP))
     raise UnknownNameError("tool source", name, TOOL_NAMES)
