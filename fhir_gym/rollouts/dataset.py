@@ -5,6 +5,8 @@ TRL's SFT trainer accepts all three formats, and `datasets` can load them:
 - ``messages``: a conversation in which each assistant message is the text of an action;
 - ``tools``: a conversation with tool calls (with arguments as objects) and tool messages, and the tool schemas;
 - ``completion``: one row per turn. ``prompt`` is the conversation before the turn, ``completion`` is the turn.
+
+Only ``tools`` can express lookups, that is, calls to tool sources beside the FHIR tools.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from typing import Any, Literal, get_args
 
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
-from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
+from fhir_gym.agents.prompts import SYSTEM_PROMPT, system_prompt
 from fhir_gym.errors import FhirGymError, MissingExtraError, RecordError, UnknownNameError
 from fhir_gym.files import atomic_write
-from fhir_gym.rollouts.record import Rollout
+from fhir_gym.rollouts.record import Rollout, lookup_messages
 from fhir_gym.types import Json
 
 Format = Literal["messages", "tools", "completion"]
@@ -44,7 +46,7 @@ class Selection:
         min_reward: Minimum reward of a rollout; None for no minimum.
         tasks: Keys of the tasks, or one key; None for all tasks.
         valid_only: Whether to select only rollouts without invalid actions.
-        dedupe: Whether to select only the first of several rollouts with the same prompt and the same actions.
+        dedupe: Whether to select only the first of several rollouts with the same prompt, actions and lookups.
     """
 
     success_only: bool = True
@@ -116,14 +118,13 @@ def _rows(rollouts: Iterable[Rollout], format: Format, selection: Selection, sum
     seen: set[tuple[str, ...]] = set()
     for rollout in rollouts:
         refusal = selection.refusal(rollout)
-        content = (rollout.prompt, *(turn.action for turn in rollout.turns))
+        asked = (part for lookup in rollout.lookups for part in (lookup.tool, lookup.arguments))
+        content = (rollout.prompt, *(turn.action for turn in rollout.turns), *asked)
         if refusal is None and selection.dedupe and content in seen:
             refusal = "duplicate"
-        rows = [] if refusal else _BUILD[format](rollout)
-        if rows is None:
-            refusal = "an action without an equivalent tool call"
-        if refusal or rows is None:
-            summary.left_out[str(refusal)] += 1
+        rows = refusal or _BUILD[format](rollout)
+        if isinstance(rows, str):
+            summary.left_out[rows] += 1
             continue
         seen.add(content)
         summary.rollouts += 1
@@ -233,11 +234,13 @@ def _provenance(rollout: Rollout) -> Row:
     }
 
 
-def _messages(rollout: Rollout) -> list[Row]:
-    return [{"messages": _conversation(rollout)}]
+def _messages(rollout: Rollout) -> list[Row] | str:
+    return _ONLY_TOOLS if rollout.lookups else [{"messages": _conversation(rollout)}]
 
 
-def _completion(rollout: Rollout) -> list[Row]:
+def _completion(rollout: Rollout) -> list[Row] | str:
+    if rollout.lookups:
+        return _ONLY_TOOLS
     conversation = _conversation(rollout)
     turns = [n for n, message in enumerate(conversation) if message["role"] == "assistant"]
     return [{"prompt": conversation[:n], "completion": [conversation[n]]} for n in turns]
@@ -254,26 +257,30 @@ def _conversation(rollout: Rollout) -> list[Row]:
     return messages[:-1] if rollout.turns else messages
 
 
-def _tools(rollout: Rollout) -> list[Row] | None:
-    """Return the episode as a conversation with tool calls; None if an action has no equivalent tool call."""
+def _tools(rollout: Rollout) -> list[Row] | str:
+    """Return the episode as a conversation with tool calls, or the reason why this is impossible."""
+    tools = [*GRAMMAR.tools(), *(rollout.opening.tools if rollout.opening else ())]
     if rollout.opening and rollout.opening.protocol == "tools":
-        return [{"messages": _with_tool_names(rollout.messages), "tools": GRAMMAR.tools()}]
+        return [{"messages": _with_tool_names(rollout.messages), "tools": tools}]
+    sources: Any = rollout.agent.settings.get("tools", {}) if rollout.lookups else ()
     messages: list[Row] = [
-        {"role": "system", "content": SYSTEM_PROMPT + TOOLS_NOTE},
+        {"role": "system", "content": system_prompt("tools", sources)},
         {"role": "user", "content": rollout.prompt},
     ]
     for number, turn in enumerate(rollout.turns):
+        messages += _with_tool_names(lookup_messages(turn.lookups))
         action = GRAMMAR.parse(turn.action)
         call = None if isinstance(action, Invalid) else GRAMMAR.to_tool_call(action)
         if call is None:
-            return None
+            return "an action without an equivalent tool call"
         name, arguments = call
         id = f"call_{number}"
         function = {"name": name, "arguments": arguments}
         calls = [{"id": id, "type": "function", "function": function}]
         messages.append({"role": "assistant", "content": "", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": id, "name": name, "content": turn.read})
-    return [{"messages": messages[:-1], "tools": GRAMMAR.tools()}]
+    messages += _with_tool_names(lookup_messages(rollout.final_lookups))
+    return [{"messages": messages[:-1], "tools": tools}]
 
 
 def _with_tool_names(messages: Iterable[Message]) -> list[Row]:
@@ -289,6 +296,7 @@ def _with_tool_names(messages: Iterable[Message]) -> list[Row]:
     return rows
 
 
-_BUILD: Mapping[Format, Callable[[Rollout], list[Row] | None]] = MappingProxyType(
+_ONLY_TOOLS = "lookups, which only the format tools can express"
+_BUILD: Mapping[Format, Callable[[Rollout], list[Row] | str]] = MappingProxyType(
     {"messages": _messages, "tools": _tools, "completion": _completion}
 )

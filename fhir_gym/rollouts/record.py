@@ -240,11 +240,11 @@ class Rollout(_Record):
         """
         messages = list(self.opening.messages) if self.opening else []
         for turn in self.turns if self.opening else ():
-            messages += _messages(turn.lookups)
+            messages += lookup_messages(turn.lookups)
             if turn.reply is not None:
                 messages.append(turn.reply.message)
             messages.append(result_message(turn.read, turn.call_id))
-        messages += _messages(self.final_lookups)
+        messages += lookup_messages(self.final_lookups)
         return messages[:-1] if self.turns or self.final_lookups else messages
 
     @property
@@ -277,7 +277,8 @@ class Rollout(_Record):
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-def _messages(lookups: Iterable[Lookup]) -> Iterator[Message]:
+def lookup_messages(lookups: Iterable[Lookup]) -> Iterator[Message]:
+    """Yield the messages of lookups: the model's replies and the results."""
     for lookup in lookups:
         if lookup.reply is not None:
             yield lookup.reply.message

@@ -11,7 +11,7 @@ from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import LatestResponse, Params, Task
-from fhir_gym.testing.scripted_replies import ScriptedReply
+from fhir_gym.testing.scripted_replies import ScriptedReply, offers_actions
 
 
 class GoldOverChat:
@@ -19,7 +19,7 @@ class GoldOverChat:
 
     The policy tests the path between a model and an episode. Unlike a model, the policy knows the announced tasks and
     variations, and recognises them by their prompts. It then follows the reference solution, which reads the server's
-    responses from the messages.
+    responses from the messages. Lookups in the conversation, which a policy around this one may have made, are skipped.
 
     Args:
         world: The world of the tasks.
@@ -41,8 +41,8 @@ class GoldOverChat:
     def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:
         """Return the next action of the solution."""
         messages = [message for message in request["messages"] if message["role"] != "system"]
-        action = self._next(messages[0]["content"], messages[1:])
-        if not request.get("tools"):
+        action = self._next(messages[0]["content"], _without_lookups(messages[1:]))
+        if not offers_actions(request):
             return action.text()
         call = GRAMMAR.to_tool_call(action)
         return f"No tool call is equivalent to {action.text()}" if call is None else ScriptedReply(calls=[call])
@@ -63,6 +63,16 @@ class GoldOverChat:
         except StopIteration:
             return Finish()
         return action
+
+
+def _without_lookups(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages except the results of calls to tool sources."""
+    lookups: set[str] = set()
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        lookups |= {call["id"] for call in calls if call["function"]["name"] not in GRAMMAR.tool_names}
+        if message.get("tool_call_id") not in lookups:
+            yield message
 
 
 def _beginnings(text: str) -> Iterator[str]:

@@ -83,9 +83,14 @@ def scripted_policy(replies: Sequence[ScriptedReply | str]) -> ReplyPolicy:
         count: int = sum(message.get("role") == "assistant" for message in request["messages"])
         if count < len(replies):
             return replies[count]
-        return ScriptedReply(calls=[("finish", {"answer": []})]) if request.get("tools") else "FINISH([])"
+        return ScriptedReply(calls=[("finish", {"answer": []})]) if offers_actions(request) else "FINISH([])"
 
     return policy
+
+
+def offers_actions(request: Mapping[str, Any]) -> bool:
+    """Whether a request offers actions as tools; it may also offer only lookups."""
+    return any(tool["function"]["name"] == "finish" for tool in request.get("tools") or ())
 
 
 def _text(arguments: Mapping[str, Json] | str) -> str:

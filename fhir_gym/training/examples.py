@@ -41,8 +41,13 @@ def make_example(
             rollout's agent read shortened stay as they are.
 
     Raises:
-        TrainingError: The chat template changes earlier messages, or the rollout has no actions.
+        TrainingError: The chat template changes earlier messages, or the rollout has lookups or no actions.
     """
+    if rollout.lookups:
+        raise TrainingError(
+            f"the rollout of task {rollout.task.key}, variation {rollout.task.variation} has lookups, which are not "
+            "actions as text: use rollouts of agents without tool sources"
+        )
     every = Selection(success_only=False, valid_only=False)
     if observation_chars is not None:
         rollout = _shortened(rollout, observation_chars)

@@ -5,18 +5,20 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("openai")
 
-from fhir_gym.agents import ChatAgent, EpisodeContext, ToolSource, Usage, make_agent
+from fhir_gym.agents import ChatAgent, EpisodeContext, ToolSource, Transformer, Usage, make_agent
 from fhir_gym.agents.tool_sources import check_arguments, function_schema
-from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError
+from fhir_gym.errors import FhirGymError, InfraError, TrainingError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import Rollout, read_rollouts, run, write_rollouts
-from fhir_gym.testing import ChatServer, ScriptedReply
+from fhir_gym.rollouts import ExportSummary, Format, Rollout, export, read_rollouts, run, write_rollouts
+from fhir_gym.testing import ChatServer, GoldOverChat, ScriptedReply
+from fhir_gym.testing.scripted_replies import ReplyPolicy
+from fhir_gym.training.examples import make_example
 from fhir_gym.types import Json
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -283,3 +285,39 @@ def test_fhir_alone_is_the_tool_protocol() -> None:
     assert json.loads(json.dumps(dict(pickle.loads(pickle.dumps(mixed)).settings))) == dict(mixed.settings)
     with pytest.raises(UnknownNameError):
         make_agent("chat", model="m", base_url="http://localhost:1/v1", tools="fhir,mind")
+
+
+def looking_up(policy: ReplyPolicy) -> ReplyPolicy:
+    """Return a policy that looks something up before its first action and together with an action."""
+
+    def policy_with_lookups(request: Mapping[str, Any]) -> ScriptedReply | str:
+        if len(request["messages"]) == 2:
+            return reply(LOOK, content="I look first.")
+        said = policy(request)
+        return said if isinstance(said, str) else reply(LOOK, *said.calls, LOOK)
+
+    return policy_with_lookups
+
+
+@pytest.mark.parametrize("tools", [["fhir"], []])
+def test_solutions_with_lookups_become_datasets_of_the_whole_conversation(hospital: World, tools: list[str]) -> None:
+    with ChatServer(looking_up(GoldOverChat(hospital, [(ENV_ID, "01", 0)]))) as server:
+        agent = ChatAgent("scripted", base_url=server.base_url, tools=[*tools, Shelf()])
+        (rollout,) = run(ENV_ID, agent, tasks="01", variations=0, world=hospital)
+    assert rollout.success and rollout.lookups
+    (row,) = export([rollout], "tools")
+    assert [tool["function"]["name"] for tool in row["tools"]][-2:] == ["finish", "look"]
+    asked = [call for message in row["messages"] for call in message.get("tool_calls", [])]
+    answered = {message["tool_call_id"]: message for message in row["messages"] if message["role"] == "tool"}
+    assert [call["function"]["name"] for call in asked].count("look") == len(rollout.lookups) + bool(tools)
+    for call in asked[:-2] if tools else asked[:-1]:  # the model read no result of its last action
+        assert isinstance(call["function"]["arguments"], dict)
+        assert answered[call["id"]]["name"] == call["function"]["name"]
+    assert row["messages"][2]["content"] == "I look first."
+    others: list[Format] = ["messages", "completion"]
+    for format in others:
+        summary = ExportSummary()
+        assert list(export([rollout], format, summary=summary)) == []
+        assert summary.left_out == {"lookups, which only the format tools can express": 1}
+    with pytest.raises(TrainingError, match="task 01, variation 0 has lookups"):
+        make_example(rollout, cast(Transformer, None))

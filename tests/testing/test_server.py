@@ -3,6 +3,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from fhir_gym.actions import GRAMMAR
 from fhir_gym.errors import FhirGymError
 from fhir_gym.testing import FAULTS, ChatServer, ScriptedReply, random_faults
 
@@ -19,7 +20,7 @@ def test_a_script_follows_each_conversation() -> None:
     with ChatServer(["one", ScriptedReply(calls=[("finish", {"answer": []})])]) as server:
         later = ASK | {"messages": [FIRST, SPOKEN]}
         over = ASK | {"messages": [SPOKEN, SPOKEN]}
-        bodies = [ask(server, body).json() for body in (ASK, later, ASK, over, over | {"tools": [{}]})]
+        bodies = [ask(server, body).json() for body in (ASK, later, ASK, over, over | {"tools": GRAMMAR.tools()})]
         choices = [body["choices"][0] for body in bodies]
         assert len(server.requests) == 5 and server.busy > 0
         assert [model["id"] for model in httpx.get(f"{server.base_url}/models").json()["data"]] == ["scripted"]
