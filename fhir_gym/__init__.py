@@ -17,11 +17,12 @@ from fhir_gym.errors import TaskError
 from fhir_gym.registration import SHIPPED, is_env_id, register_envs
 
 if TYPE_CHECKING:
-    from fhir_gym import agents, envs, errors, fhir, rollouts, tasks, worlds
+    from fhir_gym import agents, envs, errors, fhir, rollouts, suites, tasks, worlds
     from fhir_gym.agents import make_agent
     from fhir_gym.episode import Episode, Step
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.rollouts import Rollout, read_rollouts, run, write_rollouts
+    from fhir_gym.suites import evaluate
     from fhir_gym.tasks import Check, Task, Verdict, get_task, task_keys
 
     __version__: str
@@ -38,12 +39,14 @@ __all__ = [
     "agents",
     "envs",
     "errors",
+    "evaluate",
     "fhir",
     "get_task",
     "make_agent",
     "read_rollouts",
     "rollouts",
     "run",
+    "suites",
     "task_keys",
     "tasks",
     "worlds",
@@ -61,11 +64,12 @@ _HOMES = {
     "get_task": "tasks",
     "make_agent": "agents",
     "read_rollouts": "rollouts",
+    "evaluate": "suites",
     "run": "rollouts",
     "task_keys": "tasks",
     "write_rollouts": "rollouts",
 }
-_MODULES = frozenset({"agents", "envs", "errors", "fhir", "rollouts", "tasks", "worlds"})
+_MODULES = frozenset({"agents", "envs", "errors", "fhir", "rollouts", "suites", "tasks", "worlds"})
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ from fhir_gym.errors import PluginError, PluginWarning, UnknownNameError, in_one
 __all__ = [
     "AGENTS",
     "PACKS",
+    "SUITES",
     "WORLDS",
     "call_plugin",
     "entry_points_of",
@@ -35,6 +36,8 @@ PACKS = "fhir_gym.packs"
 """Entry point group of packs: a `Pack`, a module with a `PACK`, or a module or function that registers tasks."""
 AGENTS = "fhir_gym.agents"
 """Entry point group of agents: an agent class, or a function that creates an agent."""
+SUITES = "fhir_gym.suites"
+"""Entry point group of suites: a `fhir_gym.suites.Suite`, or a function that returns one."""
 WORLDS = "fhir_gym.worlds"
 """Entry point group of worlds: a `fhir_gym.worlds.Recipe`, the path of a world file, or a function that returns one."""
 

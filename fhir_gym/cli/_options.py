@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -57,6 +58,15 @@ MaxTokensOption = Annotated[
 MaxSecondsOption = Annotated[float | None, typer.Option(min=0.001, help="Start no episode after this many seconds.")]
 MaxCostOption = Annotated[
     float | None, typer.Option(min=0, help="Start no episode after the run has cost this much; it needs prices.")
+]
+SuiteTasksOption = Annotated[
+    Path | None, typer.Option("--task-file", help="MedAgentBench's own task file, for medagentbench-official-v1.")
+]
+SuiteFuncsOption = Annotated[
+    Path | None, typer.Option("--funcs-file", help="MedAgentBench's function list, for medagentbench-official-v1.")
+]
+SuiteWorldOption = Annotated[
+    str | None, typer.Option("--world", help="World with MedAgentBench's patients, for medagentbench-official-v1.")
 ]
 PriceInOption = Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")]
 PriceOutOption = Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")]

@@ -1,0 +1,304 @@
+"""The result card of an evaluation: what was evaluated and how, and the results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fhir_gym.agents import Usage
+from fhir_gym.errors import RecordError
+from fhir_gym.evaluation import EpisodeMetrics, wilson
+from fhir_gym.printable import one_line
+from fhir_gym.rollouts import Prices
+from fhir_gym.rollouts.record import AgentRecord
+from fhir_gym.suites.content import SuiteContent
+
+CARD_VERSION = 1
+"""Version of the card's format."""
+_MAX_BYTES = 20_000_000
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Share(_Part):
+    """A share of episodes with its 95 % interval.
+
+    Attributes:
+        count: Number of episodes that count.
+        of: Number of all episodes.
+        share: The share; None without episodes.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        sd: Standard deviation of the share over repeats; None without repeats.
+    """
+
+    count: int
+    of: int
+    share: float | None
+    low: float
+    high: float
+    sd: float | None = None
+
+
+class Figures(_Part):
+    """The results of several episodes. Shares and means include only episodes with a verdict.
+
+    Attributes:
+        episodes: Number of episodes of the evaluation.
+        graded: Number of episodes with a verdict.
+        failed: Number of episodes without a verdict, because a provider or server failed.
+        missing: Number of episodes that did not run or were interrupted.
+        success: Share of successful episodes.
+        light: Share of episodes that pass light validation, among those that have it; None if no episode has it.
+        gradings: Share of successes under each grading.
+        steps: Mean number of actions.
+        requests: Mean number of requests to the server.
+        invalid: Mean number of invalid actions.
+        prompt_tokens: Mean number of input tokens; None if no episode counts them.
+        completion_tokens: Mean number of output tokens; None if no episode counts them.
+    """
+
+    episodes: int
+    graded: int
+    failed: int
+    missing: int
+    success: Share
+    light: Share | None
+    gradings: dict[str, float]
+    steps: float | None
+    requests: float | None
+    invalid: float | None
+    prompt_tokens: float | None
+    completion_tokens: float | None
+
+
+class PackCard(_Part):
+    """The part of a card about one pack.
+
+    Attributes:
+        env_id: Env id of the pack.
+        world: Name of the world.
+        world_hash: Content hash of the world.
+        max_steps: Step limit.
+        tasks: For each task, its number of successes and its number of episodes with a verdict.
+        figures: The results.
+    """
+
+    env_id: str
+    world: str
+    world_hash: str
+    max_steps: int
+    tasks: dict[str, tuple[int, int]]
+    figures: Figures
+
+
+class Card(_Part):
+    """The result of an evaluation. Equal records give equal cards.
+
+    Attributes:
+        card_version: Version of this format.
+        suite: Name of the suite.
+        suite_hash: Hash of the suite's content; results of different hashes are not comparable.
+        grading: The grading that decided success.
+        agent: Name and settings of the agent.
+        repeats: Number of runs of each episode.
+        seed: Seed of the evaluation.
+        versions: Versions of fhir_gym that wrote the records.
+        date: The date that the user gave; None without a date.
+        complete: Whether all episodes have a verdict.
+        overall: The results of all episodes; every episode has the same weight.
+        mean_over_packs: Mean of the packs' success rates; None if a pack has no verdict.
+        packs: The results of each pack.
+        tokens: All tokens, including those of episodes without a verdict; None if no record counts them.
+        prices: The prices of tokens that the user gave; None without prices.
+        cost: The price of all tokens; None without prices or tokens.
+        remarks: What a reader has to know, such as missing episodes.
+    """
+
+    card_version: int = CARD_VERSION
+    suite: str
+    suite_hash: str
+    grading: str
+    agent: AgentRecord
+    repeats: int
+    seed: int
+    versions: tuple[str, ...]
+    date: str | None
+    complete: bool
+    overall: Figures
+    mean_over_packs: float | None
+    packs: tuple[PackCard, ...]
+    tokens: Usage | None
+    prices: Prices | None
+    cost: float | None
+    remarks: tuple[str, ...]
+
+    @property
+    def model(self) -> str | None:
+        """Name of the agent's model; None without a model."""
+        model = self.agent.settings.get("model")
+        return model if isinstance(model, str) else None
+
+    def json_text(self) -> str:
+        """Return the card as JSON, without escapes of letters."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a card.
+
+        Raises:
+            RecordError: The file cannot be read or is not a card of this version.
+        """
+        file = Path(path)
+        try:
+            if file.stat().st_size > _MAX_BYTES:
+                raise RecordError(f"{path} is not a result card: it is too large")
+            card = cls.model_validate_json(file.read_bytes())
+        except OSError as error:
+            raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "JSON"
+            raise RecordError(f"{path} is not a result card: {one_line(place)}: {one_line(first['msg'])}") from error
+        if card.card_version != CARD_VERSION:
+            raise RecordError(
+                f"{path} has version {card.card_version} of the card's format; this fhir_gym reads version {CARD_VERSION}"
+            )
+        return card
+
+
+EpisodeKey = tuple[str, str, int, int]
+"""Env id, task, variation and repeat."""
+
+
+def make_card(
+    content: SuiteContent,
+    agent: AgentRecord,
+    episodes: Mapping[EpisodeKey, EpisodeMetrics],
+    *,
+    repeats: int,
+    seed: int,
+    spent: Usage,
+    prices: Prices | None = None,
+    date: str | None = None,
+) -> Card:
+    """Return the card of an evaluation.
+
+    Args:
+        content: The suite.
+        agent: The agent.
+        episodes: The recorded episodes.
+        repeats: Number of runs of each episode.
+        seed: Seed of the evaluation.
+        spent: Tokens of all records.
+        prices: Prices of tokens; None without prices.
+        date: The date to print on the card; None for no date.
+    """
+    planned = [(*key, repeat) for key in content.tasks for repeat in range(repeats)]
+    packs = tuple(_pack(content, env_id, planned, episodes) for env_id in content.suite.env_ids)
+    overall = _figures(planned, episodes)
+    rates = [pack.figures.success.share for pack in packs]
+    found = [rate for rate in rates if rate is not None]
+    return Card(
+        suite=content.suite.name,
+        suite_hash=content.hash,
+        grading=content.suite.grading,
+        agent=agent,
+        repeats=repeats,
+        seed=seed,
+        versions=tuple(sorted({dict(one.conditions)["package"] for one in episodes.values()})),
+        date=date,
+        complete=overall.graded == overall.episodes,
+        overall=overall,
+        mean_over_packs=_mean(found) if len(found) == len(rates) else None,
+        packs=packs,
+        tokens=spent if spent.total else None,
+        prices=prices,
+        cost=round(prices.cost(spent), 6) if prices and spent.total else None,
+        remarks=tuple(_remarks(overall, planned, episodes)),
+    )
+
+
+def _pack(
+    content: SuiteContent, env_id: str, planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, EpisodeMetrics]
+) -> PackCard:
+    manifest = content.worlds[env_id].manifest
+    own = [key for key in planned if key[0] == env_id]
+    tasks: dict[str, tuple[int, int]] = {}
+    for key in own:
+        successes, graded = tasks.get(key[1], (0, 0))
+        one = episodes.get(key)
+        has_verdict = one is not None and one.graded
+        tasks[key[1]] = (successes + bool(one and one.success), graded + has_verdict)
+    return PackCard(
+        env_id=env_id,
+        world=manifest.name,
+        world_hash=manifest.content_hash,
+        max_steps=content.suite.config(env_id).step_limit,
+        tasks=tasks,
+        figures=_figures(own, episodes),
+    )
+
+
+def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, EpisodeMetrics]) -> Figures:
+    found = [episodes[key] for key in planned if key in episodes]
+    graded = [one for one in found if one.graded]
+    usages = [one.usage for one in graded if one.usage is not None]
+    failed = sum(one.stop == "infra_error" for one in found if not one.graded)
+    names = dict.fromkeys(name for one in graded for name, _ in one.gradings)
+    light = [(one, one.light) for one in graded if one.light is not None]
+    return Figures(
+        episodes=len(planned),
+        graded=len(graded),
+        failed=failed,
+        missing=len(planned) - len(graded) - failed,
+        success=_share((one, one.success is True) for one in graded),
+        light=_share(light) if light else None,
+        gradings={name: _mean(dict(one.gradings)[name] for one in graded) or 0.0 for name in names},
+        steps=_mean(one.steps for one in graded),
+        requests=_mean(one.requests for one in graded),
+        invalid=_mean(len(one.invalid) for one in graded),
+        prompt_tokens=_mean(usage.prompt for usage in usages),
+        completion_tokens=_mean(usage.completion for usage in usages),
+    )
+
+
+def _share(outcomes: Iterable[tuple[EpisodeMetrics, bool]]) -> Share:
+    """Return the share of positive outcomes; the episodes of a task form a cluster."""
+    tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for one, outcome in outcomes:
+        tasks[one.env_id, one.task.key].append(outcome)
+    count, of = sum(map(sum, tasks.values())), sum(map(len, tasks.values()))
+    low, high = wilson(count, of)
+    share = round(count / of, 6) if of else None
+    return Share(count=count, of=of, share=share, low=round(low, 6), high=round(high, 6))
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return round(math.fsum(found) / len(found), 6) if found else None
+
+
+def _remarks(
+    overall: Figures, planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, EpisodeMetrics]
+) -> Iterable[str]:
+    if overall.missing:
+        yield f"incomplete: {overall.missing} of {overall.episodes} episodes are missing"
+    if overall.failed:
+        first = next(one for key in planned if (one := episodes.get(key)) and not one.graded and one.error)
+        yield (
+            f"{overall.failed} of {overall.episodes} episodes have no verdict, because a provider or server failed: "
+            f"{one_line(first.error or '')}"
+        )
+    versions = {dict(one.conditions)["package"] for one in episodes.values()}
+    if len(versions) > 1:
+        yield f"several versions of fhir_gym wrote the records: {', '.join(sorted(versions))}"

@@ -1,0 +1,221 @@
+"""Evaluate an agent on a suite: run the missing episodes, record them, and write the result card."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date as calendar_date
+from pathlib import Path
+
+from fhir_gym.agents import Agent, ConcurrentAgent, Usage, make_agent, require_agent
+from fhir_gym.arguments import require_path, require_whole
+from fhir_gym.errors import FhirGymError, RecordError
+from fhir_gym.evaluation import EpisodeMetrics
+from fhir_gym.files import require_writable, write_files
+from fhir_gym.printable import one_line
+from fhir_gym.rollouts import (
+    Budget,
+    BudgetTracker,
+    EpisodeSpec,
+    Prices,
+    Rollout,
+    RunPlan,
+    read_rollouts,
+    run_plan,
+    write_rollouts,
+)
+from fhir_gym.rollouts.record import AgentRecord
+from fhir_gym.suites.card import Card, EpisodeKey, make_card
+from fhir_gym.suites.card_text import card_markdown
+from fhir_gym.suites.catalogue import get_suite
+from fhir_gym.suites.content import SuiteContent, open_suite
+from fhir_gym.suites.suite import Suite
+
+ROLLOUTS, CARD_JSON, CARD_MARKDOWN = "rollouts.jsonl", "card.json", "card.md"
+"""Files in the folder of an evaluation."""
+
+
+def evaluate(
+    suite: Suite | str,
+    agent: Agent | ConcurrentAgent | str,
+    out: str | Path,
+    *,
+    repeats: int = 1,
+    seed: int = 0,
+    workers: int = 0,
+    concurrency: int = 8,
+    budget: Budget | None = None,
+    prices: Prices | None = None,
+    date: str | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Card:
+    """Evaluate an agent on a suite.
+
+    The folder gets ``rollouts.jsonl`` (one record for each episode), ``card.json`` and ``card.md`` (the result). If the
+    folder already holds episodes of the same evaluation, only episodes without a verdict run. So the same call
+    continues a run that was killed or whose provider failed. The card is also written if the run is interrupted; it
+    then says that the evaluation is incomplete.
+
+    Args:
+        suite: The suite or its name.
+        agent: The agent or its name.
+        out: The folder.
+        repeats: Number of runs of each episode.
+        seed: Seed of the agent's randomness.
+        workers: Number of worker processes; see `fhir_gym.run`.
+        concurrency: Number of episodes that a `ConcurrentAgent` runs concurrently.
+        budget: Limits of this call; None for no limit.
+        prices: Prices of the model's tokens, for the cost on the card; None for the prices of the budget.
+        date: A date such as ``2026-11-23`` to print on the card; None for no date, so that equal results give equal
+            cards.
+        progress: Called with the number of finished episodes, their total, and a text with the success rate; while a
+            world is built, with the number of resources.
+
+    Raises:
+        UnknownNameError: The suite or the agent does not exist.
+        RecordError: The folder holds other data or episodes of another evaluation, or cannot be written.
+        FhirGymError: An argument is invalid, or a world does not support a task.
+        EndpointError: A model's endpoint is misconfigured.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> import fhir_gym
+        >>> with TemporaryDirectory() as folder:
+        ...     fhir_gym.evaluate("quick-v1", "idle", folder).overall.success.count
+        0
+    """
+    found = get_suite(suite) if isinstance(suite, str) else suite
+    if not isinstance(found, Suite):
+        raise FhirGymError(f"suite must be a Suite or the name of one, not {suite!r}")
+    require_path("out", out)
+    require_whole("repeats", repeats, 1)
+    require_whole("seed", seed)
+    _require_date(date)
+    folder = Path(out)
+    for name in (ROLLOUTS, CARD_JSON, CARD_MARKDOWN):
+        require_writable(folder / name, RecordError)
+    actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
+    prices = prices or (budget.prices if budget else None)
+    building = None if progress is None else lambda done, total: progress(done, total, "building a world")
+    with open_suite(found, building) as content:
+        run = _Evaluation(content, actor, content.plans(repeats, seed))
+        run.read(folder / ROLLOUTS)
+        try:
+            rollouts = run.rollouts(workers=workers, concurrency=concurrency, tracker=BudgetTracker(budget))
+            write_rollouts(folder / ROLLOUTS, run.watch(rollouts, progress))
+        finally:
+            card = make_card(
+                content,
+                AgentRecord.of(actor),
+                run.episodes,
+                repeats=repeats,
+                seed=seed,
+                spent=run.spent,
+                prices=prices,
+                date=date,
+            )
+            if run.episodes:
+                write_card(folder, card)
+    return card
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write the card as JSON and as Markdown."""
+    write_files({folder / CARD_JSON: card.json_text(), folder / CARD_MARKDOWN: card_markdown(card)}, RecordError)
+
+
+def _require_date(date: str | None) -> None:
+    if date is not None:
+        try:
+            calendar_date.fromisoformat(date)
+        except (TypeError, ValueError):
+            raise FhirGymError(f"date must be a date such as 2026-11-23, not {date!r}") from None
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    """The episodes of an evaluation: those that are planned, and those that are recorded.
+
+    Attributes:
+        content: The suite.
+        agent: The agent.
+        plans: One plan for each pack.
+        episodes: The recorded episodes. Of several records, the first with a verdict counts, or else the last.
+        spent: Tokens of all records.
+    """
+
+    content: SuiteContent
+    agent: Agent | ConcurrentAgent
+    plans: tuple[RunPlan, ...]
+    episodes: dict[EpisodeKey, EpisodeMetrics] = field(default_factory=dict)
+    spent: Usage = field(default_factory=Usage)
+
+    @property
+    def graded(self) -> int:
+        """Number of episodes with a verdict."""
+        return sum(one.graded for one in self.episodes.values())
+
+    def read(self, path: Path) -> None:
+        """Read the episodes of an earlier run; the file may be missing.
+
+        Raises:
+            RecordError: The file holds other data or episodes of another evaluation.
+        """
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise RecordError(f"{path} is not a file")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # `write_rollouts` removes an incomplete line
+            for rollout in read_rollouts(path):
+                reason = self._why_foreign(rollout)
+                if reason is not None:
+                    task = f"task {one_line(rollout.task.key, 40)}, variation {rollout.task.variation}"
+                    raise RecordError(
+                        f"{path} holds {task} of another evaluation ({reason}): use another folder for this evaluation"
+                    )
+                self._add(rollout)
+
+    def _why_foreign(self, rollout: Rollout) -> str | None:
+        """Return why a record is not of this evaluation; None if it is."""
+        task, content = rollout.task, self.content
+        plan = next((one for one in self.plans if one.config.env_id == rollout.env_id), None)
+        expected = content.tasks.get((rollout.env_id, task.key, task.variation))
+        if plan is None or expected is None:
+            return f"suite {content.suite.name} does not have it"
+        if EpisodeSpec(task.key, task.variation, rollout.repeat) not in plan.episodes:
+            return f"its repeat is {rollout.repeat}"
+        if AgentRecord.of(self.agent).model_dump(mode="json") != rollout.agent.model_dump(mode="json"):
+            return f"it is by agent {one_line(rollout.agent.name, 40)}, or with other settings"
+        if rollout.world.hash != content.worlds[rollout.env_id].manifest.content_hash or expected.hash != task.hash:
+            return "its content is that of another version of the suite"
+        world = content.worlds[rollout.env_id]
+        return None if plan.includes(rollout, self.agent, world) else "its seed or its rules differ"
+
+    def rollouts(self, *, workers: int, concurrency: int, tracker: BudgetTracker) -> Iterator[Rollout]:
+        """Run the episodes without a verdict."""
+        for plan in self.plans:
+            env_id = plan.config.env_id
+            done = {key[1:] for key, one in self.episodes.items() if key[0] == env_id and one.graded}
+            todo = plan.without(done)
+            if todo.episodes:
+                yield from run_plan(todo, self.agent, workers=workers, concurrency=concurrency, budget=tracker)
+
+    def watch(self, rollouts: Iterable[Rollout], progress: Callable[[int, int, str], None] | None) -> Iterator[Rollout]:
+        """Collect the records of new episodes and yield them unchanged."""
+        total = sum(len(plan.episodes) for plan in self.plans)
+        for rollout in rollouts:
+            self._add(rollout)
+            if progress is not None:
+                successes = sum(one.success is True for one in self.episodes.values())
+                text = f"success {successes / self.graded:.0%}" if self.graded else ""
+                progress(len(self.episodes), total, text)
+            yield rollout
+
+    def _add(self, rollout: Rollout) -> None:
+        key = (rollout.env_id, rollout.task.key, rollout.task.variation, rollout.repeat)
+        known = self.episodes.get(key)
+        if known is None or not known.graded:
+            self.episodes[key] = EpisodeMetrics.of(rollout)
+        self.spent += rollout.usage or Usage()

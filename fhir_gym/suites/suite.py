@@ -1,0 +1,95 @@
+"""A suite: a named list of episodes with their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Grading
+
+
+class SuiteEpisode(NamedTuple):
+    """One episode of a suite.
+
+    Attributes:
+        env_id: Env id of the pack.
+        task: Key of the task.
+        variation: Number of the variation.
+        phrasing: Index of the prompt wording.
+    """
+
+    env_id: str
+    task: str
+    variation: int
+    phrasing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A named list of episodes, on which agents are compared.
+
+    The end of the name is the suite's version (``core-v1``). A changed list gets a new version.
+
+    Attributes:
+        name: The name, with its version.
+        about: What the suite contains, as a short phrase.
+        episodes: The episodes in order; no variation occurs twice.
+        grading: What counts as success.
+        world: A world for all packs, or its name or path; None for each pack's default world.
+        task_file: A benchmark's own task file; its tasks replace the tasks of the pack.
+        funcs_file: The function list that belongs to the task file.
+
+    Raises:
+        FhirGymError: There are no episodes, or a variation occurs twice.
+    """
+
+    name: str
+    about: str
+    episodes: tuple[SuiteEpisode, ...]
+    grading: Grading = "state"
+    world: World | str | Path | None = None
+    task_file: str | Path | None = None
+    funcs_file: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty suite and repeated variations."""
+        if not self.episodes:
+            raise FhirGymError(f"suite {self.name} has no episodes")
+        seen: set[tuple[str, str, int]] = set()
+        for one in self.episodes:
+            if one[:3] in seen:
+                raise FhirGymError(f"suite {self.name} has variation {one.variation} of task {one.task} twice")
+            seen.add(one[:3])
+
+    @property
+    def env_ids(self) -> tuple[str, ...]:
+        """The packs of the suite, in order."""
+        return tuple(dict.fromkeys(one.env_id for one in self.episodes))
+
+    def config(self, env_id: str) -> EpisodeConfig:
+        """Return the settings of a pack's episodes."""
+        return EpisodeConfig(
+            env_id, world=self.world, grading=self.grading, task_file=self.task_file, funcs_file=self.funcs_file
+        )
+
+
+def balanced(
+    env_id: str, tasks: Iterable[str], variations: Iterable[int], phrasings: int = 1
+) -> Iterator[SuiteEpisode]:
+    """Yield the same variations of several tasks; the episodes use the phrasings in turn.
+
+    Args:
+        env_id: Env id of the pack.
+        tasks: Keys of the tasks.
+        variations: Numbers of the variations.
+        phrasings: Number of phrasings to use, from phrasing 0.
+    """
+    numbers = tuple(variations)
+    for place, task in enumerate(tasks):
+        for number in numbers:
+            yield SuiteEpisode(env_id, task, number, (place + number) % phrasings)
