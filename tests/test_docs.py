@@ -39,6 +39,7 @@ PUBLIC_PACKAGES = (
     "rollouts",
     "soundness",
     "specification",
+    "suites",
     "tasks",
     "testing",
     "training",

@@ -47,10 +47,12 @@ def report(
     if out is not None and wanted_format is not None:
         raise typer.BadParameter("--out writes all formats: omit --format, --json and --markdown")
     from fhir_gym import evaluation
+    from fhir_gym.suites import suite_remarks
 
     groups = names(",".join(by or []))
     runs = evaluation.read_runs(rollouts)
-    found = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices_of(price_in, price_out))
+    prices, remarks = prices_of(price_in, price_out), tuple(suite_remarks(rollouts))
+    found = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices, notes=remarks)
     found = found.pooled() if pool else found
     if out is not None:
         for path in evaluation.write_report(found, out):

@@ -40,6 +40,7 @@ class Report:
         runs: The runs.
         by: Dimensions by which episodes are grouped.
         left_out: A remark about a dimension that is not shown.
+        notes: Further remarks, such as about the suites of the runs.
         prices: Prices of tokens; None if they are not known.
 
     Examples:
@@ -50,6 +51,7 @@ class Report:
     runs: tuple[AgentRun, ...]
     by: tuple[Dimension, ...] = DIMENSIONS
     left_out: str | None = None
+    notes: tuple[str, ...] = ()
     prices: Prices | None = None
 
     @cached_property
@@ -154,7 +156,7 @@ class Report:
 
     def remarks(self) -> list[str]:
         """Return remarks about episodes that are ungraded, are repeated, or differ in their conditions."""
-        remarks = [self.left_out] if self.left_out else []
+        remarks = [*([self.left_out] if self.left_out else []), *self.notes]
         for run in self.runs:
             count, lost = len(run.episodes), sum(not episode.graded for episode in run.episodes)
             if lost:

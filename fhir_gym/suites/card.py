@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
-from fhir_gym.evaluation import EpisodeMetrics, wilson
+from fhir_gym.evaluation import EpisodeMetrics, Rate
 from fhir_gym.printable import one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
@@ -21,6 +20,8 @@ from fhir_gym.suites.content import SuiteContent
 
 CARD_VERSION = 1
 """Version of the card's format."""
+ROLLOUTS, CARD_JSON, CARD_MARKDOWN = "rollouts.jsonl", "card.json", "card.md"
+"""Files in the folder of an evaluation."""
 _MAX_BYTES = 20_000_000
 
 
@@ -29,14 +30,16 @@ class _Part(BaseModel):
 
 
 class Share(_Part):
-    """A share of episodes with its 95 % interval.
+    """A share of episodes with its 95 % interval; see `fhir_gym.evaluation.Rate`.
 
     Attributes:
         count: Number of episodes that count.
         of: Number of all episodes.
         share: The share; None without episodes.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
+        low: Lower bound of the interval, clustered by task.
+        high: Upper bound.
+        method: How the interval was computed.
+        clusters: Number of tasks.
         sd: Standard deviation of the share over repeats; None without repeats.
     """
 
@@ -45,7 +48,15 @@ class Share(_Part):
     share: float | None
     low: float
     high: float
-    sd: float | None = None
+    method: str
+    clusters: int
+    sd: float | None
+
+    @classmethod
+    def of_episodes(cls, episodes: Iterable[EpisodeMetrics], outcome: Callable[[EpisodeMetrics], bool | None]) -> Self:
+        """Return the share of episodes with an outcome; episodes with the outcome None do not count."""
+        values = Rate.of_episodes(episodes, outcome).plain()
+        return cls.model_validate({name: values[name] for name in cls.model_fields})
 
 
 class Figures(_Part):
@@ -158,22 +169,22 @@ class Card(_Part):
         Raises:
             RecordError: The file cannot be read or is not a card of this version.
         """
-        file = Path(path)
         try:
-            if file.stat().st_size > _MAX_BYTES:
+            if Path(path).stat().st_size > _MAX_BYTES:
                 raise RecordError(f"{path} is not a result card: it is too large")
-            card = cls.model_validate_json(file.read_bytes())
+            data = json.loads(Path(path).read_bytes())
+            version = data.get("card_version") if isinstance(data, dict) else None
+            if isinstance(version, int) and version != CARD_VERSION:
+                raise RecordError(f"{path} is a card of version {version}; this fhir_gym reads version {CARD_VERSION}")
+            return cls.model_validate_json(json.dumps(data))
         except OSError as error:
             raise RecordError(f"{path} cannot be read: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "JSON"
-            raise RecordError(f"{path} is not a result card: {one_line(place)}: {one_line(first['msg'])}") from error
-        if card.card_version != CARD_VERSION:
-            raise RecordError(
-                f"{path} has version {card.card_version} of the card's format; this fhir_gym reads version {CARD_VERSION}"
-            )
-        return card
+            place = one_line(".".join(map(str, first["loc"])), 100)
+            raise RecordError(f"{path} is not a result card: {place}: {one_line(first['msg'])}") from error
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"{path} is not a result card: it is not JSON") from error
 
 
 EpisodeKey = tuple[str, str, int, int]
@@ -255,14 +266,14 @@ def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, Episod
     usages = [one.usage for one in graded if one.usage is not None]
     failed = sum(one.stop == "infra_error" for one in found if not one.graded)
     names = dict.fromkeys(name for one in graded for name, _ in one.gradings)
-    light = [(one, one.light) for one in graded if one.light is not None]
+    light = Share.of_episodes(graded, lambda one: one.light)
     return Figures(
         episodes=len(planned),
         graded=len(graded),
         failed=failed,
         missing=len(planned) - len(graded) - failed,
-        success=_share((one, one.success is True) for one in graded),
-        light=_share(light) if light else None,
+        success=Share.of_episodes(graded, lambda one: one.success),
+        light=light if light.of else None,
         gradings={name: _mean(dict(one.gradings)[name] for one in graded) or 0.0 for name in names},
         steps=_mean(one.steps for one in graded),
         requests=_mean(one.requests for one in graded),
@@ -270,17 +281,6 @@ def _figures(planned: Sequence[EpisodeKey], episodes: Mapping[EpisodeKey, Episod
         prompt_tokens=_mean(usage.prompt for usage in usages),
         completion_tokens=_mean(usage.completion for usage in usages),
     )
-
-
-def _share(outcomes: Iterable[tuple[EpisodeMetrics, bool]]) -> Share:
-    """Return the share of positive outcomes; the episodes of a task form a cluster."""
-    tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for one, outcome in outcomes:
-        tasks[one.env_id, one.task.key].append(outcome)
-    count, of = sum(map(sum, tasks.values())), sum(map(len, tasks.values()))
-    low, high = wilson(count, of)
-    share = round(count / of, 6) if of else None
-    return Share(count=count, of=of, share=share, low=round(low, 6), high=round(high, 6))
 
 
 def _mean(values: Iterable[float]) -> float | None:

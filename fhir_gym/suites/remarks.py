@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fhir_gym.errors import RecordError
-from fhir_gym.suites.card import Card
-from fhir_gym.suites.runner import CARD_JSON, ROLLOUTS
+from fhir_gym.suites.card import CARD_JSON, ROLLOUTS, Card
 
 
 def suite_remarks(paths: Sequence[str | Path]) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date as calendar_date
 from pathlib import Path
+from typing import Any
 
 from fhir_gym.agents import Agent, ConcurrentAgent, Usage, make_agent, require_agent
 from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.errors import FhirGymError, RecordError
 from fhir_gym.evaluation import EpisodeMetrics
-from fhir_gym.files import require_writable, write_files
+from fhir_gym.files import lock_folder, require_writable, unlock_folder, write_files
 from fhir_gym.printable import one_line
 from fhir_gym.rollouts import (
     Budget,
@@ -26,14 +28,11 @@ from fhir_gym.rollouts import (
     write_rollouts,
 )
 from fhir_gym.rollouts.record import AgentRecord
-from fhir_gym.suites.card import Card, EpisodeKey, make_card
+from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, make_card
 from fhir_gym.suites.card_text import card_markdown
 from fhir_gym.suites.catalogue import get_suite
 from fhir_gym.suites.content import SuiteContent, open_suite
 from fhir_gym.suites.suite import Suite
-
-ROLLOUTS, CARD_JSON, CARD_MARKDOWN = "rollouts.jsonl", "card.json", "card.md"
-"""Files in the folder of an evaluation."""
 
 
 def evaluate(
@@ -98,23 +97,18 @@ def evaluate(
     actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
     prices = prices or (budget.prices if budget else None)
     building = None if progress is None else lambda done, total: progress(done, total, "building a world")
-    with open_suite(found, building) as content:
+    with ExitStack() as stack:
+        content = stack.enter_context(open_suite(found, building))
+        lock_folder(folder, RecordError)
+        stack.callback(unlock_folder, folder)
         run = _Evaluation(content, actor, content.plans(repeats, seed))
         run.read(folder / ROLLOUTS)
         try:
             rollouts = run.rollouts(workers=workers, concurrency=concurrency, tracker=BudgetTracker(budget))
             write_rollouts(folder / ROLLOUTS, run.watch(rollouts, progress))
         finally:
-            card = make_card(
-                content,
-                AgentRecord.of(actor),
-                run.episodes,
-                repeats=repeats,
-                seed=seed,
-                spent=run.spent,
-                prices=prices,
-                date=date,
-            )
+            described: dict[str, Any] = {"repeats": repeats, "seed": seed, "prices": prices, "date": date}
+            card = make_card(content, AgentRecord.of(actor), run.episodes, spent=run.spent, **described)
             if run.episodes:
                 write_card(folder, card)
     return card

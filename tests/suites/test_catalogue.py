@@ -48,7 +48,7 @@ def test_the_sizes_of_suites() -> None:
     assert set(get_suite("quick-v1").env_ids) == set(get_suite("core-v1").env_ids) == set(SHIPPED)
     tasks = {one[:2] for one in get_suite("core-v1").episodes}
     assert tasks == {(env_id, key) for env_id in SHIPPED for key in task_keys(env_id)}
-    assert {one.env_id for one in known_suites() for one in one.episodes} == set(SHIPPED)
+    assert {one.env_id for suite in known_suites() for one in suite.episodes} == set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", ["quick-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OWN[1:])])
@@ -64,9 +64,10 @@ def test_hashes_are_those_of_the_version(name: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    for name in ("core", "core-v2", "", 7):
+    names: list[Any] = ["core", "core-v2", "", 7]
+    for name in names:
         with pytest.raises(UnknownNameError, match="core-v1"):
-            get_suite(name)  # type: ignore[arg-type]
+            get_suite(name)
     with pytest.raises(FhirGymError, match="leave task_file, world out"):
         get_suite("core-v1", task_file="x.json", world="empty")
 

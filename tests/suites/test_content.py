@@ -43,12 +43,12 @@ def test_the_list_changes_the_hash(tiny: Suite) -> None:
 @pytest.mark.parametrize("part", ["prompts", "sample", "setup"])
 def test_the_content_of_a_task_changes_the_hash(tiny: Suite, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, kind = hash_of(tiny), type(get_task(APPOINTMENT, "02a"))
+    original: Any = getattr(kind, part)
     changed: dict[str, Any] = {
         "prompts": tuple(f"{text} Please." for text in kind.prompts),
         "sample": lambda self, rng, world: original(self, rng, world) if rng.random() else None,
         "setup": lambda self, p, world: original(self, p, world)[:-1],
     }
-    original = getattr(kind, part)
     monkeypatch.setattr(kind, part, changed[part])
     assert hash_of(tiny) != before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,15 @@ def test_unusable_folders_are_refused_before_the_first_episode(tiny: Suite, tmp_
     assert [path.name for path in (tmp_path / "folder").iterdir()] == [name]
 
 
+def test_a_folder_in_use_is_refused(tiny: Suite, tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(str(os.getppid()))
+    with pytest.raises(RecordError, match="is in use by process"):
+        evaluate(tiny, "gold", tmp_path)
+    (tmp_path / ".lock").write_text("999999999")
+    assert evaluate(tiny, "gold", tmp_path).complete, "the process has ended"
+    assert not (tmp_path / ".lock").exists()
+
+
 @pytest.mark.parametrize("content", [b"hello\n", b"[]\n", b'{"schema_version": 99}\n', b"\xff\xfe\x00\n", b'{"a"'])
 def test_files_of_other_programs_are_refused_unchanged(tiny: Suite, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rollouts.jsonl"
@@ -181,16 +191,17 @@ def test_files_of_other_programs_are_refused_unchanged(tiny: Suite, tmp_path: Pa
 
 
 def test_wrong_arguments_are_refused_at_once(tiny: Suite, tmp_path: Path) -> None:
+    wrong: Any = GoldAgent
     with pytest.raises(UnknownNameError, match="did you mean 'core-v1'"):
         evaluate("core-v2", "gold", tmp_path)
     with pytest.raises(FhirGymError, match="suite must be a Suite"):
-        evaluate(7, "gold", tmp_path)  # type: ignore[arg-type]
+        evaluate(wrong, "gold", tmp_path)
     with pytest.raises(FhirGymError, match="date must be a date such as"):
         evaluate(tiny, "gold", tmp_path, date="today\n")
     with pytest.raises(FhirGymError, match="repeats"):
         evaluate(tiny, "gold", tmp_path, repeats=0)
     with pytest.raises(WrongTypeError):
-        evaluate(tiny, GoldAgent, tmp_path)  # type: ignore[arg-type]
+        evaluate(tiny, wrong, tmp_path)
     with pytest.raises(UnknownNameError, match="agent"):
         evaluate(tiny, "golden", tmp_path)
     assert not list(tmp_path.iterdir())
