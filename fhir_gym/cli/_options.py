@@ -47,6 +47,15 @@ ProtocolOption = Annotated[
     Literal["text", "tools"] | None,
     typer.Option(help="Whether a model acts by text or by tool calls; default: text. Same as --set protocol=…"),
 ]
+ConfigurationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="NAME",
+        help="Configuration of the agent chat: baseline, spec, memory, memory-spec, memory-spec-runtime, text or "
+        "medagentbench; those with memory also need --set memory=FILE.",
+    ),
+]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of episodes of each variation.")]
 WorkersOption = Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs in this process.")]
 ConcurrencyOption = Annotated[int, typer.Option(min=1, help="Number of episodes that a model agent runs concurrently.")]
@@ -94,6 +103,23 @@ def agent_settings(given: list[str] | None) -> dict[str, Any]:
         except ValueError:
             settings[name.strip()] = value
     return settings
+
+
+def with_configuration(settings: dict[str, Any], configuration: str | None) -> dict[str, Any]:
+    """Return agent settings together with those of a configuration of the agent ``chat``.
+
+    Raises:
+        typer.BadParameter: A given setting is one that the configuration chooses.
+    """
+    if configuration is None:
+        return settings
+    from fhir_gym.agents import chat_settings
+
+    chosen = chat_settings(configuration, settings.get("memory"))
+    for name in chosen:
+        if name in settings and name != "memory":
+            raise typer.BadParameter(f"--config {configuration} already sets {name}: leave one of them out")
+    return settings | chosen
 
 
 def prices_of(price_in: float | None, price_out: float | None) -> Prices | None:

@@ -11,6 +11,7 @@ import typer
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import (
     ConcurrencyOption,
+    ConfigurationOption,
     EnvArgument,
     MaxCostOption,
     MaxEpisodesOption,
@@ -27,6 +28,7 @@ from fhir_gym.cli._options import (
     agent_settings,
     names,
     prices_of,
+    with_configuration,
 )
 from fhir_gym.cli._summary import Summary
 from fhir_gym.files import require_writable
@@ -55,6 +57,7 @@ def rollout(
     repeats: RepeatsOption = 1,
     workers: WorkersOption = 0,
     protocol: ProtocolOption = None,
+    configuration: ConfigurationOption = None,
     concurrency: ConcurrencyOption = 8,
     max_episodes: MaxEpisodesOption = None,
     max_tokens: MaxTokensOption = None,
@@ -96,6 +99,8 @@ def rollout(
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent gold --tasks 01,02a --variations 0-9 --workers 2
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --set model=qwen3 --set base_url=http://localhost:8000/v1
+
+    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --config spec --set model=qwen3
     """
     _check_file(out, resume=resume, overwrite=overwrite)
     from fhir_gym import rollouts, worlds
@@ -116,7 +121,8 @@ def rollout(
     every = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split, repeats=repeats, seed=seed)
     prices = prices_of(price_in, price_out)
     budget = rollouts.Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
-    settings = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
+    given = agent_settings(setting) | ({"protocol": protocol} if protocol else {})
+    settings = with_configuration(given, configuration)
     actor = make_agent(agent, **settings)  # after all other checks, because it may load a model
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:

@@ -112,3 +112,31 @@ def test_a_missing_extra_is_a_line(cli: Any, monkeypatch: pytest.MonkeyPatch) ->
     outcome = cli("rollout", ENV_ID, "--agent", "chat", "--set", "model=m")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
     assert 'pip install "fhir-gym[llm]"' in outcome.err
+
+
+def test_a_configuration_sets_protocol_and_tools(cli: Any, hospital: World) -> None:
+    with ChatServer(GoldOverChat(hospital, [(ENV_ID, "01", 0)])) as server:
+        line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=scripted", "--set", f"base_url={server.base_url}"]
+        line += ["--tasks", "01", "--variations", "0", "--out", "r.jsonl", "--config", "spec"]
+        assert cli(*line).code == 0
+        clash = cli(*line, "--overwrite", "--protocol", "text")
+    (rollout,) = read_rollouts("r.jsonl")
+    assert rollout.success and rollout.opening and rollout.opening.protocol == "tools"
+    assert isinstance(rollout.agent.settings["tools"], dict) and list(rollout.agent.settings["tools"]) == ["spec"]
+    assert "--config spec already sets protocol: leave one of them out" in clash.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config", "memroy"], "unknown configuration 'memroy'; did you mean 'memory'?"),
+        (["--config", "memory"], "the configuration memory needs a memory file"),
+        (["--config", "memory", "--set", "memory=none.jsonl"], "none.jsonl"),
+        (["--config", "spec", "--set", "memory=m.jsonl"], "the configuration spec has no memory"),
+    ],
+)
+def test_mistakes_with_configurations_are_one_line(cli: Any, words: list[str], message: str) -> None:
+    line = ["rollout", ENV_ID, "--agent", "chat", "--set", "model=m", "--set", "base_url=http://127.0.0.1:9/v1"]
+    outcome = cli(*line, *words)
+    assert outcome.code in (1, 2) and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    assert message in outcome.err
