@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from fhir_gym.evaluation.cells import Section
 from fhir_gym.evaluation.plain import LongRow, long_rows, plain
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
@@ -20,6 +21,7 @@ TextFormat = Literal["markdown", "latex", "csv", "json"]
 
 _TITLE = "Rollout report"
 _MAX_CELL = 200
+_NUMERIC = re.compile(r"[-+<]?\d.*|")
 _NEGATIVE = re.compile(r"(?<![^ ])-(\d)")
 """The sign of a negative number."""
 _MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*_<>[]~$"})
@@ -48,13 +50,12 @@ def markdown(report: Report) -> str:
 def latex(report: Report) -> str:
     """Return the tables of the report in LaTeX, to be included in a document that uses ``booktabs``."""
     parts = [f"% {_TITLE}: needs \\usepackage{{booktabs}} and \\usepackage[T1]{{fontenc}}"]
-    parts += [f"% {_cell(remark)}" for remark in report.remarks()]
+    parts += [f"% {_latex(remark)}" for remark in report.remarks()]
     for section in sections(report):
-        first = "l" if len(section.columns) == 1 else "l" + "r" * (len(section.columns) - 1)
         head, *rows = (" & ".join(map(_latex, line)) + r" \\" for line in (section.columns, *section.rows))
         lines = [
             *(r"\begin{table}", r"  \centering", rf"  \caption{{{_latex(section.title)}}}"),
-            *(rf"  \begin{{tabular}}{{{first}}}", r"    \toprule", f"    {head}", r"    \midrule"),
+            *(rf"  \begin{{tabular}}{{{_alignment(section)}}}", r"    \toprule", f"    {head}", r"    \midrule"),
             *(f"    {row}" for row in rows),
             *(r"    \bottomrule", r"  \end{tabular}", r"\end{table}"),
         ]
@@ -92,6 +93,12 @@ def _markdown(text: str) -> str:
 
 def _latex(text: str) -> str:
     return _NEGATIVE.sub(r"$-$\1", _cell(text).translate(_LATEX))
+
+
+def _alignment(section: Section) -> str:
+    """Return LaTeX's letter for each column: the first and columns with texts are left-aligned."""
+    columns = [*zip(*section.rows, strict=True)][1:]
+    return "l" + "".join("r" if all(map(_NUMERIC.fullmatch, cells)) else "l" for cells in columns)
 
 
 def _csv(text: str) -> str:

@@ -182,11 +182,11 @@ def _names(runs: Sequence[_Found]) -> list[str]:
     by_settings = dict(zip(map(id, files), _names_by_settings(files), strict=True))
     experiments = len({run.source.experiment for run in runs})
     models = len({str(run.settings.get("model")) for run in runs})
-    agents = Counter(run.source.path for run in runs)
+    agents = Counter(id(run.source) for run in runs)
     names = []
     for run in runs:
         if run.source.configuration:
-            several = models > 1 or agents[run.source.path] > 1
+            several = models > 1 or agents[id(run.source)] > 1
             parts = [run.source.experiment] if experiments > 1 else []
             model = [_model(run.settings["model"])] if several and "model" in run.settings else []
             names.append(" ".join([*parts, run.source.configuration, *model]))

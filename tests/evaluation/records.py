@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
 from typing import Any
 
 from fhir_gym.agents import ModelReply, Usage
@@ -9,7 +11,7 @@ from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.rollouts.record import AgentRecord, TaskRecord, Timings, WorldRecord
 from fhir_gym.tasks import Check, Diagnosis, Verdict
 from fhir_gym.tasks.grading.evidence import Evidence
-from fhir_gym.tasks.grading.tool_usage import ToolUsage
+from fhir_gym.tasks.grading.tool_usage import Calls, Tool, ToolUsage
 from fhir_gym.tasks.packs.action_reasoning.error_labels import ErrorLabel
 
 TASKS = {
@@ -47,6 +49,9 @@ def rollout(
     seed: int = 7,
     grading: str = "state",
     label: ErrorLabel | None = None,
+    process: ToolUsage | None = None,
+    repeat: int = 0,
+    usage: Usage | None = None,
 ) -> Rollout:
     """Make a record; with `success=None`, the episode has no verdict."""
     title, category, kind, difficulty = TASKS[task]
@@ -58,7 +63,7 @@ def rollout(
             light=light,
             checks=tuple(Check(name=name, passed=passed) for name, passed in made),
             evidence=Evidence(sufficient=True, note="-"),
-            process=ToolUsage(requests={}, errors={}, calls=()),
+            process=process or ToolUsage(requests={}, errors={}, calls=()),
             answer=[],
             idle=(),
             explanation="-",
@@ -84,13 +89,14 @@ def rollout(
             "world": WorldRecord(name="hospital-small", hash="0123456789abcdef"),
             "agent": AgentRecord(name=agent, settings=settings or {}),
             "seed": seed,
+            "repeat": repeat,
             "grading": grading,
             "reward_rule": "sparse",
             "max_steps": 15,
             "prompt": "…",
             "action_format": "…",
             "turns": done,
-            "usage": sum(usages, Usage()) if usages else None,
+            "usage": usage or (sum(usages, Usage()) if usages else None),
             "steps": len(done),
             "stop_reason": stop or ("infra_error" if success is None else "finished"),
             "error": error,
@@ -101,6 +107,57 @@ def rollout(
             "timings": Timings(prepare=0.1, agent=2.0, server=0.5),
         }
     )
+
+
+def used(
+    *calls: tuple[Tool, str, int, int],
+    selected: bool | None = True,
+    ordered: bool | None = True,
+    untouched: tuple[str, ...] = (),
+    prohibited: tuple[str, ...] = (),
+) -> ToolUsage:
+    """Make the tool usage of an episode from tools, resource types, requests and errors."""
+    requests: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    for tool, _, count, failed in calls:
+        requests[tool] += count
+        errors[tool] += failed
+    return ToolUsage(
+        requests=dict(requests),
+        errors={tool: count for tool, count in errors.items() if count},
+        calls=tuple(Calls(tool=t, resource_type=kind, requests=n, errors=failed) for t, kind, n, failed in calls),
+        tools_selected=selected,
+        tools_in_order=ordered,
+        untouched=untouched,
+        prohibited=prohibited,
+    )
+
+
+def study(shift: int = 0) -> list[Rollout]:
+    """Two repeats of two variations of two tasks, with tool calls, tokens and several failure modes."""
+    search: tuple[Tool, str, int, int] = ("search", "Patient", 2, 0)
+    create: tuple[Tool, str, int, int] = ("create", "Patient", 1, 1)
+    found = []
+    for place, (task, variation, repeat) in enumerate(product(("01", "02a"), (0, 1), (0, 1))):
+        success = (place + shift) % 3 != 0
+        tokens = Usage(prompt=1000 + 100 * place, completion=50 + shift)
+        process = (
+            used(search, create) if task == "01" else used(search, selected=success, prohibited=("create",) * shift)
+        )
+        found.append(
+            rollout(
+                task,
+                variation,
+                success,
+                agent="study",
+                settings={"shift": shift},
+                light=success,
+                process=process,
+                repeat=repeat,
+                usage=tokens,
+            )
+        )
+    return found
 
 
 SMALL = {"model": "small", "temperature": 0.0}

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fhir_gym.errors import RecordError
+from fhir_gym.evaluation import Report, read_runs
+from fhir_gym.rollouts import write_rollouts
+from tests.evaluation.records import LARGE, SMALL, rollout, study
+
+
+def test_a_folder_stands_for_its_rollout_files(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    for name in ("memory", "baseline"):
+        write_rollouts(folder / "rollouts" / f"{name}.jsonl", study())
+    write_rollouts(folder / "memory" / "training.jsonl", study())
+    (folder / "rollouts" / ".baseline.jsonl.7.part").write_text("{")
+    runs = read_runs([folder])
+    assert [(run.name, run.configuration, run.experiment) for run in runs] == [
+        ("baseline", "baseline", "study"),
+        ("memory", "memory", "study"),
+    ]
+    plain = tmp_path / "plain"
+    write_rollouts(plain / "text.jsonl", study())
+    assert [run.name for run in read_runs([plain])] == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "name"),
+    [
+        ('{"experiment": "experiment-2"}', "experiment-2"),
+        ('{"experiment": 5}', "study"),
+        ('["experiment"]', "study"),
+        ("{", "study"),
+        ("[" * 100_000, "study"),
+    ],
+)
+def test_the_manifest_names_the_experiment(tmp_path: Path, manifest: str, name: str) -> None:
+    folder = tmp_path / "study"
+    write_rollouts(folder / "rollouts" / "baseline.jsonl", study())
+    (folder / "manifest.json").write_text(manifest)
+    (run,) = read_runs([folder])
+    assert run.experiment == name
+
+
+def test_runs_of_several_experiments_and_models_have_different_names(tmp_path: Path) -> None:
+    for experiment in ("one", "two"):
+        write_rollouts(tmp_path / experiment / "rollouts" / "baseline.jsonl", [rollout(settings=SMALL)])
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert [run.name for run in read_runs([one, two])] == ["one baseline", "two baseline"]
+    assert [run.name for run in read_runs([one, one])] == ["baseline", "baseline #2"]
+    write_rollouts(one / "rollouts" / "baseline.jsonl", [rollout(settings=LARGE)])
+    runs = read_runs([one, two])
+    assert [run.name for run in runs] == ["one baseline small", "one baseline large", "two baseline small"]
+    pooled = Report(runs).pooled()
+    assert [(run.name, len(run.episodes)) for run in pooled.runs] == [("baseline small", 2), ("one baseline large", 1)]
+
+
+def test_files_and_folders_can_be_mixed(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "one" / "baseline.jsonl", study())
+    write_rollouts(tmp_path / "own.jsonl", [rollout(agent="gold")])
+    runs = read_runs([tmp_path / "one", tmp_path / "own.jsonl"])
+    assert [(run.name, run.configuration, run.experiment) for run in runs] == [
+        ("one baseline", "baseline", "one"),
+        ("gold", "gold", ""),
+    ]
+    assert Report(runs).pooled().runs == runs
+
+
+def test_a_folder_without_rollouts(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    with pytest.raises(RecordError, match=r"rollouts: contains no rollout files \(\*\.jsonl\)"):
+        read_runs([tmp_path])

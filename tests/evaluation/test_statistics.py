@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fhir_gym.agents import Usage
+from fhir_gym.evaluation import EpisodeMetrics, Report, RunStatistics, expected_calls, read_runs
+from fhir_gym.evaluation.comparisons import paired_difference
+from fhir_gym.rollouts import Prices, Rollout, write_rollouts
+from fhir_gym.tasks import get_task
+from tests.evaluation.records import rollout, study, used
+from tests.evaluation.test_intervals import fitted
+
+
+def statistics(rollouts: Sequence[Rollout], prices: Prices | None = None) -> RunStatistics:
+    return RunStatistics.of([*map(EpisodeMetrics.of, rollouts)], prices=prices)
+
+
+def test_success_has_an_interval_and_a_deviation_over_repeats() -> None:
+    given = study()
+    found = statistics(given).success
+    outcomes = {task: [float(bool(one.success)) for one in given if one.task.key == task] for task in ("01", "02a")}
+    mean, _, low, high, _ = fitted([*outcomes.values()])
+    assert (found.count, found.of, found.clusters, found.method) == (5, 8, 2, "clustered")
+    assert found.value == pytest.approx(mean, abs=1e-9)
+    assert (found.low, found.high) == pytest.approx((max(0, low), min(1, high)), abs=1e-9)
+    shares = [np.mean([bool(one.success) for one in given if one.repeat == repeat]) for repeat in (0, 1)]
+    assert found.by_repeat == pytest.approx(shares)
+    assert found.sd == pytest.approx(np.std(shares, ddof=1), abs=1e-9)
+
+
+def test_without_repeats_there_is_no_deviation() -> None:
+    found = statistics([rollout("01", 0), rollout("01", 1, False)])
+    assert found.success.sd is None and found.success.method == "wilson"
+    assert found.variance is not None and found.variance.exact.within_task == 2500
+
+
+def test_tasks_of_one_title_are_one_cluster() -> None:
+    episodes = [EpisodeMetrics.of(rollout("01", 0)), EpisodeMetrics.of(rollout("01", 0, False))]
+    renamed = [one.task.model_copy(update={"key": f"task1_{n}"}) for n, one in enumerate(episodes)]
+    assert {(one.env_id, task.title) for one, task in zip(episodes, renamed, strict=True)} == {episodes[0].cluster}
+
+
+def test_failed_calls_by_tool_and_resource_type() -> None:
+    found = statistics(study())
+    assert [(one.name, one.errors, one.calls) for one in found.tool_errors] == [("create", 4, 4), ("search", 0, 16)]
+    assert [(one.name, one.errors, one.calls) for one in found.resource_errors] == [("Patient", 4, 20)]
+    assert found.resource_errors[0].value == 0.2
+
+
+def test_calls_by_outcome() -> None:
+    found = statistics(study()).tool_calls
+    assert sorted((*found.success.values, *found.failure.values)) == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert sum(found.errors_success.values) + sum(found.errors_failure.values) == 4
+    assert found.expected.values == pytest.approx((1, 1, 1, 1, 1))
+    assert found.expected_unknown == 0
+
+
+def test_least_calls_come_from_the_task() -> None:
+    env_id = "FHIRAgent/Appointment-v0"
+    assert expected_calls(env_id, "17a") == min(map(len, get_task(env_id, "17a").required_tools)) == 5
+    assert expected_calls(env_id, "none") is expected_calls("Other/Pack-v0", "01") is None
+    foreign = statistics([rollout("01", 0, env_id="Other/Pack-v0", usage=Usage(prompt=5, completion=1))])
+    assert foreign.tool_calls.expected.n == 0 and foreign.tool_calls.expected_unknown == 1
+    assert [name for name, _ in foreign.tokens.by_expected] == ["unknown"]
+
+
+def test_tokens_by_group() -> None:
+    tokens = statistics(study()).tokens
+    assert tokens.total.n == 8 and tokens.total.min == 1050 and tokens.total.max == 1750
+    groups = (tokens.by_difficulty, tokens.by_success, tokens.by_light, tokens.by_expected)
+    assert [[(name, values.n) for name, values in group] for group in groups] == [
+        [("easy", 4), ("medium", 4)],
+        [("success", 5), ("failure", 3)],
+        [("light success", 5), ("light failure", 3)],
+        [("1", 8)],
+    ]
+    assert statistics([rollout()]).tokens.total.n == 0
+
+
+def test_cost_includes_episodes_without_a_verdict() -> None:
+    usage = Usage(prompt=1_000_000, completion=100_000)
+    given = [rollout("01", 0, usage=usage), rollout("01", 1, None, usage=usage), rollout("02a")]
+    cost = statistics(given, Prices(2.0, 10.0)).cost
+    assert cost is not None
+    assert (cost.total, cost.per_episode, cost.per_success, cost.not_counted) == (6.0, 3.0, 3.0, 1)
+    assert statistics(given).cost is statistics([rollout()], Prices(1, 1)).cost is None
+    failed = statistics([rollout("01", 0, False, usage=usage)], Prices(2.0, 10.0)).cost
+    assert failed is not None and failed.per_success is None
+
+
+def test_paired_differences_agree_with_statsmodels(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    keys = [(task, number) for task in "abcdefg" for number in range(6)]
+    one, other = ({key: chance.random() < share for key in keys} for share in (0.4, 0.7))
+    del one["a", 0], other["b", 3]
+    found = paired_difference(0, one, 1, other, {key: key[0] for key in keys})
+    common = [key for key in keys if key in one and key in other]
+    differences = [[float(other[key]) - float(one[key]) for key in common if key[0] == task] for task in "abcdefg"]
+    mean, _, low, high, p = fitted(differences)
+    assert (found.common, found.clusters) == (len(common), 7) == (40, 7)
+    assert found.both + found.only_first + found.only_second + found.neither == 40
+    assert (found.difference, found.low, found.high) == pytest.approx((mean, low, high), abs=1e-9)
+    assert found.p_clustered == pytest.approx(p, abs=1e-9)
+
+
+def test_runs_without_common_episodes_have_no_difference() -> None:
+    found = paired_difference(0, {"a": True}, 1, {"b": True}, {"a": "t", "b": "t"})
+    assert found.common == 0 and found.difference is found.low is found.p_clustered is None
+    assert found.p_mcnemar == 1.0
+
+
+def test_every_run_is_compared_with_the_first_of_its_experiment(tmp_path: Path) -> None:
+    for experiment in ("one", "two"):
+        for shift, name in enumerate(("baseline", "memory", "spec")):
+            write_rollouts(tmp_path / experiment / "rollouts" / f"{name}.jsonl", study(shift))
+    report = Report(read_runs([tmp_path / "one", tmp_path / "two"]))
+    assert [(one.first, one.second) for one in report.differences] == [(0, 1), (0, 2), (3, 4), (3, 5)]
+    pooled = report.pooled()
+    assert [run.name for run in pooled.runs] == ["baseline", "memory", "spec"]
+    assert [one.common for one in pooled.differences] == [16, 16]
+    assert pooled.statistics[0].graded == 16
+    # The experiments' prompts are the same, but other agents answered them: they are no repeats of each other.
+    assert [one.episodes for one in pooled.attempts(0)] == [2] * 8
+    assert pooled.total(0).success.by_repeat == report.total(0).success.by_repeat
+
+
+def test_a_tool_that_is_not_used_has_no_error_rate() -> None:
+    assert statistics([rollout(process=used())]).tool_errors == ()
