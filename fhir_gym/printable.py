@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-__all__ = ["JSON_ESCAPES", "encodable", "one_line", "visible"]
+__all__ = ["JSON_ESCAPES", "encodable", "markdown_text", "one_line", "visible"]
 
 _OBEYED = (
     *((0x00, 0x1F), (0x7F, 0x9F)),  # control characters, which change colours or titles, move the cursor or end lines
@@ -14,6 +14,7 @@ _OBEYED = (
 _ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for a, b in _OBEYED for code in range(a, b + 1)}
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ESCAPES if code != ord("\n")}
 """How JSON text shows each control character except line ends, by its code."""
+_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*_<>[]~$"})
 
 
 def one_line(text: str, max_chars: int = 400) -> str:
@@ -42,3 +43,10 @@ def _escapes_without(kept: str) -> dict[int, str]:
 def encodable(text: str) -> str:
     """Escape lone surrogates; agents and servers may write them, but UTF-8 files and requests cannot contain them."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def markdown_text(text: str, max_chars: int = 400) -> str:
+    """Return a text on one line, with control characters and the marks of Markdown and HTML escaped."""
+    shown = " ".join(text.split())
+    shown = shown if len(shown) <= max_chars else f"{shown[:max_chars]}…"
+    return visible(shown).translate(_MARKDOWN)

@@ -1,4 +1,4 @@
-"""``fhir-gym tasks``: list, show, check and probe tasks."""
+"""``fhir-gym tasks``: list, show, check and probe tasks; `fhir_gym.cli.task_review` reviews their verdicts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
 from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, WorkersOption, names
+from fhir_gym.cli.task_review import review
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _SHOWN_FAILURES = 5
 
 app = typer.Typer(help="List and show tasks, and check that they are sound.", no_args_is_help=True)
+app.command("review")(review)
 
 
 @app.command("list")

@@ -14,7 +14,7 @@ from fhir_gym.evaluation.cells import Section
 from fhir_gym.evaluation.plain import LongRow, long_rows, plain
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
-from fhir_gym.printable import JSON_ESCAPES, visible
+from fhir_gym.printable import JSON_ESCAPES, markdown_text, visible
 
 TextFormat = Literal["markdown", "latex", "csv", "json"]
 """Name of a text format."""
@@ -24,7 +24,6 @@ _MAX_CELL = 200
 _NUMERIC = re.compile(r"[-+<]?\d.*|")
 _NEGATIVE = re.compile(r"(?<![^ ])-(\d)")
 """The sign of a negative number."""
-_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*_<>[]~$"})
 _LATEX = str.maketrans(
     {
         **{letter: f"\\{letter}" for letter in "{}$&#_%"},
@@ -88,7 +87,7 @@ FORMATS: Mapping[TextFormat, Callable[[Report], str]] = MappingProxyType(
 
 
 def _markdown(text: str) -> str:
-    return _cell(text).translate(_MARKDOWN)
+    return markdown_text(text, _MAX_CELL)
 
 
 def _latex(text: str) -> str:
