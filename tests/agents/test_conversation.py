@@ -22,7 +22,7 @@ from fhir_gym.agents import (
     Usage,
 )
 from fhir_gym.agents.chat_messages import ChatProtocol
-from fhir_gym.agents.completions import parse_completion
+from fhir_gym.agents.completions import LookupCall, parse_completion
 from fhir_gym.agents.context_window import shorten
 from fhir_gym.agents.conversation import make_opening
 from fhir_gym.agents.provider import read_completion
@@ -162,6 +162,21 @@ def test_calls_in_the_text_protocol_are_ignored() -> None:
     assert reply.model and "tool_calls" not in reply.model.message and reply.model.raw == [call("finish", "{}")]
 
 
+def test_lookups_and_actions_keep_the_order_of_the_calls() -> None:
+    calls = tuple(call(name, "{}", name) for name in ("look", "getResourceById", "look", "lok"))
+    parts = parse_completion(Completion(tool_calls=calls, retries=2), "tools", lookup_tools=("look",))
+    assert [(type(part), part.call_id) for part in parts] == [
+        (LookupCall, "look"),
+        (Reply, "getResourceById"),
+        (LookupCall, "look"),
+        (Reply, "lok"),
+    ]
+    assert [part.model is not None for part in parts] == [True, False, False, False]
+    assert [part.retries for part in parts] == [2, 0, 0, 0]
+    beside_text = parse_completion(Completion(content="GET /Patient", tool_calls=calls), "text", 0, ("look",))
+    assert all(isinstance(part, LookupCall) for part in beside_text) and len(beside_text) == 4
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -187,12 +202,16 @@ messages = st.fixed_dictionaries(
     message=messages,
     protocol=st.sampled_from(["text", "tools"]),
     finish=st.sampled_from(["stop", "length", "tool_calls", "content_filter", None]),
+    lookup_tools=st.sampled_from([(), ("look",)]),
 )
-def test_no_completion_raises(message: dict[str, Any], protocol: Any, finish: str | None) -> None:
+def test_no_completion_raises(
+    message: dict[str, Any], protocol: Any, finish: str | None, lookup_tools: tuple[str, ...]
+) -> None:
     body = json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": message.get("more")})
-    replies = parse(read_completion(body.encode()), protocol)
+    replies = parse_completion(read_completion(body.encode()), protocol, lookup_tools=lookup_tools)
     assert replies and replies[0].model is not None
-    assert all(isinstance(reply.action, str | Action | Invalid) for reply in replies)
+    assert all(isinstance(r, LookupCall) or isinstance(r.action, str | Action | Invalid) for r in replies)
+    assert lookup_tools or not any(isinstance(reply, LookupCall) for reply in replies)
     json.dumps(replies[0].model.model_dump(mode="json"), ensure_ascii=False).encode()
     for sent in replies[0].model.message.get("tool_calls", []):
         assert isinstance(json.loads(sent["function"]["arguments"]), dict)

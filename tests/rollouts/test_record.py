@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from fhir_gym.agents import ModelReply, Opening, Usage
 from fhir_gym.agents.chat_messages import Lookup, Message
 from fhir_gym.rollouts import SCHEMA_VERSION, Rollout, Turn, read_rollouts
@@ -65,3 +67,13 @@ def test_messages_contain_lookups_in_the_order_of_the_calls(gold: list[Rollout])
         ("assistant", None),  # the result of its call is left out, because the model did not read it
     ]
     assert len(rollout.replies) == 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_earlier_versions_are_read(gold: list[Rollout], tmp_path: Path, version: int) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(
+        gold[0].line().replace('"schema_version":2', f'"schema_version":{version}') + "\n", encoding="utf-8"
+    )
+    (rollout,) = read_rollouts(path)
+    assert rollout.turns == gold[0].turns and rollout.lookups == ()
