@@ -20,7 +20,21 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from fhir_gym.cli import art, dataset, demo, evaluate, report, rollout, serve, suites, tasks, train, version, worlds
+from fhir_gym.cli import (
+    art,
+    dataset,
+    demo,
+    evaluate,
+    mcp,
+    report,
+    rollout,
+    serve,
+    suites,
+    tasks,
+    train,
+    version,
+    worlds,
+)
 from fhir_gym.cli._console import note
 from fhir_gym.errors import FhirGymError, UnknownNameError
 
@@ -63,6 +77,7 @@ app.add_typer(worlds.app, name="worlds")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(suites.app, name="suites")
 app.add_typer(train.app, name="train")
+app.add_typer(mcp.app, name="mcp")
 app.add_typer(art.app, name="art")
 app.command("version")(version.version)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fhir_gym.rollouts import Prices
 
 
-def _one_pack(text: str) -> str:
+def one_pack(text: str) -> str:
     """Return the env id that an argument names; if the argument names a module, import it and return its env id."""
     if "/" in text and ":" not in text:  # an env id; if it is unknown, the command reports it
         return text
@@ -28,7 +28,7 @@ EnvArgument = Annotated[
     str,
     typer.Argument(
         metavar="ENV_ID",
-        callback=_one_pack,
+        callback=one_pack,
         help="Env id, such as FHIRAgent/Appointment-v0, or a module that registers an environment.",
     ),
 ]

@@ -1,0 +1,138 @@
+"""The commands `fhir-gym mcp …`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fhir_gym.cli._console import note, progress
+from fhir_gym.cli._options import OwnWorldOption, one_pack
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+    from fhir_gym.mcp_servers import ToolSet
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Serve tools to agents and assistants with the Model Context Protocol (extra mcp).\n\n"
+    "By default, a server talks to the one client that started it, over standard input and output.",
+)
+
+_DEFAULT_WORLD = "hospital-small"
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    """Split ``HOST:PORT``; a port alone means this machine only."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536 or (colon and not host):
+        raise typer.BadParameter(f"{text!r} is not an address such as 127.0.0.1:8000, or a port such as 8000")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+HttpOption = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="Serve by streamable HTTP at this address, under /mcp; a port alone is reachable from this machine only.",
+    ),
+]
+
+
+@app.command("fhir")
+def fhir(
+    env_ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ENV_ID]...", help="Environments whose tasks clients may start; without one, serve a world."
+        ),
+    ] = None,
+    world: OwnWorldOption = None,
+    http: HttpOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Rollout file to which each episode is appended when it is over.")
+    ] = None,
+    feedback: Annotated[
+        Literal["explained", "checks", "none"],
+        typer.Option(
+            help="What finish returns. explained: success, reward and checks, and for training variations the "
+            "explanation; checks: the same without explanations; none: nothing."
+        ),
+    ] = "explained",
+    grading: Annotated[
+        Literal["state", "evidence", "official"], typer.Option(help="What to grade; see `fhir-gym rollout`.")
+    ] = "state",
+    reward: Annotated[
+        Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success, else 0; dense: share of passed checks.")
+    ] = "sparse",
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
+    ] = None,
+    max_sessions: Annotated[
+        int, typer.Option(min=1, help="Maximum number of running episodes, or of private copies of the world.")
+    ] = 128,
+    idle_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without a call after which an episode or a copy is closed.")
+    ] = 1_800.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the session ids; by default, clients cannot guess ids of others.")
+    ] = None,
+) -> None:
+    """Serve the five FHIR tools, on a world or on tasks.
+
+    On a world, writes are kept in memory until the server stops. On tasks, start_task and finish begin and end an
+    episode, and each episode has its own records.
+
+    Example: fhir-gym mcp fhir --world hospital-small
+
+    Example: fhir-gym mcp fhir FHIRAgent/Appointment-v0 --http 8000 --out rollouts.jsonl
+    """
+    address = _address(http)
+    if env_ids is None and (out is not None or grading != "state" or reward != "sparse" or max_steps is not None):
+        raise typer.BadParameter("--out, --grading, --reward and --max-steps need an ENV_ID", param_hint="ENV_ID")
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.mcp_servers import TaskTools, WorldTools, require_sdk
+    from fhir_gym.tasks import get_pack
+
+    require_sdk()
+    with ExitStack() as stack:
+        if not env_ids:
+            (only,) = _open_worlds([world or _DEFAULT_WORLD], stack).values()
+            tools: ToolSet = WorldTools(only, max_sessions=max_sessions, idle_timeout=idle_timeout, seed=seed)
+        else:
+            ids = list(dict.fromkeys(one_pack(text) for text in env_ids))
+            names = {env_id: world or get_pack(env_id).world for env_id in ids}
+            opened = _open_worlds(list(names.values()), stack)
+            configs = [
+                EpisodeConfig(id, world=opened[names[id]], grading=grading, reward=reward, max_steps=max_steps)
+                for id in ids
+            ]
+            tools = TaskTools(
+                configs, out=out, feedback=feedback, max_sessions=max_sessions, idle_timeout=idle_timeout, seed=seed
+            )
+        _serve(tools, address)
+
+
+def _open_worlds(names: list[str], stack: ExitStack) -> dict[str, World]:
+    """Open each world once; `stack` closes them."""
+    from fhir_gym import worlds
+
+    opened: dict[str, World] = {}
+    for name in dict.fromkeys(names):
+        with progress(f"Building {name}") as update:
+            opened[name] = stack.enter_context(worlds.load(name, progress=update))
+    return opened
+
+
+def _serve(tools: ToolSet, address: tuple[str, int] | None) -> None:
+    from fhir_gym.mcp_servers import serve_http, serve_stdio
+
+    if address is None:
+        serve_stdio(tools)
+        return
+    serve_http(tools, *address, ready=lambda url: note(f"{tools.name} at {url} (stop with Ctrl-C)"))
