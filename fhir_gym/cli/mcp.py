@@ -118,6 +118,37 @@ def fhir(
         _serve(tools, address)
 
 
+@app.command("spec")
+def spec(http: HttpOption = None) -> None:
+    """Serve look-ups in the FHIR R4 specification: resource types, elements, search parameters and data types.
+
+    Example: fhir-gym mcp spec
+    """
+    address = _address(http)
+    from fhir_gym.agents.tool_sources.specification import SpecificationTools
+    from fhir_gym.mcp_servers import SourceTools, require_sdk
+
+    require_sdk()
+    _serve(SourceTools(SpecificationTools(), "Look up FHIR R4: elements, search parameters and data types."), address)
+
+
+@app.command("memory")
+def memory(
+    file: Annotated[Path, typer.Argument(metavar="MEMORY", help="Memory file that `fhir-gym memory train` wrote.")],
+    http: HttpOption = None,
+) -> None:
+    """Serve the reflections of a memory: about operations on a resource type, and about similar tasks.
+
+    Example: fhir-gym mcp memory memory.jsonl
+    """
+    address = _address(http)
+    from fhir_gym.agents.tool_sources.memory import MemoryTools
+    from fhir_gym.mcp_servers import SourceTools, require_sdk
+
+    require_sdk()
+    _serve(SourceTools(MemoryTools(file), "Lessons from earlier tasks on FHIR servers."), address)
+
+
 def _open_worlds(names: list[str], stack: ExitStack) -> dict[str, World]:
     """Open each world once; `stack` closes them."""
     from fhir_gym import worlds

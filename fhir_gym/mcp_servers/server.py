@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -104,25 +106,45 @@ def make_app(tools: ToolSet, host: str = "127.0.0.1") -> Starlette:
 
 
 def serve_stdio(tools: ToolSet) -> None:
-    """Serve one client over standard input and output until the client closes the input; then close the tools."""
+    """Serve one client over standard input and output until the client closes the input; then close the tools.
+
+    This function handles signals, so it must run in the main thread.
+
+    Raises:
+        KeyboardInterrupt: The process got SIGINT or SIGTERM. The tools are closed in this case too.
+        MissingExtraError: The MCP SDK is not installed.
+    """
     require_sdk()
     from mcp.server.stdio import stdio_server
 
     async def serve() -> None:
         server = make_server(tools)
-        try:
-            async with stdio_server() as (requests, responses):
-                await server.run(requests, responses, server.create_initialization_options())
-        finally:
-            await tools.aclose()
+        async with stdio_server() as (requests, responses):
+            await server.run(requests, responses, server.create_initialization_options())
 
-    asyncio.run(serve())
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as failure:
+            failures.append(failure)
+
+    # A thread that waits for input cannot be stopped. As a daemon, it does not keep an interrupted process alive.
+    thread = threading.Thread(target=run, daemon=True)
+    with _closed_when_stopped(tools):
+        thread.start()
+        thread.join()
+        for failure in failures:
+            raise failure
 
 
 def serve_http(
     tools: ToolSet, host: str = "127.0.0.1", port: int = 8000, *, ready: Callable[[str], object] | None = None
 ) -> None:
     """Serve clients by streamable HTTP until the process is interrupted; then close the tools.
+
+    Like `serve_stdio`, this function handles signals, so it must run in the main thread.
 
     Args:
         tools: The tools.
@@ -148,10 +170,19 @@ def serve_http(
         if ready is not None:
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{listener.getsockname()[1]}{HTTP_PATH}")
-        try:
+        with _closed_when_stopped(tools):
             uvicorn.Server(config).run(sockets=[listener])
-        finally:
-            asyncio.run(tools.aclose())
+
+
+@contextmanager
+def _closed_when_stopped(tools: ToolSet) -> Iterator[None]:
+    """Close the tools at the end, also after SIGINT and SIGTERM; both raise KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        asyncio.run(tools.aclose())
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _call(tools: ToolSet, name: str, arguments: dict[str, Any], client: McpClient) -> ToolResult:
