@@ -36,6 +36,7 @@ PUBLIC_PACKAGES = (
     "errors",
     "evaluation",
     "fhir",
+    "mcp_servers",
     "rollouts",
     "soundness",
     "specification",

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import override
 
@@ -27,7 +27,7 @@ Handler = Callable[[dict[str, Any], McpClient], ToolResult]
 """Function that performs a call with valid arguments."""
 
 
-class FhirTools(AbstractContextManager["FhirTools[S]"], Generic[S]):
+class FhirTools(AbstractContextManager[Any], Generic[S]):
     """FHIR tools with sessions.
 
     The tools are those of the action grammar, with one more argument: the id of the session. Their calls run on the
@@ -128,6 +128,10 @@ class FhirTools(AbstractContextManager["FhirTools[S]"], Generic[S]):
     async def aclose(self) -> None:
         """Close all sessions."""
         await asyncio.to_thread(self.close)
+
+    @override
+    def __enter__(self) -> Self:
+        return self
 
     @override
     def __exit__(self, *_: object) -> None:

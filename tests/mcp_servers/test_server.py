@@ -239,8 +239,8 @@ def test_a_stopped_stdio_server_keeps_the_records(tmp_path: Path, stop: signal.S
     arguments = {"env_id": APPOINTMENT, "task": "01", "variation": 0}
     params = {"name": "start_task", "arguments": arguments, "_meta": meta}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*FHIR, APPOINTMENT, "--out", str(out)], text=True, **pipes) as server:
+    command, pipe = [*FHIR, APPOINTMENT, "--out", str(out)], subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as server:
         assert server.stdin is not None and server.stdout is not None and server.stderr is not None
         server.stdin.write(json.dumps(call) + "\n")
         server.stdin.flush()

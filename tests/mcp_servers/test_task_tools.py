@@ -294,14 +294,14 @@ def test_64_episodes_do_not_see_each_other(config: EpisodeConfig) -> None:
 
 def test_threads_start_and_finish_episodes_beside_each_other(config: EpisodeConfig, tmp_path: Path) -> None:
     out = tmp_path / "rollouts.jsonl"
+    with TaskTools([config], out=out) as opened, ThreadPoolExecutor(8) as pool:
 
-    def work(number: int) -> bool:
-        id = start(tools, variation=number % 2)
-        act(tools, "searchResources", episode_id=id, resourceType="Patient")
-        result = act(tools, "finish", episode_id=id, answer=[]).data
-        return result is not None and result["steps"] == 2
+        def work(number: int) -> bool:
+            id = start(opened, variation=number % 2)
+            act(opened, "searchResources", episode_id=id, resourceType="Patient")
+            result = act(opened, "finish", episode_id=id, answer=[]).data
+            return result is not None and result["steps"] == 2
 
-    with TaskTools([config], out=out) as tools, ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(24)))
     found = sorted((one.task.variation, one.repeat) for one in read_rollouts(out))
     assert found == [(variation, repeat) for variation in range(2) for repeat in range(12)]
