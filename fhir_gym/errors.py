@@ -21,6 +21,7 @@ __all__ = [
     "PluginWarning",
     "RecordError",
     "TaskError",
+    "TrainingBudgetError",
     "TrainingError",
     "UnknownNameError",
     "WorldError",
@@ -94,6 +95,10 @@ class TrainingError(FhirGymError):
 
 class ExperimentError(FhirGymError):
     """An experiment's settings are invalid, or do not fit its folder."""
+
+
+class TrainingBudgetError(TrainingError):
+    """The budget of a training is spent. The work so far is kept, so the training can continue with a larger budget."""
 
 
 class PluginError(FhirGymError):

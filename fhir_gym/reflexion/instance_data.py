@@ -34,7 +34,7 @@ _ORDINARY = frozenset(
     "cooper cox cross day dean drew faith field fisher ford foster fox frank gene glen good grace grant gray green "
     "guy hall hill hope house hunter jack joy king knight law lee lewis long marshall mark mason may miles mill miller "
     "moon moore park parker penny perry pine porter price ray read reading reed rich rivers rock rose ruby rush sharp "
-    "short silver sky stone strong summer sun turner wade walker wall ward warren way webb wells west white will wood "
+    "short sky stone strong summer sun turner wade walker wall ward warren way webb wells west white will wood "
     "woods young earl jean sage dale reese chance major page norm pat sue victor oral van der".split()
 )
 """Parts of names that are also common words. They count as names only with a capital letter inside a sentence."""
@@ -45,7 +45,9 @@ _GENERIC = frozenset(
     "insurance internal lake lane liberty life light main maple medical medicine mobile mutual national new north oak "
     "office park parkway plan plaza point practice primary regional ridge river road saint service services south "
     "specialists spring springs square state street suite terrace trail trust union united university urgent valley "
-    "view village west wellness the and for of at with old one test unknown official home work".split()
+    "view village west wellness the and for of at with old one test unknown official home work angel arabic assurance benefit blue bronze canyon diamond england "
+    "french german gold granite great haven healthcare hindi lakes lakeland midwest pacific partners people peoples "
+    "pinnacle platinum portuguese prairie quarry rapids silver spanish summit tidewater vietnamese willow".split()
 )
 """Words of the names of places and organisations that are no names without the other words."""
 

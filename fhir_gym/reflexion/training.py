@@ -1,0 +1,261 @@
+"""Train a memory: an agent plays training episodes, and two models turn its runs into reflections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fhir_gym import worlds
+from fhir_gym.agents import Agent, ConcurrentAgent, require_agent
+from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
+from fhir_gym.agents.tool_sources import ToolSource
+from fhir_gym.agents.tool_sources.specification import SpecificationTools
+from fhir_gym.errors import InfraError, TrainingError
+from fhir_gym.fhir import World
+from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode, require_split
+from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, public_texts
+from fhir_gym.reflexion.leak_filter import LeakFilter
+from fhir_gym.reflexion.lessons_agent import VariationName, with_lessons
+from fhir_gym.reflexion.prompts import lessons_text
+from fhir_gym.reflexion.reviewing import Review, Reviewer
+from fhir_gym.reflexion.spending import AgentBudget, MayContinue, Spending
+from fhir_gym.reflexion.training_folder import TrainingFolder
+from fhir_gym.rollouts import EpisodeSpec, Rollout, RolloutWriter, RunPlan, plan, run_plan
+from fhir_gym.tasks import find_task, get_pack, task_set
+from fhir_gym.types import Json
+
+Progress = Callable[[int, int, str], None]
+"""Show the progress: steps done, all steps, a short text."""
+
+
+def no_progress(done: int, total: int, text: str) -> None:
+    """Show nothing."""
+
+
+def train_memory(
+    config: MemoryTrainingConfig,
+    out: str | Path,
+    *,
+    episodes: Iterable[tuple[str, str, int, int | None]] | None = None,
+    agent: Agent | ConcurrentAgent | None = None,
+    progress: Progress = no_progress,
+    may_continue: MayContinue | None = None,
+) -> Memory:
+    """Train a memory and write it to a file.
+
+    In each trial, the agent plays the variations in which it has not succeeded yet. An evaluator model then criticises
+    each run, and a reflector model writes reflections about it. In the next trial, the agent reads the reflections of
+    its earlier trials of the variation. At the end, all reflections are merged.
+
+    The folder ``OUT.training`` keeps finished episodes and all replies of the evaluator and the reflector. After an
+    interruption at any point, the same call continues. A complete memory file is returned without any request.
+
+    Args:
+        config: The settings.
+        out: The memory file.
+        episodes: Env id, task, variation and phrasing of each training episode; None for the episodes of the config.
+        agent: The agent; None for a `ChatAgent` with the config's model.
+        progress: Called after each episode and each review.
+        may_continue: Called with the tokens spent so far by role, before each episode and each request of the
+            evaluator and the reflector. If it returns False, the training stops.
+
+    Raises:
+        TrainingError: A variation belongs to the test split, or the file belongs to a training with other settings.
+        TrainingBudgetError: The budget is spent. The work so far is kept.
+        InfraError: A model's endpoint failed. The work so far is kept.
+        EndpointError: A model's endpoint is misconfigured.
+    """
+    chosen = config.episodes() if episodes is None else _checked(episodes)
+    tools = SpecificationTools() if config.specification else None
+    actor = require_agent(agent) if agent is not None else config.make_agent()
+    identity = config.identity() | {
+        "player": {"name": actor.name, "settings": dict(actor.settings)},
+        "episodes": [[one.env_id, one.task, one.variation, one.phrasing] for one in chosen],
+    }
+    with TrainingFolder(Path(out), identity) as folder, ExitStack() as stack:
+        known = folder.finished()
+        if known is not None:
+            return known
+        embedder = config.make_embedder()
+        embedder.record()  # fails at once if the embedder cannot be used
+        env_ids = tuple(dict.fromkeys(one.env_id for one in chosen))
+        opened = {env_id: stack.enter_context(worlds.load(get_pack(env_id).world)) for env_id in env_ids}
+        spending = Spending(folder.usage(), config.tokens, may_continue)
+        training = _Training(config, folder, spending, actor, chosen, opened, tools, progress)
+        memory = training.run(embedder)
+        memory.save(out)
+        return memory
+
+
+def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[TrainingEpisode]:
+    """Return the training episodes without duplicates.
+
+    Raises:
+        TrainingError: A variation belongs to the test split, there is no episode, or a variation has two phrasings.
+        UnknownNameError: A task does not exist.
+    """
+    found: dict[VariationName, TrainingEpisode] = {}
+    for env_id, task, variation, phrasing in episodes:
+        find_task(task_set(env_id), task)
+        require_split([variation], "train")
+        one = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
+        if found.setdefault(_name(one), one) != one:
+            raise TrainingError(f"variation {variation} of task {task} is given with two phrasings")
+    if not found:
+        raise TrainingError("there are no training episodes")
+    return list(found.values())
+
+
+def _name(one: TrainingEpisode) -> VariationName:
+    return VariationName(one.env_id, one.task, one.variation)
+
+
+@dataclass
+class _Training:
+    """A memory training in progress."""
+
+    config: MemoryTrainingConfig
+    folder: TrainingFolder
+    spending: Spending
+    agent: Agent | ConcurrentAgent
+    episodes: Sequence[TrainingEpisode]
+    worlds: Mapping[str, World]
+    tools: ToolSource | None
+    progress: Progress
+    counts: Counter[str] = field(default_factory=Counter)
+    _lessons: dict[VariationName, list[Reflection]] = field(default_factory=dict)
+    _done: int = 0
+
+    def run(self, embedder: Embedder) -> Memory:
+        """Play, review and reflect all trials."""
+        config = self.config
+        facts = {_name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes}
+        guarded = guarded_data(self.worlds, config.guard, self.worlds)
+        leak_filter = LeakFilter(guarded, public_texts(self.worlds))
+        reviewer = Reviewer(config, self.folder.journal(), self.spending, self.tools)
+        left = list(self.episodes)
+        for trial in range(1, config.trials + 1):
+            if not left:
+                break
+            rollouts = self._play(trial, left)
+            reviews = asyncio.run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
+            for one, rollout, review in zip(left, rollouts, reviews, strict=True):
+                found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
+                self._lessons.setdefault(_name(one), []).extend(found)
+            left = [one for one, rollout in zip(left, rollouts, strict=True) if not rollout.success]
+        # In the order of the episodes, so that the reflections of a task stand together.
+        written = [reflection for one in self.episodes for reflection in self._lessons.get(_name(one), ())]
+        return self._memory(written, embedder)
+
+    def _play(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
+        """Return the rollouts of a trial in the order of the episodes."""
+        lessons = {name: lessons_text(found) for name, found in self._lessons.items() if found}
+        agent = with_lessons(self.agent, lessons) if trial > 1 else self.agent
+        path = self.folder.rollout_file(trial)
+        self._done = 0
+        with RolloutWriter(path) as writer:
+            for env_id, world in self.worlds.items():
+                ours = [one for one in episodes if one.env_id == env_id]
+                if not ours:
+                    continue
+                running = run_plan(
+                    self._plan(trial, env_id, ours, world),
+                    agent,
+                    concurrency=self.config.concurrency,
+                    budget=AgentBudget(self.spending),
+                    resume=path,
+                )
+                for rollout in running:
+                    writer.write(rollout)
+                    self._done += 1
+                    self.progress(self._done, len(episodes), f"trial {trial}: {rollout.task.title}")
+        return self._in_order(trial, episodes)
+
+    def _plan(self, trial: int, env_id: str, episodes: Sequence[TrainingEpisode], world: World) -> RunPlan:
+        keys = list(dict.fromkeys(one.task for one in episodes))
+        given = plan(env_id, tasks=keys, variations=0, world=world, max_steps=self.config.max_steps)
+        phrasings = {(one.task, one.variation): one.phrasing for one in episodes if one.phrasing is not None}
+        specs = tuple(EpisodeSpec(one.task, one.variation, trial - 1) for one in episodes)
+        return RunPlan(given.config, specs, self.config.seed, named=True, phrasings=phrasings)
+
+    def _in_order(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
+        found: dict[VariationName, Rollout] = {}
+        for rollout in self.folder.rollouts(trial):
+            name = VariationName(rollout.env_id, rollout.task.key, rollout.task.variation)
+            if name not in found or not found[name].graded:
+                found[name] = rollout
+        missing = [one for one in episodes if _name(one) not in found]
+        failed = [one for one in episodes if _name(one) in found and not found[_name(one)].graded]
+        if failed:
+            error = found[_name(failed[0])].error
+            raise InfraError(
+                f"{len(failed)} training episodes have no verdict, the first one because of: {error}. "
+                "The others are kept: run the training again to continue"
+            )
+        if missing:
+            self.spending.require_budget()
+            raise TrainingError(f"{len(missing)} training episodes were not played")
+        return [found[_name(one)] for one in episodes]
+
+    def _on_review(self, trial: int, total: int) -> Callable[[int], None]:
+        return lambda done: self.progress(done, total, f"trial {trial}: reviews")
+
+    def _reflections(
+        self,
+        one: TrainingEpisode,
+        trial: int,
+        rollout: Rollout,
+        review: Review,
+        facts: EpisodeFacts,
+        leak_filter: LeakFilter,
+    ) -> list[Reflection]:
+        """Return the filtered reflections of one run."""
+        self.counts.update(runs=1, successes=int(bool(rollout.success)))
+        self.counts.update(["unreadable critiques"] if review.critique is None else [])
+        if review.lessons is None:
+            self.counts.update(["unreadable reflections"])
+            return []
+        self.counts.update(f"dropped: {reason}" for reason in review.lessons.dropped)
+        own, numbers = facts.names_and_ids(rollout), facts.numbers(rollout)
+        source = Provenance(
+            env_id=one.env_id,
+            task=one.task,
+            variation=one.variation,
+            phrasing=rollout.task.phrasing,
+            trial=trial,
+            success=bool(rollout.success),
+        )
+        situation = leak_filter.apply(facts.request, own, numbers)
+        found: list[Reflection] = []
+        for lesson in review.lessons.lessons:
+            filtered = leak_filter.apply(lesson.text, own, numbers)
+            refusal = filtered.refusal
+            if lesson.resource_type is None and situation.refusal:
+                refusal = refusal or f"situation: {situation.refusal}"
+            if refusal:
+                self.counts.update([f"dropped: {refusal}"])
+                continue
+            self.counts.update(placeholders=filtered.replaced)
+            common = {"text": filtered.text, "source": source}
+            if lesson.resource_type is None:
+                found.append(Reflection(kind="macro", situation=situation.text, **common))
+            else:
+                found.append(
+                    Reflection(kind="micro", resource_type=lesson.resource_type, operation=lesson.operation, **common)
+                )
+        return found
+
+    def _memory(self, written: Sequence[Reflection], embedder: Embedder) -> Memory:
+        kept = Deduplicator(embedder, self.config.similarity).merge(written)
+        counts: dict[str, Json] = {"written": len(written), **{key: self.counts[key] for key in sorted(self.counts)}}
+        return Memory(
+            kept,
+            embedder,
+            models={role: self.config.role(role).model for role in ("agent", "evaluator", "reflector")},
+            specification=str(self.tools.settings["hash"]) if self.tools else None,
+            training={"settings": self.folder.identity, "counts": counts},
+        )
