@@ -17,6 +17,7 @@ from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.registration import SHIPPED
 from fhir_gym.rollouts import parse_numbers
 from fhir_gym.tasks import SPLITS, TEST_START, choose_tasks, task_set
+from fhir_gym.tasks.core.splits import Half
 from fhir_gym.types import Json
 
 
@@ -240,7 +241,9 @@ def make_memory_config(fields: Mapping[str, Any], source: str = "config") -> Mem
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(MemoryTrainingConfig.model_fields if len(first["loc"]) == 1 else ModelSettings.model_fields)
+            known = ", ".join(
+                MemoryTrainingConfig.model_fields if len(first["loc"]) == 1 else ModelSettings.model_fields
+            )
             raise TrainingError(f"{source}: unknown field {place!r}. Fields: {known}") from error
         message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise TrainingError(f"{source}: {place} {message}" if place else f"{source}: {message}") from error

@@ -8,12 +8,12 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.reflexion.ordinary_words import GENERIC, NEVER_NAMES, ORDINARY
 from fhir_gym.rollouts import Rollout
 from fhir_gym.tasks import Variation
 from fhir_gym.types import Json
 
-_WORD = re.compile(r"[^\W\d_]+(?:['’.\-_][^\W\d_]+)*")
+_WORD = re.compile(r"[^\W\d_]+(?:['\u2019.\-_][^\W\d_]+)*")
 """A word; the pieces of a compound name are joined by a hyphen, an apostrophe, a full stop or an underscore."""
 _PIECE = re.compile(r"[^\W\d_]+")
 _SENTENCE_END = frozenset(".!?:;•*")
@@ -24,32 +24,8 @@ _PARTICLE = 3
 """Maximum length of words in lower case in a person's name, such as "de" and "van"."""
 _LONG_CLAUSE = 3
 """Minimum number of words of a clause that is compared."""
-_UNDECOMPOSED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"})
+_UNDECOMPOSED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"})
 _NAME_KEYS = frozenset({"family", "given", "city", "district", "line", "name", "text"})
-_DAYS = "monday tuesday wednesday thursday friday saturday sunday"
-_MONTHS = "january february march april may june july august september october november december"
-_NEVER_NAMES = frozenset(f"{_DAYS} {_MONTHS} dr mr mrs ms prof patient".split()) | {t.casefold() for t in RESOURCE_TYPES}
-_ORDINARY = frozenset(
-    "adams art baker banks bell bill brooks brown burke bush butler carter case chase christian church clark cole cook "
-    "cooper cox cross day dean drew faith field fisher ford foster fox frank gene glen good grace grant gray green "
-    "guy hall hill hope house hunter jack joy king knight law lee lewis long marshall mark mason may miles mill miller "
-    "moon moore park parker penny perry pine porter price ray read reading reed rich rivers rock rose ruby rush sharp "
-    "short sky stone strong summer sun turner wade walker wall ward warren way webb wells west white will wood "
-    "woods young earl jean sage dale reese chance major page norm pat sue victor oral van der".split()
-)
-"""Parts of names that are also common words. They count as names only with a capital letter inside a sentence."""
-_GENERIC = frozenset(
-    "annex associates avenue bank bay beacon branch bridge campus care cedar center central centre chapel cherry city "
-    "clear clinic college community company corner court crest department drive east elm family farm first forest "
-    "garden general golden grand group grove harbor harbour health heart heights high highland hospital institute "
-    "insurance internal lake lane liberty life light main maple medical medicine mobile mutual national new north oak "
-    "office park parkway plan plaza point practice primary regional ridge river road saint service services south "
-    "specialists spring springs square state street suite terrace trail trust union united university urgent valley "
-    "view village west wellness the and for of at with old one test unknown official home work angel arabic assurance benefit blue bronze canyon diamond england "
-    "french german gold granite great haven healthcare hindi lakes lakeland midwest pacific partners people peoples "
-    "pinnacle platinum portuguese prairie quarry rapids silver spanish summit tidewater vietnamese willow".split()
-)
-"""Words of the names of places and organisations that are no names without the other words."""
 
 
 def fold(word: str) -> str:
@@ -96,18 +72,18 @@ class InstanceData:
                 self._add_phrase(_WORD.findall(clause), _LONG_CLAUSE)
             return
         words = _WORD.findall(value)
-        if any(word[0].isupper() and fold(word) not in _NEVER_NAMES for word in words):
+        if any(word[0].isupper() and fold(word) not in NEVER_NAMES for word in words):
             self._add_phrase(words, 2)
         if any(word[0].islower() and len(word) > _PARTICLE for word in words):
             return  # the name of a concept, such as a diagnosis: only its first word has a capital letter
         for word in words:
-            for piece in {word, *(piece for piece in _PIECE.findall(word) if len(piece) > 2)}:
-                if piece[0].isupper():
+            for piece in {word, *word.split("-"), *(piece for piece in _PIECE.findall(word) if len(piece) > 2)}:
+                if piece[:1].isupper():
                     self._add_word(piece)
 
     def add_id(self, id: str) -> None:
         """Add the id of a record."""
-        if len(id) > 1 and id.casefold() not in _NEVER_NAMES | _ORDINARY | _GENERIC:
+        if len(id) > 1 and id.casefold() not in NEVER_NAMES | ORDINARY | GENERIC:
             self._ids.add(id.casefold())
 
     def add_resource(self, value: Json) -> None:
@@ -165,7 +141,7 @@ class InstanceData:
         return inside and any(piece[0].isupper() and piece in self._exact for piece in pieces)
 
     def _is_word(self, word: str) -> bool:
-        return fold(word) in self._words or (len(word) <= 3 and word in self._exact and fold(word) not in _ORDINARY)
+        return fold(word) in self._words or (len(word) <= 3 and word in self._exact and fold(word) not in ORDINARY)
 
     def _add_phrase(self, words: list[str], least: int) -> None:
         if len(words) >= least:
@@ -174,9 +150,9 @@ class InstanceData:
 
     def _add_word(self, word: str) -> None:
         folded = fold(word)
-        if folded in _NEVER_NAMES | _GENERIC or len(folded) < 2 or (word.isupper() and len(word) <= 3):
+        if folded in NEVER_NAMES | GENERIC or len(folded) < 2 or (word.isupper() and len(word) <= 3):
             return
-        if folded in _ORDINARY or len(folded) <= 3:
+        if folded in ORDINARY or len(folded) <= 3:
             self._exact.add(word)
         else:
             self._words.add(folded)
@@ -218,5 +194,3 @@ def _without_overlaps(found: Iterable[tuple[int, int, bool]]) -> list[tuple[int,
         if not kept or match[0] >= kept[-1][1]:
             kept.append(match)
     return kept
-
-

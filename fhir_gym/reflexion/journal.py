@@ -28,11 +28,8 @@ class ReplyJournal:
         self._path = path
         self._replies: dict[str, Completion] = {}
         for number, line in enumerate(_complete_lines(path), start=1):
-            try:
-                entry = json.loads(line)
-                self._replies[entry["key"]] = Completion.model_validate(entry["completion"])
-            except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
-                raise TrainingError(f"{path}:{number} is not a model's reply: delete the line to ask again") from None
+            entry, completion = _parsed(line, f"{path}:{number}")
+            self._replies[entry["key"]] = completion
 
     def find(self, key: str) -> Completion | None:
         """Return the reply to a request; None if the request is new."""
@@ -63,12 +60,19 @@ def request_key(role: str, request: Mapping[str, Any]) -> str:
 def journal_usage(path: Path) -> dict[str, Usage]:
     """Return the tokens of the replies in a journal by role. The file may be missing, or be written at the moment."""
     found: dict[str, Usage] = {}
-    for line in _complete_lines(path, repair=False):
-        entry = json.loads(line)
-        usage = entry["completion"].get("usage")
-        if usage:
-            found[entry["role"]] = found.get(entry["role"], Usage()) + Usage.model_validate(usage)
+    for number, line in enumerate(_complete_lines(path, repair=False), start=1):
+        entry, completion = _parsed(line, f"{path}:{number}")
+        if completion.usage:
+            found[entry["role"]] = found.get(entry["role"], Usage()) + completion.usage
     return found
+
+
+def _parsed(line: bytes, where: str) -> tuple[dict[str, Any], Completion]:
+    try:
+        entry = json.loads(line)
+        return {"key": str(entry["key"]), "role": str(entry["role"])}, Completion.model_validate(entry["completion"])
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
+        raise TrainingError(f"{where} is not a model's reply: delete the line to ask again") from None
 
 
 def _complete_lines(path: Path, *, repair: bool = True) -> list[bytes]:

@@ -28,8 +28,8 @@ _IMITATIONS = str.maketrans("013457", "oieast")
 _ATOM = re.compile(r"[^\W_]+(?:[-.][^\W_]+)*")
 _PLACEHOLDER = re.compile(r"<(?:name|id|date|time|number|value)>")
 _REPEATED = re.compile(r"(<(?:name|id|date|time|number|value)>)(?:[\s,/+-]*\1)+")
-_STATUSES = frozenset("200 201 204 304 400 401 403 404 405 406 409 410 412 415 422 428 429 500 501 502 503".split())
-_GENERAL = _STATUSES | frozenset("100 200 500 1000 iso8601 iso-8601 sha256 base64 4.0.1 icd-10 utf-16".split())
+_STATUSES = frozenset(f"{code}" for code in (200, 201, 204, 304, *range(400, 418), 422, 428, 429, 500, 501, 502, 503))
+_GENERAL = _STATUSES | {"100", "200", "500", "1000", "iso8601", "iso-8601", "sha256", "base64", "4.0.1", "icd-10"}
 """Numbers and words with digits that do not come from a particular episode."""
 
 

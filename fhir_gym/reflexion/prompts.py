@@ -46,6 +46,10 @@ SPECIFICATION_NOTE = (
 LESSONS_HEADING = "Lessons from your earlier attempt at this task:"
 """First line of the lessons that the agent reads in a later trial."""
 
+_ENDED = {
+    "step_limit": "\nThe agent reached the limit of actions.",
+    "context_limit": "\nThe conversation became too long for the agent's model.",
+}
 _MAX_OBSERVATION = 3_000
 _MAX_ACTION = 3_000
 _MAX_RUN = 60_000
@@ -98,7 +102,10 @@ def _turn(number: int, turn: Turn) -> str:
 
 
 def _outcome(rollout: Rollout) -> str:
-    ended = {"step_limit": " The agent reached the limit of actions.", "context_limit": " The conversation was too long."}
+    ended = {
+        "step_limit": " The agent reached the limit of actions.",
+        "context_limit": " The conversation was too long.",
+    }
     explanation = rollout.verdict.explanation if rollout.verdict else "There is no verdict."
     return f"Automatic check:\n{_shortened(explanation, _MAX_OBSERVATION)}{ended.get(rollout.stop_reason, '')}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fhir_gym.agents import Completion, ContextWindowExceeded, Message, Opening
-from fhir_gym.agents.conversation import parse_completion
+from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.provider import Provider
 from fhir_gym.agents.tool_sources import ToolSource, error_text
 from fhir_gym.reflexion.config import MemoryTrainingConfig
@@ -107,8 +107,10 @@ class Reviewer:
         try:
             results = await asyncio.gather(*map(review, rollouts), return_exceptions=True)
         finally:
-            for closing in (evaluator.provider, reflector.provider, *filter(None, [self.tools])):
-                await closing.aclose()
+            await evaluator.provider.aclose()
+            await reflector.provider.aclose()
+            if self.tools is not None:
+                await self.tools.aclose()
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise next((error for error in errors if not isinstance(error, _StoppedError)), errors[0])
@@ -190,4 +192,3 @@ async def _looked_up(role: _Role, call: dict[str, Any], number: int) -> Message:
     else:
         result = await role.tools.call(function["name"], function["arguments"], None)
     return {"role": "tool", "tool_call_id": call["id"], "content": result}
-

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from fhir_gym import worlds
 from fhir_gym.agents import Agent, ConcurrentAgent, require_agent
@@ -24,10 +26,12 @@ from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
 from fhir_gym.reflexion.spending import AgentBudget, MayContinue, Spending
 from fhir_gym.reflexion.training_folder import TrainingFolder
-from fhir_gym.rollouts import EpisodeSpec, Rollout, RolloutWriter, RunPlan, plan, run_plan
+from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan, plan, run_plan
+from fhir_gym.rollouts.rollout_files import RolloutWriter
 from fhir_gym.tasks import find_task, get_pack, task_set
 from fhir_gym.types import Json
 
+T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Show the progress: steps done, all steps, a short text."""
 
@@ -110,6 +114,16 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
     return list(found.values())
 
 
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, also inside a running event loop such as a notebook's."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def _name(one: TrainingEpisode) -> VariationName:
     return VariationName(one.env_id, one.task, one.variation)
 
@@ -133,7 +147,9 @@ class _Training:
     def run(self, embedder: Embedder) -> Memory:
         """Play, review and reflect all trials."""
         config = self.config
-        facts = {_name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes}
+        facts = {
+            _name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes
+        }
         guarded = guarded_data(self.worlds, config.guard, self.worlds)
         leak_filter = LeakFilter(guarded, public_texts(self.worlds))
         reviewer = Reviewer(config, self.folder.journal(), self.spending, self.tools)
@@ -142,7 +158,7 @@ class _Training:
             if not left:
                 break
             rollouts = self._play(trial, left)
-            reviews = asyncio.run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
+            reviews = _run(reviewer.review_all(rollouts, self._on_review(trial, len(rollouts))))
             for one, rollout, review in zip(left, rollouts, reviews, strict=True):
                 found = self._reflections(one, trial, rollout, review, facts[_name(one)], leak_filter)
                 self._lessons.setdefault(_name(one), []).extend(found)
@@ -150,6 +166,9 @@ class _Training:
         # In the order of the episodes, so that the reflections of a task stand together.
         written = [reflection for one in self.episodes for reflection in self._lessons.get(_name(one), ())]
         return self._memory(written, embedder)
+
+    def _facts(self, one: TrainingEpisode) -> EpisodeFacts:
+        return EpisodeFacts.of(one.env_id, one.task, one.variation, one.phrasing, self.worlds[one.env_id])
 
     def _play(self, trial: int, episodes: Sequence[TrainingEpisode]) -> list[Rollout]:
         """Return the rollouts of a trial in the order of the episodes."""

@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fhir_gym.agents import Usage
@@ -54,7 +53,7 @@ class TrainingFolder:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         unlock_folder(self.path)
 
     def finished(self) -> Memory | None:

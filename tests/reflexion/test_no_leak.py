@@ -1,0 +1,107 @@
+"""No name, id or answer of a training or test variation gets into a memory, whatever the models write."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fhir_gym
+from fhir_gym import worlds
+from fhir_gym.reflexion import MemoryTrainingConfig, train_memory
+from fhir_gym.reflexion.ordinary_words import GENERIC, NEVER_NAMES, ORDINARY
+from fhir_gym.tasks import get_pack, task_set
+from tests.reflexion.conftest import Study
+
+PACK = "FHIRAgent/Appointment-v0"
+
+
+def facts(keys: tuple[str, ...], numbers: tuple[int, ...]) -> dict[str, set[str]]:
+    """Return names, ids and answers of variations, collected independently of the filter."""
+    found: dict[str, set[str]] = {"names": set(), "ids": set(), "answers": set()}
+    with worlds.load(get_pack(PACK).world) as world:
+        for key in keys:
+            task = task_set(PACK)[key]
+            for number in numbers:
+                variation = task.variation(number, world)
+                text = json.dumps(list(variation.setup), ensure_ascii=False)
+                found["ids"] |= {one["id"] for one in variation.setup}
+                found["names"] |= {*re.findall(r'"family": "([^"]+)"', text)}
+                found["names"] |= {
+                    name for given in re.findall(r'"given": \[([^\]]+)\]', text) for name in quoted(given)
+                }
+                found["ids"] |= {
+                    value for value in task.prompt_values(variation.params, world).values() if digits(value)
+                }
+        for rollout in fhir_gym.run(PACK, "gold", tasks=keys, variations=numbers, world=world):
+            assert rollout.verdict is not None and rollout.verdict.success
+            found["answers"] |= {str(one) for one in rollout.verdict.answer or ()}
+    return found
+
+
+def quoted(text: str) -> Iterator[str]:
+    yield from re.findall(r'"([^"]+)"', text)
+
+
+def digits(text: str) -> bool:
+    return sum(letter.isdigit() for letter in text) > 2 and " " not in text
+
+
+def is_word(name: str) -> bool:
+    return {name.casefold()} <= ORDINARY | GENERIC | NEVER_NAMES or len(name) < 4
+
+
+def smuggled(text: str, extra: list[str]) -> list[str]:
+    """Return lessons that contain what a model has read, in several disguises."""
+    ids = re.findall(r"\b[A-Z]{1,4}\d{6,8}\b|\b\d{5,7}\b", text)[:40]
+    names = re.findall(r'"(?:family|given)":\[?"([^"]+)"', text)[:40]
+    prompt = text.partition("Run of the agent")[0]
+    values = [*extra, *ids, *names]
+    lessons = [prompt[:900], text[-900:]]
+    lessons += [f"The right record is {one} in this case." for one in values]
+    lessons += [f"Always use {one.upper()} for such requests." for one in values]
+    lessons += [f"Always use {one.lower()} for such requests." for one in values]
+    lessons += [f"Remember {' '.join(one)} for such requests." for one in values]
+    lessons += [f"Remember {'-'.join(one)} for such requests." for one in values]
+    lessons += [f"Remember x/{one}/y for such requests." for one in values]
+    return lessons
+
+
+@pytest.mark.slow
+def test_a_hostile_model_smuggles_nothing(study: Study, config: MemoryTrainingConfig, tmp_path: Path) -> None:
+    keys = ("02a", "03", "04a", "09a", "14a", "15b")
+    tested = facts(keys, (1000, 1001, 1002))
+    trained = facts(keys, (0, 1))
+    extra = sorted(tested["ids"] | tested["names"])
+    asked = 0
+
+    def reflector(request: Any) -> str:
+        nonlocal asked
+        asked += 1
+        lessons = smuggled(request["messages"][1]["content"], extra[asked % 50 :: 50])
+        start = asked * 5 % len(lessons)
+        chosen = [*lessons[:2], *(lessons * 2)[start : start + 7]]
+        micro = [{"resource_type": "Patient", "operation": "search", "lesson": lesson} for lesson in chosen[:6]]
+        return json.dumps({"micro": micro, "macro": chosen[6:]})
+
+    study.reflector = reflector
+    changes = {"tasks": keys, "guard": "1000-1002", "similarity": 2.0, "concurrency": 1}
+    path = tmp_path / "memory.jsonl"
+    memory = train_memory(config.model_copy(update=changes), path)
+    counts = memory.header.training["counts"]
+    assert counts["written"] > 10 and counts["placeholders"] > 30 and counts["dropped: test data"] > 3
+    header, _, body = path.read_text("utf-8").partition("\n")
+    spelled = re.sub(r"[^\w<>]+", "", body).casefold()
+    words = {word.casefold() for word in re.findall(r"[^\W\d_]+(?:['-][^\W\d_]+)*", body)}
+    for facts_of in (tested, trained):
+        for one in facts_of["ids"] | {answer for answer in facts_of["answers"] if len(answer) > 2}:
+            assert one.casefold() not in body.casefold(), one
+            assert one not in header
+            assert re.sub(r"\W", "", one).casefold() not in spelled or len(one) < 5, one
+        for name in facts_of["names"]:
+            assert is_word(name) or name.casefold() not in words, name
+            assert is_word(name) or len(name) < 7 or name.casefold() not in body.casefold(), name
