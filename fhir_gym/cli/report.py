@@ -55,7 +55,7 @@ def report(
     found = evaluation.Report(runs, evaluation.dimensions(groups), prices=prices, notes=remarks)
     found = found.pooled() if pool else found
     if out is not None:
-        for path in evaluation.write_report(found, out):
+        for path in evaluation.write_report(found, out, brief=groups is None):
             print_text(f"wrote {path}")
     else:
         _print(found, wanted_format or "terminal", brief=groups is None)

@@ -13,19 +13,22 @@ from fhir_gym.files import write_files
 _SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv", "json": "json"}
 
 
-def write_report(report: Report, directory: str | PathLike[str]) -> list[Path]:
+def write_report(report: Report, directory: str | PathLike[str], *, brief: bool = True) -> list[Path]:
     """Write ``report.md``, ``report.tex``, ``report.csv`` and ``report.json``, and return their paths.
 
     Args:
         report: The report.
         directory: The folder, which is created if it is missing. Existing files of these names are replaced.
 
+        brief: Whether the tables of Markdown and LaTeX leave out groups that have too many rows; see `Report.brief`.
+
     Raises:
         RecordError: A file cannot be written.
     """
     folder = Path(directory)
-    files: dict[Path, str | bytes] = {
-        folder / f"report.{_SUFFIXES[name]}": write(report) for name, write in FORMATS.items()
-    }
+    files: dict[Path, str | bytes] = {}
+    for name, write in FORMATS.items():
+        shown = report.brief() if brief and name in ("markdown", "latex") else report
+        files[folder / f"report.{_SUFFIXES[name]}"] = write(shown)
     write_files(files, RecordError)
     return list(files)

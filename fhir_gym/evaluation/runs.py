@@ -71,8 +71,9 @@ def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
 
     Args:
         paths: Files that `write_rollouts` has written, and folders. A folder stands for the files ``*.jsonl`` in its
-            subfolder ``rollouts``, or in itself without such a subfolder; each is named after a configuration. The
-            experiment has the name in the folder's ``manifest.json``, otherwise that of the folder.
+            subfolder ``rollouts``, or in itself without such a subfolder. Except for ``rollouts.jsonl``, which an
+            evaluation of a suite writes, each is named after a configuration. The experiment has the name in the
+            folder's ``manifest.json``, otherwise that of the folder.
 
     Raises:
         RecordError: A file cannot be read, contains other data, or is empty; or a folder contains no such file.
@@ -130,7 +131,7 @@ def _sources(path: Path) -> Iterator[_Source]:
         raise RecordError(f"{folder}: contains no rollout files (*.jsonl)")
     experiment = _experiment(path)
     for file in files:
-        yield _Source(file, experiment, file.stem)
+        yield _Source(file) if file.name == "rollouts.jsonl" else _Source(file, experiment, file.stem)
 
 
 def _experiment(folder: Path) -> str:

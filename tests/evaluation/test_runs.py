@@ -68,6 +68,12 @@ def test_files_and_folders_can_be_mixed(tmp_path: Path) -> None:
     assert Report(runs).pooled().runs == runs
 
 
+def test_the_rollouts_of_an_evaluation_are_named_after_the_agent(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "rollouts.jsonl", [rollout(settings=SMALL)])
+    (run,) = read_runs([tmp_path])
+    assert (run.name, run.configuration, run.experiment) == ("chat small", "chat small", "")
+
+
 def test_a_folder_without_rollouts(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     with pytest.raises(RecordError, match=r"rollouts: contains no rollout files \(\*\.jsonl\)"):
