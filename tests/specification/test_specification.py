@@ -14,6 +14,7 @@ from fhir_gym.fhir import Request
 from fhir_gym.fhir import definitions as d
 from fhir_gym.specification import Specification, structures, texts
 
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = os.environ.get("FHIR_R4_PACKAGE", "")
 SPEC = Specification()
 MAX_CHARS = 20_000
@@ -197,6 +198,16 @@ def test_every_text_is_short_enough() -> None:
         assert len(SPEC.data_type_definition(name)) <= structures.MAX_CHARS
     longest = SPEC.structure_definition("ImplementationGuide", "license")  # 346 codes with displays
     assert "346 codes" in longest and len(longest) < MAX_CHARS
+
+
+def test_the_docs_tell_the_length_of_the_texts() -> None:
+    page = (ROOT / "docs" / "specification.md").read_text("utf-8").partition("## How long the texts are")[2]
+    rows = re.findall(r"^\| (.*?) \| [\d,]+ \| [\d,]+ \| ([\d,]+) \|$", page, flags=re.MULTILINE)
+    named = [(row.rpartition(" ")[2], int(length.replace(",", ""))) for row, length in rows if row.startswith("… ")]
+    kinds = {name: [length for row, length in named if row == name] for name in ("Patient", "Appointment", "Slot")}
+    for name, lengths in kinds.items():
+        assert lengths == [len(SPEC.structure_definition(name)), len(SPEC.search_params(name))]
+    assert rows[0] == ("`listResources`", f"{len(SPEC.list_resources()):,}")
 
 
 def test_list_of_resources() -> None:
