@@ -15,7 +15,7 @@ from fhir_gym.agents import ChatAgent, EpisodeContext, ToolSource, Transformer, 
 from fhir_gym.agents.tool_sources import check_arguments, function_schema
 from fhir_gym.errors import FhirGymError, InfraError, TrainingError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import ExportSummary, Format, Rollout, export, read_rollouts, run, write_rollouts
+from fhir_gym.rollouts import Budget, ExportSummary, Format, Rollout, export, read_rollouts, run, write_rollouts
 from fhir_gym.testing import ChatServer, GoldOverChat, ScriptedReply
 from fhir_gym.testing.scripted_replies import ReplyPolicy
 from fhir_gym.training.examples import make_example
@@ -208,6 +208,14 @@ def test_a_dead_source_gives_a_record_without_reward(hospital: World) -> None:
     assert rollout.steps == 1 and rollout.final_lookups[0].error
     assert rollout.usage is not None and len(rollout.replies) == 2  # the tokens of the lost reply are counted
     assert shelf.closed == 1
+
+
+def test_the_tokens_of_lookups_count_towards_the_budget(hospital: World) -> None:
+    with ChatServer([reply(LOOK)] * 2) as server:
+        agent = ChatAgent("scripted", base_url=server.base_url, tools=["fhir", Shelf()])
+        settings: dict[str, Any] = {"tasks": "01", "variations": "0-2", "world": hospital, "max_steps": 2}
+        rollouts = list(run(ENV_ID, agent, concurrency=1, budget=Budget(tokens=1), **settings))
+    assert [(rollout.steps, rollout.stop_reason) for rollout in rollouts] == [(0, "step_limit")]
 
 
 def test_resume_repeats_lost_episodes_and_other_sources(hospital: World, tmp_path: Path) -> None:
