@@ -27,8 +27,8 @@ def write_report(report: Report, directory: str | PathLike[str], *, brief: bool 
     """
     folder = Path(directory)
     files: dict[Path, str | bytes] = {}
+    tables = report.brief() if brief else report
     for name, write in FORMATS.items():
-        shown = report.brief() if brief and name in ("markdown", "latex") else report
-        files[folder / f"report.{_SUFFIXES[name]}"] = write(shown)
+        files[folder / f"report.{_SUFFIXES[name]}"] = write(tables if name in ("markdown", "latex") else report)
     write_files(files, RecordError)
     return list(files)

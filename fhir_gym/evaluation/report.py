@@ -93,12 +93,25 @@ class Report:
         by = tuple(name for name in self.by if name != "task")
         return replace(self, by=by, left_out=f"{tasks} tasks: use `--by task` to show one row per task")
 
+    @cached_property
+    def _totals(self) -> tuple[AggregateMetrics, ...]:
+        return tuple(AggregateMetrics.of(run.episodes) for run in self.runs)
+
+    @cached_property
+    def _groups(self) -> dict[Dimension, list[tuple[str, list[AggregateMetrics | None]]]]:
+        return {}
+
     def total(self, run: int) -> AggregateMetrics:
         """Return the metrics of a run, given by its index."""
-        return AggregateMetrics.of(self.runs[run].episodes)
+        return self._totals[run]
 
     def groups(self, dimension: Dimension) -> list[tuple[str, list[AggregateMetrics | None]]]:
         """Return each value of a dimension with the metrics of every run; None if a run has no such episodes."""
+        if dimension not in self._groups:
+            self._groups[dimension] = self._grouped(dimension)
+        return self._groups[dimension]
+
+    def _grouped(self, dimension: Dimension) -> list[tuple[str, list[AggregateMetrics | None]]]:
         several_packs = len({episode.env_id for run in self.runs for episode in run.episodes}) > 1
         key = _KEYS[dimension]
         found: dict[tuple[str, ...], list[list[EpisodeMetrics]]] = {}

@@ -226,5 +226,8 @@ def _model(name: Any) -> str:
 
 
 def _short(value: Any) -> str:
+    """Return a setting as a short text; of nested settings, such as those of each tool, only the names."""
+    if isinstance(value, dict):
+        value = ",".join(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_NAME else "…" + text[1 - _MAX_NAME :]

@@ -122,6 +122,11 @@ def test_runs_are_named_by_their_differences(tmp_path: Path) -> None:
     ]
     same = written(tmp_path / "again.jsonl", [rollout(agent="gold")])
     assert [run.name for run in read_runs([same, same])] == ["gold (again)", "gold (again) #2"]
+    tools = [rollout(settings=SMALL), rollout(settings=SMALL | {"tools": {"spec": {"version": "4"}, "memory": {}}})]
+    assert [run.name for run in read_runs([written(tmp_path / "t.jsonl", tools)])] == [
+        "chat small",
+        "chat small tools=memory,spec",
+    ]
     folder = rollout(settings={"model": str(tmp_path / "weights")})
     assert [run.name for run in read_runs([written(tmp_path / "f.jsonl", [folder])])] == ["chat weights"]
 
