@@ -27,13 +27,17 @@ class Toolbox:
         sources: The sources.
 
     Raises:
-        FhirGymError: Two tools have the same name, or providers refuse a name.
+        FhirGymError: Two sources or tools have the same name, or providers refuse a name.
     """
 
     def __init__(self, sources: Sequence[ToolSource]) -> None:
         self.sources = tuple(sources)
         self._schemas: dict[str, dict[str, Any]] = {}
         self._owners: dict[str, ToolSource] = {}
+        names = [source.name for source in self.sources]
+        for name in names:
+            if names.count(name) > 1:
+                raise FhirGymError(f"two tool sources have the name {name}: use one of them")
         for source in self.sources:
             for schema in source.schemas():
                 self._add(schema, source)
