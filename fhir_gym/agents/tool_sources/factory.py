@@ -10,8 +10,9 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 
 FHIR = "fhir"
 """Name of the five FHIR tools and ``finish``, which are not a `ToolSource`: their calls are the agent's actions."""
-TOOL_NAMES = (FHIR, "spec", "memory")
+TOOL_NAMES = (FHIR, "spec", "memory", "mcp:URL", "mcp:COMMAND")
 """Values of the setting ``tools``."""
+_MCP = "mcp:"
 
 
 def split_tools(tools: str | Sequence[str | ToolSource]) -> list[str | ToolSource]:
@@ -48,4 +49,8 @@ def _make(name: str, memory: str | Path | None) -> ToolSource:
         from fhir_gym.agents.tool_sources.memory import MemoryTools
 
         return MemoryTools(memory)
+    if name.startswith(_MCP):
+        from fhir_gym.agents.tool_sources.mcp import McpTools
+
+        return McpTools(name.removeprefix(_MCP))
     raise UnknownNameError("tool source", name, TOOL_NAMES)
