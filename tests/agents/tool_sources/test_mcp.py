@@ -166,7 +166,7 @@ def test_a_command_that_dies_or_hangs(tmp_path: Path) -> None:
         assert await tools.call("echo", {"text": "hello"}) == "hello"
         assert (await tools.call("echo", {"text": 5})).startswith(ERROR)
         assert (await tools.call("refuse", {})).startswith(ERROR)
-        with pytest.raises(InfraError, match="the MCP server python.* failed"):
+        with pytest.raises(InfraError, match=r"the MCP server python.* failed"):
             await tools.call("die", {})
         assert await tools.call("echo", {"text": "again"}) == "again"  # a new process
         tools._timeout = 2
