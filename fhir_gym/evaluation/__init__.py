@@ -4,6 +4,7 @@ from fhir_gym.evaluation.cells import Section
 from fhir_gym.evaluation.comparisons import PairedDifference, paired_difference
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.failure_modes import FAILURE_MODES, FailureModes
+from fhir_gym.evaluation.figures import write_figures
 from fhir_gym.evaluation.formats import FORMATS, TextFormat, as_json, latex, long_csv, markdown
 from fhir_gym.evaluation.intervals import (
     ClusteredMean,
@@ -16,6 +17,7 @@ from fhir_gym.evaluation.intervals import (
 )
 from fhir_gym.evaluation.metrics import AggregateMetrics, EpisodeMetrics, Rate, ToolCalls
 from fhir_gym.evaluation.output import write_report
+from fhir_gym.evaluation.page import html, write_page
 from fhir_gym.evaluation.plain import FORMAT_VERSION, LongRow, long_rows, plain
 from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat_counts, without_variance
 from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
@@ -66,6 +68,7 @@ __all__ = [
     "decompose",
     "dimensions",
     "expected_calls",
+    "html",
     "latex",
     "long_csv",
     "long_rows",
@@ -81,5 +84,7 @@ __all__ = [
     "sections",
     "wilson",
     "without_variance",
+    "write_figures",
+    "write_page",
     "write_report",
 ]
