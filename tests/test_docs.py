@@ -37,6 +37,7 @@ PUBLIC_PACKAGES = (
     "evaluation",
     "fhir",
     "mcp_servers",
+    "reflexion",
     "rollouts",
     "soundness",
     "specification",

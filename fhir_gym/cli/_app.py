@@ -26,6 +26,7 @@ from fhir_gym.cli import (
     demo,
     evaluate,
     mcp,
+    memory,
     report,
     rollout,
     serve,
@@ -77,6 +78,7 @@ app.add_typer(worlds.app, name="worlds")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(suites.app, name="suites")
 app.add_typer(train.app, name="train")
+app.add_typer(memory.app, name="memory")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(art.app, name="art")
 app.command("version")(version.version)
