@@ -75,8 +75,7 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A memory file.")],
     resource: Annotated[str | None, typer.Option(help="Only micro reflections about this resource type.")] = None,
     operation: Annotated[
-        str | None,
-        typer.Option(help="Only micro reflections about this operation: search, read, create, update, delete."),
+        str | None, typer.Option(help="Only micro reflections about search, read, create, update or delete.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only reflections from the task with this key.")] = None,
     query: Annotated[
@@ -91,11 +90,8 @@ def show(
     from fhir_gym.agents.memory import Memory
 
     memory = Memory.load(file)
-    if query is not None:
-        chosen = [one for one, _ in memory.macro(query, _LARGE)]
-    else:
-        chosen = list(memory.reflections)
-    chosen = [one for one in chosen if _fits(one, resource, _operation(operation), task)]
+    found = memory.reflections if query is None else [one for one, _ in memory.macro(query, _LARGE)]
+    chosen = [one for one in found if _fits(one, resource, _operation(operation), task)]
     if as_json:
         plain = [one.model_dump(mode="json", exclude_none=True) for one in chosen]
         print_json({"header": memory.header.model_dump(mode="json"), "reflections": plain})
