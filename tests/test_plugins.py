@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 import fhir_gym
-from fhir_gym import tasks, worlds
+from fhir_gym import suites, tasks, worlds
 from fhir_gym.agents import Agent, ScriptedAgent, agent_names, make_agent
 from fhir_gym.envs import FHIREnv
 from fhir_gym.episode_config import EpisodeConfig
@@ -84,6 +84,12 @@ clinic = Recipe("any", "one patient", 1, NOW, lambda seed: [{"resourceType": "Pa
 def file():
     return Path(__file__).with_name("world.sqlite")
 """
+SUITES = """
+from fhir_gym.suites import Suite, balanced
+
+def clinic():
+    return Suite("clinic-v1", "greetings", tuple(balanced("Clinic/Greetings-v0", ["salute"], [1000, 1001])))
+"""
 ENTRY_POINTS = f"""
 [fhir_gym.packs]
 {ENV_ID} = clinic_pack.tasks
@@ -98,6 +104,12 @@ broken = clinic_pack.agents:Nobody
 clinic = clinic_pack.worlds:clinic
 clinic-file = clinic_pack.worlds:file
 number = clinic_pack.worlds:NOW
+
+[fhir_gym.suites]
+clinic-v1 = clinic_pack.suites:clinic
+clinic-v2 = clinic_pack.suites:clinic
+quick-v1 = clinic_pack.suites:clinic
+nothing-v1 = clinic_pack.suites:nothing
 """
 
 
@@ -110,6 +122,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         package / "tasks.py": TASKS,
         package / "agents.py": AGENTS,
         package / "worlds.py": WORLDS,
+        package / "suites.py": SUITES,
         metadata / "METADATA": "Metadata-Version: 2.1\nName: clinic-pack\nVersion: 1.2\n",
         metadata / "entry_points.txt": ENTRY_POINTS,
     }
@@ -353,3 +366,17 @@ def test_the_command_line_uses_a_users_tasks_and_agents(clinic: Path) -> None:
     assert failed.returncode == 1
     assert failed.stderr.startswith("error: fhir_gym.agents broken (clinic_pack.agents:Nobody) of clinic-pack 1.2")
     assert failed.stderr.count("\n") == 1
+
+
+def test_an_installed_suite_is_found(clinic: Path, tmp_path: Path) -> None:
+    assert suites.suite_names()[-3:] == ("clinic-v1", "clinic-v2", "nothing-v1")
+    card = suites.evaluate("clinic-v1", "gold", tmp_path / "out")
+    assert card.complete and card.overall.success.count == 2
+    with pytest.raises(PluginError, match=r"clinic-v2 .* of clinic-pack 1\.2 is not a Suite with the name 'clinic-v2'"):
+        suites.get_suite("clinic-v2")
+    with pytest.raises(PluginError, match=r"nothing-v1 .* cannot be loaded"):
+        suites.get_suite("nothing-v1")
+    with pytest.warns(PluginWarning) as told:
+        assert [suite.name for suite in suites.known_suites()][-1] == "clinic-v1"
+    assert len(told) == 2
+    assert len(suites.get_suite("quick-v1").episodes) == 60, "a plugin cannot replace a suite of this package"

@@ -10,6 +10,7 @@ import typer
 from fhir_gym.cli._console import note, print_json, print_text, progress, table
 from fhir_gym.cli._options import (
     ConcurrencyOption,
+    ConfigurationOption,
     JsonOption,
     MaxCostOption,
     MaxEpisodesOption,
@@ -27,6 +28,7 @@ from fhir_gym.cli._options import (
     WorkersOption,
     agent_settings,
     prices_of,
+    with_configuration,
 )
 from fhir_gym.errors import FhirGymError
 
@@ -44,6 +46,7 @@ def evaluate(
     ] = None,
     setting: SettingsOption = None,
     protocol: ProtocolOption = None,
+    configuration: ConfigurationOption = None,
     repeats: RepeatsOption = 1,
     seed: SeedOption = 0,
     workers: WorkersOption = 0,
@@ -75,9 +78,10 @@ def evaluate(
     found = suites.get_suite(suite, task_file=task_file, funcs_file=funcs_file, world=world)
     prices = prices_of(price_in, price_out)
     budget = Budget(max_episodes, max_tokens, max_seconds, max_cost, prices)
-    given = {"model": model, "base_url": base_url, "protocol": protocol}
     name = _agent_name(agent, model)
-    actor = make_agent(name, **agent_settings(setting), **{key: value for key, value in given.items() if value})
+    given = {"model": model, "base_url": base_url, "protocol": protocol}
+    settings = agent_settings(setting) | {key: value for key, value in given.items() if value}
+    actor = make_agent(name, **with_configuration(settings, configuration))
     how: dict[str, Any] = {"workers": workers, "concurrency": concurrency, "budget": budget, "prices": prices}
     try:
         with progress(f"{suite}, agent {name}") as update:

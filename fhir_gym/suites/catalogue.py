@@ -66,7 +66,7 @@ _SHIPPED: Mapping[str, Callable[[], Suite]] = {
 def suite_names() -> tuple[str, ...]:
     """Return the names of all suites: first the suites of this package, then those of installed distributions."""
     own = (*_SHIPPED, OFFICIAL)
-    return (*own, *(name for name in entry_points_of(GROUP) if name not in own))
+    return (*own, *(name for name in sorted(entry_points_of(GROUP)) if name not in own))
 
 
 def get_suite(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 
 import fhir_gym
+from benchmarks import suites as benchmark_suites
+from benchmarks.official_agreement import open_data
+from benchmarks.suites import AGENTS
 from fhir_gym.agents import EpisodeContext, GoldAgent, ScriptedAgent
 from fhir_gym.errors import FhirGymError, InfraError, RecordError, UnknownNameError, WrongTypeError
 from fhir_gym.rollouts import Budget, Prices, read_rollouts, write_rollouts
-from fhir_gym.suites import Card, Suite, catalogue, evaluate
+from fhir_gym.suites import OFFICIAL, Card, Suite, catalogue, evaluate, get_suite
+from fhir_gym.testing import ChatServer
 from tests.cli.conftest import cli as cli  # a fixture
 from tests.suites.conftest import APPOINTMENT
 
@@ -264,3 +269,49 @@ def test_scripted_agents_can_be_evaluated(tiny: Suite, tmp_path: Path) -> None:
     card = evaluate(tiny, ScriptedAgent(["GET /Patient", "FINISH([])"]), tmp_path)
     assert card.agent.name == "scripted" and card.overall.steps == 2
     assert APPOINTMENT in (tmp_path / "card.md").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("shipped")
+def test_the_command_evaluates_a_model_in_a_configuration(cli: Any, tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    with ChatServer(["FINISH([])"], api_key="s3cret") as server:
+        line = ["evaluate", "--suite", "tiny-v1", "--model", "scripted", "--base-url", server.base_url]
+        line += ["--set", "api_key=s3cret", "--out", tmp_path, "--price-in", 1, "--price-out", 2, "--max-cost", 5]
+        done = cli(*line, "--config", "text")
+        other = cli(*line, "--config", "baseline")
+        offered = [bool(request.get("tools")) for request in server.requests]
+    assert (done.code, other.code) == (0, 1) and "\ncost 0.0" in done.out
+    assert offered == [False] * 6
+    assert "it is by agent chat, or with other settings" in other.err
+    assert Card.load(tmp_path / "card.json").agent.settings == {"model": "scripted", "protocol": "text"}
+
+
+@pytest.mark.slow
+def test_the_official_suite(shared_dir: Path, tmp_path: Path) -> None:
+    """The verdicts of the benchmark itself give an idle agent 70 of 300."""
+    data = shared_dir / "medagentbench"
+    files = {"task_file": data / "test_data_v2.json", "funcs_file": data / "funcs_v1.json"}
+    with ExitStack() as stack:
+        suite = get_suite(OFFICIAL, world=stack.enter_context(open_data(str(data), stack)), **files)
+        gold, idle = (evaluate(suite, agent, tmp_path / agent) for agent in ("gold", "idle"))
+    assert (gold.overall.success.count, idle.overall.success.count) == (300, 70)
+    assert gold.suite_hash == idle.suite_hash and gold.grading == "official"
+    assert idle.overall.success.clusters == 10, "the ten classes of tasks"
+    assert idle.overall.gradings["state"] == 0
+
+
+@pytest.mark.slow
+def test_benchmark_agents_have_their_strength(tiny: Suite, tmp_path: Path) -> None:
+    rates = {name: evaluate(tiny, make(), tmp_path / name).overall.success.share for name, (make, _) in AGENTS.items()}
+    assert rates["gold"] == 1
+    assert {name for name, rate in rates.items() if rate == 0} >= {"wrong value", "memorised", "random", "idle"}
+    assert {name for name, rate in rates.items() if rate not in (0, 1)} >= {"first hit", "hasty"}
+
+
+@pytest.mark.slow
+def test_benchmark_writes_a_table(tmp_path: Path) -> None:
+    line = ["--suite", "quick-v1", "--agent", "idle", "--out", str(tmp_path / "scores")]
+    assert benchmark_suites.main(line) == 0
+    table = (tmp_path / "scores.md").read_text("utf-8")
+    assert "| idle | finishes at once with an empty answer | 0.0 |" in table
+    assert json.loads((tmp_path / "scores.json").read_text("utf-8"))["idle"]["quick-v1"]["of"] == 60
