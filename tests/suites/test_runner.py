@@ -275,7 +275,7 @@ def test_scripted_agents_can_be_evaluated(tiny: Suite, tmp_path: Path) -> None:
 def test_the_command_evaluates_a_model_in_a_configuration(cli: Any, tmp_path: Path) -> None:
     pytest.importorskip("openai")
     with ChatServer(["FINISH([])"], api_key="s3cret") as server:
-        line = ["evaluate", "--suite", "tiny-v1", "--model", "scripted", "--base-url", server.base_url]
+        line: list[Any] = ["evaluate", "--suite", "tiny-v1", "--model", "scripted", "--base-url", server.base_url]
         line += ["--set", "api_key=s3cret", "--out", tmp_path, "--price-in", 1, "--price-out", 2, "--max-cost", 5]
         done = cli(*line, "--config", "text")
         other = cli(*line, "--config", "baseline")
