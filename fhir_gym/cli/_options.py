@@ -24,12 +24,26 @@ def one_pack(text: str) -> str:
     return found[0]
 
 
+def _packs(texts: list[str] | None) -> list[str]:
+    """Return the env ids that several arguments name."""
+    return [one_pack(text) for text in texts or ()]
+
+
 EnvArgument = Annotated[
     str,
     typer.Argument(
         metavar="ENV_ID",
         callback=one_pack,
         help="Env id, such as FHIRAgent/Appointment-v0, or a module that registers an environment.",
+    ),
+]
+PacksOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pack",
+        metavar="ENV_ID",
+        callback=_packs,
+        help="Env id of a pack to use instead of the packs modelled on FHIR-AgentEval; may be repeated.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -10,6 +10,7 @@ import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
 from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, WorkersOption, names
+from fhir_gym.cli.experiment import list_experiments
 from fhir_gym.cli.task_review import review
 
 if TYPE_CHECKING:
@@ -59,33 +60,7 @@ def list_(
     table((*columns, "held out"), rows)
 
 
-@app.command()
-def experiments(as_json: JsonOption = False) -> None:
-    """List FHIR-AgentEval's experiments and their numbers of training and test episodes.
-
-    Example: fhir-gym tasks experiments --json
-    """
-    from fhir_gym import tasks
-
-    found = list(tasks.EXPERIMENTS.values())
-    if as_json:
-        parts = ("train", "test")
-        names_of = ("env", "task", "variation", "phrasing")
-        episodes = {
-            one.name: {
-                part: [dict(zip(names_of, e, strict=True)) for e in getattr(one, part).episodes()] for part in parts
-            }
-            for one in found
-        }
-        print_json(
-            [{"name": one.name, "about": one.about, "repeats": one.repeats, **episodes[one.name]} for one in found]
-        )
-        return
-    rows = [
-        [one.name, one.about, *(f"{len(list(part.episodes()))}" for part in (one.train, one.test)), str(one.repeats)]
-        for one in found
-    ]
-    table(("name", "about", "train episodes", "test episodes", "test repeats"), rows)
+app.command("experiments")(list_experiments)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from fhir_gym.testing.faults import FAULTS, Fault, random_faults
 from fhir_gym.testing.fhir import serving
 from fhir_gym.testing.gold import GoldOverChat
 from fhir_gym.testing.scripted_replies import ReplyPolicy, ScriptedReply, scripted_policy
+from fhir_gym.testing.study_policies import StudyModel
 
 __all__ = [
     "FAULTS",
@@ -21,6 +22,7 @@ __all__ = [
     "GoldOverChat",
     "ReplyPolicy",
     "ScriptedReply",
+    "StudyModel",
     "random_faults",
     "scripted_policy",
     "serving",

@@ -1,0 +1,267 @@
+"""The commands `fhir-gym experiment …`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fhir_gym.cli._console import note, print_json, print_text, progress, table
+from fhir_gym.cli._options import (
+    AGENT_SETTINGS,
+    ConcurrencyOption,
+    JsonOption,
+    MaxTokensOption,
+    PacksOption,
+    PriceInOption,
+    PriceOutOption,
+    SeedOption,
+    SettingsOption,
+    agent_settings,
+    names,
+    prices_of,
+)
+from fhir_gym.cli.report import report as write_report
+
+if TYPE_CHECKING:
+    from fhir_gym.experiments import ExperimentStatus, ModelPrices
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Repeat the experiments of FHIR-AgentEval with any model: train memories, test configurations.\n\n"
+    "A killed experiment continues when the same command runs again.",
+)
+
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an experiment.")]
+PricesOption = Annotated[
+    list[str] | None,
+    typer.Option("--price", metavar="MODEL=IN,OUT", help="Prices of a model's million tokens; may be repeated."),
+]
+
+
+@app.command("list")
+def list_experiments(as_json: JsonOption = False) -> None:
+    """List FHIR-AgentEval's experiments and their numbers of training and test episodes.
+
+    Example: fhir-gym experiment list --json
+    """
+    from fhir_gym import tasks
+
+    found = list(tasks.EXPERIMENTS.values())
+    if as_json:
+        parts = ("train", "test")
+        names_of = ("env", "task", "variation", "phrasing")
+        episodes = {
+            one.name: {
+                part: [dict(zip(names_of, e, strict=True)) for e in getattr(one, part).episodes()] for part in parts
+            }
+            for one in found
+        }
+        print_json(
+            [{"name": one.name, "about": one.about, "repeats": one.repeats, **episodes[one.name]} for one in found]
+        )
+        return
+    rows = [
+        [one.name, one.about, *(f"{len(list(part.episodes()))}" for part in (one.train, one.test)), str(one.repeats)]
+        for one in found
+    ]
+    table(("name", "about", "train episodes", "test episodes", "test repeats"), rows)
+
+
+@app.command("run")
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Name of an experiment; see `list`.")],
+    model: Annotated[str, typer.Option(help="Model to test.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the experiment.")],
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", metavar="NAME", help="Configuration to test; may be repeated. Default: the paper's five."
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Endpoint of the model; default: OPENAI_BASE_URL or OpenAI's endpoint.")
+    ] = None,
+    training_model: Annotated[
+        str | None, typer.Option(help="Model of the agent in the memory's training; default: --model.")
+    ] = None,
+    evaluator_model: Annotated[
+        str | None, typer.Option(help="Model that evaluates training episodes; default: --model.")
+    ] = None,
+    reflector_model: Annotated[
+        str | None, typer.Option(help="Model that writes reflections; default: --model.")
+    ] = None,
+    training_base_url: Annotated[
+        str | None, typer.Option(help="Endpoint of the training, evaluator and reflector models; default: --base-url.")
+    ] = None,
+    setting: SettingsOption = None,
+    training_setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--training-set",
+            metavar=AGENT_SETTINGS,
+            help="Setting of the evaluator's and the reflector's model; may be repeated.",
+        ),
+    ] = None,
+    embedder: Annotated[str, typer.Option(help="Embedder of the memory: hashed, minilm or endpoint.")] = "hashed",
+    pack: PacksOption = None,
+    tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Number of runs of each test episode; default: 3.")] = None,
+    grading: Annotated[
+        Literal["state", "evidence"],
+        typer.Option(help="What to grade. state: the end state and the answer; evidence: also the records read."),
+    ] = "state",
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
+    ] = None,
+    seed: SeedOption = 0,
+    concurrency: ConcurrencyOption = 8,
+    max_tokens: MaxTokensOption = None,
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, help="Start no episode after the experiment has cost this much.")
+    ] = None,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
+    price: PricesOption = None,
+) -> None:
+    """Run an experiment: train the memories that the configurations need, then test each configuration.
+
+    The limits of tokens and cost apply to the experiment as a whole. The same command continues the experiment.
+
+    Example: fhir-gym experiment run experiment-2 --config baseline --config memory-spec --model gpt-4.1-mini --out exp2
+    """
+    from fhir_gym.experiments import STUDY_CONFIGURATIONS, ExperimentConfig, run_experiment
+
+    settings = ExperimentConfig(
+        experiment,
+        model,
+        tuple(config or STUDY_CONFIGURATIONS),
+        base_url=base_url,
+        training_model=training_model,
+        evaluator_model=evaluator_model,
+        reflector_model=reflector_model,
+        training_base_url=training_base_url,
+        env_ids=tuple(pack or ()),
+        tasks=names(tasks) or (),
+        repeats=repeats,
+        seed=seed,
+        settings=agent_settings(setting),
+        training_settings=agent_settings(training_setting),
+        grading=grading,
+        max_steps=max_steps,
+        embedder=embedder,
+    )
+    prices = _prices(price_in, price_out, price)
+    try:
+        with progress(experiment) as update:
+            found = run_experiment(
+                settings,
+                out,
+                concurrency=concurrency,
+                max_tokens=max_tokens,
+                max_cost=max_cost,
+                prices=prices,
+                progress=update,
+            )
+    except KeyboardInterrupt:
+        note(f"interrupted: finished episodes are in {out}; the same command continues")
+        raise typer.Exit(130) from None
+    _print_status(found)
+    if found.errors:
+        note(f"{found.errors} episodes have no verdict ({found.first_error}); the same command repeats them")
+    elif found.missing:
+        note(f"the budget is used up and {found.missing} episodes remain; continue with a larger budget")
+
+
+@app.command("status")
+def status(
+    folder: FolderArgument,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
+    price: PricesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how far each configuration of an experiment is, with errors, tokens and cost.
+
+    Example: fhir-gym experiment status exp2 --price-in 0.4 --price-out 1.6
+    """
+    from fhir_gym.experiments import experiment_status
+
+    found = experiment_status(folder, _prices(price_in, price_out, price))
+    if as_json:
+        print_json(found.plain())
+    else:
+        _print_status(found)
+
+
+@app.command("report")
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="Folders of experiments.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the report; default: the first experiment.")
+    ] = None,
+    pool: Annotated[
+        bool, typer.Option("--pool", help="Merge the runs of each configuration over the experiments.")
+    ] = False,
+    price_in: PriceInOption = None,
+    price_out: PriceOutOption = None,
+) -> None:
+    """Write the report of one or more experiments in all formats, with the figures of the study.
+
+    Example: fhir-gym experiment report exp1 exp2 exp3 exp4 --pool --out study
+    """
+    from fhir_gym.experiments import require_manifest
+
+    for folder in folders:
+        require_manifest(folder)
+    write_report(folders, out=out or folders[0], pool=pool, price_in=price_in, price_out=price_out)
+
+
+def _prices(price_in: float | None, price_out: float | None, by_model: list[str] | None) -> ModelPrices:
+    """Return the prices of the models."""
+    from fhir_gym.experiments import ModelPrices
+    from fhir_gym.rollouts import Prices
+
+    found = {}
+    for text in by_model or ():
+        model, _, pair = text.rpartition("=")
+        try:
+            read, written = (float(part) for part in pair.split(","))
+        except ValueError:
+            model = ""
+        if not model:
+            raise typer.BadParameter(f"{text!r} does not have the form MODEL=IN,OUT", param_hint="--price")
+        found[model] = Prices(read, written)
+    return ModelPrices(prices_of(price_in, price_out), found)
+
+
+def _print_status(found: ExperimentStatus) -> None:
+    """Print tables of the memories and the configurations, and the totals."""
+
+    def money(cost: float | None) -> str:
+        return "" if cost is None else f"{cost:.4f}"
+
+    print_text(f"{found.experiment} with {found.model}")
+    if found.memories:
+        rows = [
+            (one.name, "yes" if one.trained else "no", f"{one.tokens:,}", money(one.cost)) for one in found.memories
+        ]
+        table(("memory", "trained", "tokens", "cost"), rows)
+    columns = ("configuration", "episodes", "done", "success", "errors", "tokens", "cost")
+    table(
+        columns,
+        [
+            (
+                one.name,
+                one.episodes,
+                one.done,
+                f"{one.successes / one.done:.1%}" if one.done else "",
+                one.errors,
+                f"{one.tokens:,}",
+                money(one.cost),
+            )
+            for one in found.configurations
+        ],
+    )
+    print_text(f"{found.tokens:,} tokens" + ("" if found.cost is None else f", cost {found.cost:.4f}"))

@@ -1,0 +1,128 @@
+"""The folder of an experiment, which one process at a time may change."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+from fhir_gym.agents.memory import Memory
+from fhir_gym.errors import ExperimentError
+from fhir_gym.experiments.manifest import MANIFEST, Manifest, MemoryRecord, read_manifest
+from fhir_gym.files import LOCK, lock_folder, unlock_folder
+from fhir_gym.rollouts import Rollout, read_rollouts
+
+
+class ExperimentFolder:
+    """The folder of an experiment; a context manager.
+
+    An experiment that is already in the folder continues; its manifest gets the new configurations.
+
+    Args:
+        path: The folder.
+        manifest: The manifest of the experiment that is about to run.
+
+    Attributes:
+        path: The folder.
+        manifest: The manifest in the folder.
+
+    Raises:
+        ExperimentError: The folder holds another experiment or other files, or another process uses it.
+    """
+
+    def __init__(self, path: str | Path, manifest: Manifest) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ExperimentError(f"{self.path} is not a folder")
+        known = read_manifest(self.path)
+        if known is None:
+            _require_empty(self.path)
+        else:
+            _require_same(self.path, known, manifest)
+        lock_folder(self.path, ExperimentError)
+        self.manifest = manifest if known is None else known.extended(manifest)
+        self.manifest.save(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        unlock_folder(self.path)
+
+    def save_memory(self, name: str, memory: Memory) -> None:
+        """Record a trained memory in the manifest.
+
+        Raises:
+            ExperimentError: The folder's rollouts were made with another memory.
+        """
+        found = MemoryRecord(file=str(memory_file(Path(), name)), hash=memory.hash)
+        known = self.manifest.memories.get(name)
+        if known is not None and known != found:
+            raise ExperimentError(
+                f"{memory_file(self.path, name)} is not the memory of this experiment any more: its hash is "
+                f"{found.hash}, not {known.hash}; restore the file, or use another folder"
+            )
+        if known is None:
+            self.manifest = self.manifest.model_copy(update={"memories": {**self.manifest.memories, name: found}})
+            self.manifest.save(self.path)
+
+
+def rollout_file(folder: Path, configuration: str) -> Path:
+    """Return the path of a configuration's rollouts."""
+    return folder / "rollouts" / f"{configuration}.jsonl"
+
+
+def rollouts_of(folder: Path, configuration: str) -> Iterator[Rollout]:
+    """Yield a configuration's rollouts. The file may be missing, and another process may write to it.
+
+    Raises:
+        RecordError: The file is unreadable.
+    """
+    file = rollout_file(folder, configuration)
+    if file.exists():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about an incomplete last line
+            yield from read_rollouts(file)
+
+
+def memory_file(folder: Path, name: str) -> Path:
+    """Return the path of a memory."""
+    return folder / "memory" / f"{name}.jsonl"
+
+
+def require_manifest(folder: str | Path) -> Manifest:
+    """Read the manifest of an experiment's folder.
+
+    Raises:
+        ExperimentError: The folder holds no experiment, or one of another version.
+    """
+    manifest = read_manifest(Path(folder))
+    if manifest is None:
+        raise ExperimentError(f"{folder} holds no experiment: it has no {MANIFEST}")
+    return manifest
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.is_dir() and any(_own_files(child.name for child in folder.iterdir())):
+        raise ExperimentError(f"{folder} contains other files than an experiment; use another folder")
+
+
+def _own_files(names: Iterable[str]) -> list[str]:
+    """Return the names without those that a killed process leaves before the manifest is complete."""
+    return [name for name in names if name != LOCK and not name.startswith(f".{MANIFEST}.")]
+
+
+def _require_same(folder: Path, known: Manifest, manifest: Manifest) -> None:
+    differing = known.differences(manifest)
+    if differing:
+        raise ExperimentError(
+            f"{folder} holds an experiment with other settings: {'; '.join(differing)}. "
+            "Use the same settings to continue it, or another folder"
+        )
+    if known.package_version != manifest.package_version:
+        warnings.warn(
+            f"{folder} was started with fhir_gym {known.package_version} and continues with "
+            f"{manifest.package_version}; results may differ",
+            stacklevel=4,
+        )

@@ -1,0 +1,154 @@
+"""How far an experiment is, read from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fhir_gym.agents import Usage
+from fhir_gym.experiments.folder import memory_file, require_manifest, rollouts_of
+from fhir_gym.experiments.manifest import Manifest
+from fhir_gym.experiments.spending import ModelPrices, training_spending
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatus:
+    """How far a memory is.
+
+    Attributes:
+        name: ``plain`` or ``spec``.
+        trained: Whether the training is complete.
+        tokens: Number of tokens used so far.
+        cost: Their cost; None if a price is unknown.
+    """
+
+    name: str
+    trained: bool
+    tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationStatus:
+    """How far a configuration is.
+
+    Attributes:
+        name: Name of the configuration.
+        episodes: Number of test episodes, counting each repeat.
+        done: Number of episodes with a verdict.
+        successes: Number of successful episodes.
+        errors: Number of episodes that failed without a verdict and must be repeated.
+        first_error: Why the first of them failed; empty if there are none.
+        tokens: Number of tokens used so far, including those of repeated episodes.
+        cost: Their cost; None if the prices are unknown.
+    """
+
+    name: str
+    episodes: int
+    done: int
+    successes: int
+    errors: int
+    first_error: str
+    tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentStatus:
+    """How far an experiment is.
+
+    Attributes:
+        experiment: Name of the experiment.
+        model: Name of the model.
+        memories: The memories.
+        configurations: The configurations.
+        tokens: Number of all tokens.
+        cost: Their cost; None if a price is unknown.
+    """
+
+    experiment: str
+    model: str
+    memories: tuple[MemoryStatus, ...]
+    configurations: tuple[ConfigurationStatus, ...]
+    tokens: int
+    cost: float | None
+
+    @property
+    def missing(self) -> int:
+        """Number of test episodes without a verdict."""
+        return sum(one.episodes - one.done for one in self.configurations)
+
+    @property
+    def errors(self) -> int:
+        """Number of episodes that failed without a verdict and must be repeated."""
+        return sum(one.errors for one in self.configurations)
+
+    @property
+    def first_error(self) -> str:
+        """Why the first of these episodes failed; empty if there are none."""
+        return next((one.first_error for one in self.configurations if one.errors), "")
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self) | {"missing": self.missing, "errors": self.errors}
+
+
+def experiment_status(folder: str | Path, prices: ModelPrices | None = None) -> ExperimentStatus:
+    """Return how far an experiment is. The experiment may be running.
+
+    Args:
+        folder: The experiment's folder.
+        prices: Prices of the models' tokens.
+
+    Raises:
+        ExperimentError: The folder holds no experiment.
+        RecordError: A rollout file is unreadable.
+    """
+    path, manifest, prices = Path(folder), require_manifest(folder), prices or ModelPrices()
+    wanted = dict.fromkeys(one.memory for one in manifest.configurations.values() if one.memory)
+    spent = {name: training_spending(path, manifest, name) for name in wanted}
+    memories = tuple(
+        MemoryStatus(
+            name,
+            name in manifest.memories and memory_file(path, name).exists(),
+            sum(usage.total for _, usage in spent[name]),
+            prices.cost(spent[name]),
+        )
+        for name in wanted
+    )
+    configurations = tuple(_configuration(path, manifest, name, prices) for name in manifest.configurations)
+    parts: list[MemoryStatus | ConfigurationStatus] = [*memories, *configurations]
+    costs = [part.cost for part in parts if part.cost is not None]
+    return ExperimentStatus(
+        manifest.experiment,
+        manifest.model.model,
+        memories,
+        configurations,
+        sum(part.tokens for part in parts),
+        sum(costs) if len(costs) == len(parts) else None,
+    )
+
+
+def _configuration(folder: Path, manifest: Manifest, name: str, prices: ModelPrices) -> ConfigurationStatus:
+    usage = Usage()
+    done: dict[tuple[str, str, int, int], bool] = {}
+    failed: dict[tuple[str, str, int, int], str] = {}
+    for rollout in rollouts_of(folder, name):
+        episode = (rollout.env_id, rollout.task.key, rollout.task.variation, rollout.repeat)
+        usage += rollout.usage or Usage()
+        if rollout.graded:
+            done[episode] = bool(rollout.success)
+        else:
+            failed.setdefault(episode, rollout.error or f"the episode was {rollout.stop_reason}")
+    errors = [text for episode, text in failed.items() if episode not in done]
+    return ConfigurationStatus(
+        name=name,
+        episodes=manifest.test.episodes * manifest.repeats,
+        done=len(done),
+        successes=sum(done.values()),
+        errors=len(errors),
+        first_error=errors[0] if errors else "",
+        tokens=usage.total,
+        cost=prices.cost([(manifest.model.model, usage)]),
+    )

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+from fhir_gym.fhir import World
+from fhir_gym.testing import ChatServer
+from tests.experiments.study import study_model
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_run_status_and_report(cli: Any, hospital: World) -> None:
+    with ChatServer(study_model(hospital, tasks=("02a",))) as server:
+        line = ["experiment", "run", "experiment-1", "--model", "scripted", "--base-url", server.base_url]
+        line += ["--tasks", "02a", "--config", "baseline", "--config", "text", "--set", "seed=0", "--out", "study"]
+        some = cli(*line, "--max-tokens", 100)
+        done = cli(*line, "--price-in", 1, "--price", "scripted=2,4")
+        other = cli(*line, "--seed", 1)
+        paid = len(server.requests)
+    status = cli("experiment", "status", "study", "--price", "scripted=2,4")
+    plain = json.loads(cli("experiment", "status", "study", "--json").out)
+    report = cli("experiment", "report", "study", "--price-in", 2, "--price-out", 4)
+    assert len(server.requests) == paid
+    assert some.code == 0 and "the budget is used up and" in some.err and "remain" in some.err
+    assert done.code == 0 and done.out == status.out and "cost 0." in done.out
+    assert (other.code, other.err.count("\n")) == (1, 1) and "seed is 0 there and 1 here" in other.err
+    assert plain["missing"] == 0 and [one["done"] for one in plain["configurations"]] == [3, 3]
+    assert report.code == 0 and "report.md" in report.out
+    assert "text" in Path("study/report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (("status", "nothing"), 1, "nothing holds no experiment"),
+        (("report", "nothing"), 1, "nothing holds no experiment"),
+        (("run", "experiment-9", "--model", "m", "--out", "x"), 2, "unknown experiment 'experiment-9'"),
+        (("run", "experiment-1", "--model", "m", "--out", "x", "--config", "b"), 2, "unknown configuration 'b'"),
+        (("run", "experiment-1", "--model", "m", "--out", "x", "--price", "m"), 2, "MODEL=IN,OUT"),
+        (("run", "experiment-1", "--model", "m", "--out", "x"), 1, "OpenAI's endpoint needs a key"),
+    ],
+)
+def test_mistakes_give_one_line(cli: Any, argv: tuple[str, ...], code: int, message: str) -> None:
+    outcome = cli("experiment", *argv)
+    assert (outcome.code, outcome.err.count("\n")) == (code, 1)
+    assert message in outcome.err
+    assert not list(Path().iterdir())
+
+
+def test_experiments_are_listed_with_their_sizes(cli: Any) -> None:
+    listed = cli("experiment", "list").out
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == [f"experiment-{number}" for number in (1, 2, 3, 4)]
+    assert listed == cli("tasks", "experiments").out

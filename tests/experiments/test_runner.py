@@ -1,0 +1,180 @@
+"""Tests of experiments against a scripted model: nothing is paid or counted twice, whatever ends a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+from fhir_gym.errors import EndpointError, ExperimentError
+from fhir_gym.experiments import STUDY_CONFIGURATIONS, ModelPrices, experiment_status, run_experiment
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import Prices, read_rollouts
+from fhir_gym.tasks import EXPERIMENTS
+from fhir_gym.testing import ChatServer, ScriptedReply, StudyModel
+from tests.experiments.study import config_of, results, study_model
+
+KEYS = ("02a", "11a")
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
+    prices = ModelPrices(Prices(1, 2))
+    with ChatServer(study_model(hospital, tasks=KEYS)) as server:
+        config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=2)
+        found = run_experiment(config, tmp_path / "a", prices=prices)
+        paid = len(server.requests)
+        again = run_experiment(config, tmp_path / "a", prices=prices, concurrency=1)
+        assert len(server.requests) == paid
+        run_experiment(config, tmp_path / "b", concurrency=1)
+    assert again == found == experiment_status(tmp_path / "a", prices)
+    assert [(one.name, one.episodes, one.done, one.errors) for one in found.configurations] == [
+        ("baseline", 6, 6, 0),
+        ("text", 6, 6, 0),
+    ]
+    rollouts = [one for name in ("baseline", "text") for one in read_rollouts(tmp_path / f"a/rollouts/{name}.jsonl")]
+    assert {(one.task.key, one.task.variation, one.task.phrasing, one.repeat) for one in rollouts} == {
+        ("11a", variation, 2, repeat) for variation in (1000, 1001, 1002) for repeat in (0, 1)
+    }
+    assert found.tokens == sum(one.usage.total for one in rollouts if one.usage)
+    assert found.cost == pytest.approx(sum(Prices(1, 2).cost(one.usage) for one in rollouts if one.usage))
+    assert found.missing == found.errors == 0
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+
+
+def test_a_budget_applies_to_the_whole_experiment(hospital: World, tmp_path: Path) -> None:
+    with ChatServer(study_model(hospital, tasks=KEYS)) as server:
+        config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=2)
+        some = run_experiment(config, tmp_path, concurrency=1, max_tokens=10_000)
+        assert 0 < some.missing < 12 and some.errors == 0
+        assert 10_000 <= some.tokens < 40_000
+        paid = len(server.requests)
+        assert run_experiment(config, tmp_path, max_tokens=10_000) == some
+        with pytest.raises(ExperimentError, match="a maximum cost needs the prices of scripted's tokens"):
+            run_experiment(config, tmp_path, max_cost=1)
+        cheap = ModelPrices(by_model={"scripted": Prices(1, 1)})
+        assert run_experiment(config, tmp_path, max_cost=some.tokens / 1e6, prices=cheap).missing == some.missing
+        assert len(server.requests) == paid
+        found = run_experiment(config, tmp_path, max_tokens=10_000_000, max_cost=10, prices=cheap)
+    assert found.missing == 0 and found.configurations[0].done == 6
+
+
+def test_a_dead_endpoint_ends_the_experiment_at_once(hospital: World, tmp_path: Path) -> None:
+    with ChatServer(study_model(hospital, tasks=KEYS)) as server:
+        config = config_of(server, "experiment-4", ("baseline",), tasks=KEYS, repeats=1)
+        port = int(server.url.rpartition(":")[2])
+    with pytest.raises(EndpointError, match="no server answers"):
+        run_experiment(config, tmp_path)
+    assert experiment_status(tmp_path).missing == 3
+    with ChatServer(study_model(hospital, tasks=KEYS), port=port):
+        assert run_experiment(config, tmp_path).missing == 0
+
+
+def test_failed_episodes_are_repeated(hospital: World, tmp_path: Path) -> None:
+    with ChatServer(study_model(hospital, tasks=KEYS), faults=[None, "500"]) as server:
+        settings = {"settings": {"retries": 0}}
+        config = config_of(server, "experiment-4", ("baseline",), tasks=KEYS, repeats=1, **settings)
+        failed = run_experiment(config, tmp_path, concurrency=1)
+        assert (failed.missing, failed.errors) == (1, 1) and "HTTP 500" in failed.first_error
+        found = run_experiment(config, tmp_path, concurrency=1)
+    assert (found.missing, found.errors, found.first_error) == (0, 0, "")
+    assert len(list(read_rollouts(tmp_path / "rollouts/baseline.jsonl"))) == 4
+    assert found.tokens > failed.tokens  # the failed attempt was paid for
+
+
+@pytest.mark.slow
+def test_all_experiments_and_configurations_run_end_to_end(hospital: World, tmp_path: Path) -> None:
+    keys = ("01", "02a", "04a", "09b", "11a", "20")
+    successes: dict[str, int] = {}
+    with ChatServer(study_model(hospital, tasks=keys)) as server:
+        for name in EXPERIMENTS:
+            config = config_of(server, name, STUDY_CONFIGURATIONS, tasks=keys)
+            found = run_experiment(config, tmp_path / name)
+            assert found.missing == found.errors == 0 and all(one.trained for one in found.memories)
+            for one in found.configurations:
+                successes[one.name] = successes.get(one.name, 0) + one.successes
+    assert successes["baseline"] < successes["memory"] <= successes["memory-spec"]
+    read = [one for one in read_rollouts(tmp_path / "experiment-2/rollouts/memory-spec.jsonl")]
+    assert {lookup.source for one in read for lookup in one.lookups} == {"memory"}
+    assert any(lookup.result.startswith("1.") for one in read for lookup in one.lookups)
+
+
+@pytest.mark.slow
+def test_a_changed_memory_is_refused_and_a_budget_stops_training(hospital: World, tmp_path: Path) -> None:
+    with ChatServer(study_model(hospital, tasks=KEYS)) as server:
+        config = config_of(server, "experiment-3", ("memory",), tasks=KEYS, repeats=1)
+        some = run_experiment(config, tmp_path, max_tokens=5_000, concurrency=1)
+        assert not some.memories[0].trained and some.tokens >= 5_000 and some.configurations[0].done == 0
+        assert run_experiment(config, tmp_path, max_tokens=5_000).tokens == some.tokens
+        found = run_experiment(config, tmp_path)
+        paid = len(server.requests)
+        file = tmp_path / "memory/plain.jsonl"
+        content = file.read_bytes()
+        file.unlink()
+        assert run_experiment(config, tmp_path) == found and file.read_bytes() == content
+        assert len(server.requests) == paid
+        file.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
+        with pytest.raises(Exception) as caught:
+            run_experiment(config, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+class _Killer:
+    """A policy that kills a process before the reply to a certain request."""
+
+    def __init__(self, model: StudyModel) -> None:
+        self.model = model
+        self.left: int | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, request: Mapping[str, Any]) -> ScriptedReply | str:
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0 and self.process is not None:
+                os.kill(self.process.pid, signal.SIGKILL)
+        return self.model(request)
+
+
+@pytest.mark.slow
+def test_kills_at_any_stage_change_nothing(hospital: World, tmp_path: Path) -> None:
+    model = _Killer(study_model(hospital, tasks=KEYS))
+    with ChatServer(model) as server:
+        command = [sys.executable, "-m", "fhir_gym", "experiment", "run", "experiment-3", "--model", "scripted"]
+        command += ["--base-url", server.base_url, "--tasks", ",".join(KEYS), "--repeats", "2", "--set", "seed=0"]
+        command += ["--config", "baseline", "--config", "memory-spec", "--concurrency", "1", "--out"]
+        subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+        total = len(server.requests)
+        kills = 0
+        while True:
+            model.left = total // 6 + 1
+            with subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.PIPE) as process:
+                model.process = process
+                message = process.communicate()[1]
+            if process.returncode == 0:
+                break
+            assert process.returncode == -signal.SIGKILL, message
+            kills += 1
+            assert kills < 20
+        repeated = len(server.requests) - 2 * total
+    assert kills >= 4
+    assert results(tmp_path / "whole") == results(tmp_path / "killed")
+    longest = 16  # requests of one episode
+    assert 0 <= repeated <= kills * longest
+    statuses = [experiment_status(tmp_path / name) for name in ("whole", "killed")]
+    assert statuses[0] == statuses[1]
+    manifest = json.loads((tmp_path / "killed/manifest.json").read_text("utf-8"))
+    assert manifest["memories"]["spec"]["hash"]
