@@ -1,7 +1,7 @@
 """Send requests recorded with a real HAPI server to a session, and compare the responses with HAPI's.
 
-`python -m tests.conformance.recorded SHARED [--group G] [--show N] [--level L] [--write-floors]` prints the same table
-as the recordings' replay tool, which needs an HTTP server and more time.
+`python -m tests.conformance.recorded SHARED [--edge] [--group G] [--show N] [--level L] [--write-floors]` prints the
+same table as the recordings' replay tool, which needs an HTTP server and more time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from urllib.parse import quote
 
 from fhir_gym.fhir import Request, Session, World, WorldBuilder
 
-FLOORS = Path(__file__).with_name("floors.json")
+FIRST, EDGE = "recorded", "recorded_edge"
+"""The recordings: requests of every kind, and requests at the edges."""
 BASE = "http://127.0.0.1:8080/fhir"
 
 
@@ -53,6 +54,11 @@ class Client:
             return {**result, "text": answer.text[:4000]}
 
 
+def floors_file(recording: str) -> Path:
+    """Return the file with the minimum shares of a recording."""
+    return Path(__file__).with_name(recording.replace("recorded", "floors") + ".json")
+
+
 def replay_tool(shared: Path) -> ModuleType:
     """Import the replay tool as a module."""
     spec = importlib.util.spec_from_file_location("replay", shared / "conformance" / "replay.py")
@@ -81,7 +87,9 @@ def load(client: Client, shared: Path) -> list[str]:
     return refused
 
 
-def compare(shared: Path, group: str | None = None, show: int = 0, level: str = "body") -> dict[str, dict[str, float]]:
+def compare(
+    shared: Path, recording: str = FIRST, *, group: str | None = None, show: int = 0, level: str = "body"
+) -> dict[str, dict[str, float]]:
     """Return the shares of equal responses by group and column; `groups` has the means over the groups."""
     tool = replay_tool(shared)
     tally: dict[str, Counter[str]] = defaultdict(Counter)
@@ -89,7 +97,7 @@ def compare(shared: Path, group: str | None = None, show: int = 0, level: str = 
         client = Client(session)
         refused = load(client, shared)
         assert not refused, refused[:3]
-        with gzip.open(shared / "conformance" / "recorded.jsonl.gz", "rt") as lines:
+        with gzip.open(shared / "conformance" / f"{recording}.jsonl.gz", "rt") as lines:
             for case in map(json.loads, lines):
                 if group and case["group"] not in group.split(","):
                     continue
@@ -120,30 +128,32 @@ def _short(answer: dict[str, Any]) -> str:
     return f"{answer.get('status')} {answer.get('headers')} {body}"[:1500]
 
 
-def _write_floors(table: dict[str, dict[str, float]]) -> None:
+def _write_floors(table: dict[str, dict[str, float]], path: Path) -> None:
     """Raise each floor (minimum share) to the measured share, rounded down; never lower a floor."""
-    old = json.loads(FLOORS.read_text()) if FLOORS.exists() else {}
+    old = json.loads(path.read_text()) if path.exists() else {}
+    table = {name: {} for name in old} | table  # with --group, the other groups keep their floors
     rows = []
     for group, row in table.items():
         if group != "groups":
             before = old.get(group, {})
-            floors = {c: max(before.get(c, 0), math.floor(row[c] * 1000) / 1000) for c in row if c != "n"}
+            floors = {c: max(before.get(c, 0), math.floor(row[c] * 1000) / 1000) for c in row if c != "n"} or before
             rows.append(f"{json.dumps(group)}: {json.dumps(floors)}")
-    FLOORS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shared", type=Path)
+    parser.add_argument("--edge", action="store_const", const=EDGE, default=FIRST, help="the second recording")
     parser.add_argument("--group")
     parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--level", default="body")
     parser.add_argument("--write-floors", action="store_true", help="raise the floors to what is reached")
     options = parser.parse_args()
-    table = compare(options.shared, options.group, options.show, options.level)
+    table = compare(options.shared, options.edge, group=options.group, show=options.show, level=options.level)
     if options.write_floors:
-        _write_floors(table)
+        _write_floors(table, floors_file(options.edge))
     columns = ("status", "result", "order", "body", "headers")
     print(f"{'group':16} {'n':>5} " + " ".join(f"{c:>7}" for c in columns))
     for group, row in table.items():
