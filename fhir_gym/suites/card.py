@@ -294,10 +294,11 @@ def _remarks(
     if overall.missing:
         yield f"incomplete: {overall.missing} of {overall.episodes} episodes are missing"
     if overall.failed:
-        first = next(one for key in planned if (one := episodes.get(key)) and not one.graded and one.error)
+        found = (one for key in planned if (one := episodes.get(key)) and not one.graded)
+        error = next(one.error for one in found if one.stop == "infra_error")
         yield (
             f"{overall.failed} of {overall.episodes} episodes have no verdict, because a provider or server failed: "
-            f"{one_line(first.error or '')}"
+            f"{one_line(error or 'no reason given')}"
         )
     versions = {dict(one.conditions)["package"] for one in episodes.values()}
     if len(versions) > 1:

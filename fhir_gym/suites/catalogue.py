@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fhir_gym.errors import FhirGymError, PluginError, UnknownNameError
+from fhir_gym.arguments import require_name
+from fhir_gym.errors import FhirGymError, PluginError
 from fhir_gym.fhir import World
 from fhir_gym.plugins import SUITES as GROUP
 from fhir_gym.plugins import call_plugin, entry_points_of, load_plugin, plugin_error, warn_about
@@ -96,16 +97,15 @@ def get_suite(
         60
     """
     given = {"task_file": task_file, "funcs_file": funcs_file, "world": world}
+    require_name("suite", name, suite_names())
     if name == OFFICIAL:
         return _official(task_file, funcs_file, world)
     superfluous = [option for option, value in given.items() if value is not None]
-    if name in suite_names() and superfluous:
+    if superfluous:
         raise FhirGymError(f"suite {name} has its own tasks and worlds: leave {', '.join(superfluous)} out")
     if name in _SHIPPED:
         return _SHIPPED[name]()
-    point = entry_points_of(GROUP).get(name) if isinstance(name, str) else None
-    if point is None:
-        raise UnknownNameError("suite", name, suite_names())
+    point = entry_points_of(GROUP)[name]
     loaded = load_plugin(point)
     suite = loaded if isinstance(loaded, Suite) or not callable(loaded) else call_plugin(point, loaded)
     if not isinstance(suite, Suite) or suite.name != name:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import date as calendar_date
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,7 @@ from fhir_gym.errors import FhirGymError, RecordError
 from fhir_gym.evaluation import EpisodeMetrics
 from fhir_gym.files import lock_folder, require_writable, unlock_folder, write_files
 from fhir_gym.printable import one_line
-from fhir_gym.rollouts import (
-    Budget,
-    BudgetTracker,
-    EpisodeSpec,
-    Prices,
-    Rollout,
-    RunPlan,
-    read_rollouts,
-    run_plan,
-    write_rollouts,
-)
+from fhir_gym.rollouts import Budget, BudgetTracker, Prices, Rollout, read_rollouts, run_plan, write_rollouts
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.card import CARD_JSON, CARD_MARKDOWN, ROLLOUTS, Card, EpisodeKey, make_card
 from fhir_gym.suites.card_text import card_markdown
@@ -101,7 +90,7 @@ def evaluate(
         content = stack.enter_context(open_suite(found, building))
         lock_folder(folder, RecordError)
         stack.callback(unlock_folder, folder)
-        run = _Evaluation(content, actor, content.plans(repeats, seed))
+        run = _Evaluation(content, actor, repeats, seed)
         run.read(folder / ROLLOUTS)
         try:
             rollouts = run.rollouts(workers=workers, concurrency=concurrency, tracker=BudgetTracker(budget))
@@ -127,28 +116,26 @@ def _require_date(date: str | None) -> None:
             raise FhirGymError(f"date must be a date such as 2026-11-23, not {date!r}") from None
 
 
-@dataclass(slots=True)
 class _Evaluation:
     """The episodes of an evaluation: those that are planned, and those that are recorded.
 
-    Attributes:
+    Args:
         content: The suite.
         agent: The agent.
-        plans: One plan for each pack.
+        repeats: Number of runs of each episode.
+        seed: Seed of the runs.
+
+    Attributes:
         episodes: The recorded episodes. Of several records, the first with a verdict counts, or else the last.
         spent: Tokens of all records.
     """
 
-    content: SuiteContent
-    agent: Agent | ConcurrentAgent
-    plans: tuple[RunPlan, ...]
-    episodes: dict[EpisodeKey, EpisodeMetrics] = field(default_factory=dict)
-    spent: Usage = field(default_factory=Usage)
-
-    @property
-    def graded(self) -> int:
-        """Number of episodes with a verdict."""
-        return sum(one.graded for one in self.episodes.values())
+    def __init__(self, content: SuiteContent, agent: Agent | ConcurrentAgent, repeats: int, seed: int) -> None:
+        self._content, self._agent, self._repeats = content, agent, repeats
+        self._plans = {plan.config.env_id: plan for plan in content.plans(repeats, seed)}
+        self._graded = self._successes = 0
+        self.episodes: dict[EpisodeKey, EpisodeMetrics] = {}
+        self.spent = Usage()
 
     def read(self, path: Path) -> None:
         """Read the episodes of an earlier run; the file may be missing.
@@ -173,37 +160,36 @@ class _Evaluation:
 
     def _why_foreign(self, rollout: Rollout) -> str | None:
         """Return why a record is not of this evaluation; None if it is."""
-        task, content = rollout.task, self.content
-        plan = next((one for one in self.plans if one.config.env_id == rollout.env_id), None)
-        expected = content.tasks.get((rollout.env_id, task.key, task.variation))
-        if plan is None or expected is None:
-            return f"suite {content.suite.name} does not have it"
-        if EpisodeSpec(task.key, task.variation, rollout.repeat) not in plan.episodes:
+        task, suite = rollout.task, self._content.suite
+        expected = self._content.tasks.get((rollout.env_id, task.key, task.variation))
+        if expected is None:
+            return f"suite {suite.name} does not have it"
+        if not 0 <= rollout.repeat < self._repeats:
             return f"its repeat is {rollout.repeat}"
-        if AgentRecord.of(self.agent).model_dump(mode="json") != rollout.agent.model_dump(mode="json"):
-            return f"it is by agent {one_line(rollout.agent.name, 40)}, or with other settings"
-        if rollout.world.hash != content.worlds[rollout.env_id].manifest.content_hash or expected.hash != task.hash:
+        world, plan = self._content.worlds[rollout.env_id], self._plans[rollout.env_id]
+        if (expected.hash, world.manifest.content_hash) != (task.hash, rollout.world.hash):
             return "its content is that of another version of the suite"
-        world = content.worlds[rollout.env_id]
-        return None if plan.includes(rollout, self.agent, world) else "its seed or its rules differ"
+        if plan.includes(rollout, self._agent, world):
+            return None
+        if AgentRecord.of(self._agent).model_dump(mode="json") != rollout.agent.model_dump(mode="json"):
+            return f"it is by agent {one_line(rollout.agent.name, 40)}, or with other settings"
+        return "its seed or its rules differ"
 
     def rollouts(self, *, workers: int, concurrency: int, tracker: BudgetTracker) -> Iterator[Rollout]:
         """Run the episodes without a verdict."""
-        for plan in self.plans:
-            env_id = plan.config.env_id
-            done = {key[1:] for key, one in self.episodes.items() if key[0] == env_id and one.graded}
-            todo = plan.without(done)
+        done = {key for key, one in self.episodes.items() if one.graded}
+        for env_id, plan in self._plans.items():
+            todo = plan.without({key[1:] for key in done if key[0] == env_id})
             if todo.episodes:
-                yield from run_plan(todo, self.agent, workers=workers, concurrency=concurrency, budget=tracker)
+                yield from run_plan(todo, self._agent, workers=workers, concurrency=concurrency, budget=tracker)
 
     def watch(self, rollouts: Iterable[Rollout], progress: Callable[[int, int, str], None] | None) -> Iterator[Rollout]:
         """Collect the records of new episodes and yield them unchanged."""
-        total = sum(len(plan.episodes) for plan in self.plans)
+        total = sum(len(plan.episodes) for plan in self._plans.values())
         for rollout in rollouts:
             self._add(rollout)
             if progress is not None:
-                successes = sum(one.success is True for one in self.episodes.values())
-                text = f"success {successes / self.graded:.0%}" if self.graded else ""
+                text = f"success {self._successes / self._graded:.0%}" if self._graded else ""
                 progress(len(self.episodes), total, text)
             yield rollout
 
@@ -212,4 +198,6 @@ class _Evaluation:
         known = self.episodes.get(key)
         if known is None or not known.graded:
             self.episodes[key] = EpisodeMetrics.of(rollout)
+            self._graded += rollout.graded
+            self._successes += rollout.success is True
         self.spent += rollout.usage or Usage()

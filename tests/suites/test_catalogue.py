@@ -64,7 +64,7 @@ def test_hashes_are_those_of_the_version(name: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    names: list[Any] = ["core", "core-v2", "", 7]
+    names: list[Any] = ["core", "core-v2", "", 7, ["core-v1"]]
     for name in names:
         with pytest.raises(UnknownNameError, match="core-v1"):
             get_suite(name)
@@ -100,3 +100,9 @@ def test_the_official_suite_needs_the_official_file(tmp_path: Path) -> None:
     suite = get_suite(OFFICIAL, task_file=file, world="empty")
     assert (len(suite.episodes), suite.grading) == (300, "official")
     assert {one.variation for one in suite.episodes} == {one.phrasing for one in suite.episodes} == {0}
+
+
+def test_the_docs_have_the_hashes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "suites.md").read_text("utf-8")
+    for name, found in json.loads(HASHES.read_text("utf-8")).items():
+        assert f"| `{name}` | `{found}` |" in page
