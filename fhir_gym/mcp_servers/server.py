@@ -66,6 +66,7 @@ def make_server(tools: ToolSet) -> Server[Any]:
     from mcp_types import ListToolsResult
 
     listed = [_tool(schema["function"], tools) for schema in tools.schemas()]
+    input_schemas = {tool.name: tool.input_schema for tool in listed}
 
     async def list_tools(ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=listed)
@@ -85,6 +86,7 @@ def make_server(tools: ToolSet) -> Server[Any]:
         tools.name,
         version=version("fhir-gym"),
         instructions=tools.instructions,
+        get_tool_input_schema=input_schemas.get,  # otherwise the SDK lists the tools for each HTTP request
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         lifespan=lifespan,
