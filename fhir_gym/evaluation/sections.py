@@ -85,7 +85,7 @@ def _compared(report: Report) -> Section:
                 continue
             gained = 100 * (other.success.value - one.success.value)
             rows.append((value, percent(one.success.value), percent(other.success.value), f"{gained:+.1f}"))
-    return Section("Success of both runs", ("", *names, "points"), tuple(rows))
+    return Section("Success of both runs", ("group", *names, "points"), tuple(rows))
 
 
 def _repeats(report: Report) -> Section:

@@ -37,7 +37,7 @@ def check_structure(root: ET.Element) -> None:
     for one in root.iter():
         name = one.get("aria-labelledby")
         assert name is None or name in ids
-        assert one.get("role") != "region" or one.get("aria-label")
+        assert one.get("role") != "group" or one.get("aria-label")
         link = one.get("href") if one.tag == "a" else None
         assert link is None or (link.startswith("#") and link[1:] in ids)
 
@@ -46,7 +46,7 @@ def check_table(table: ET.Element) -> None:
     """Check that a table has a caption, a header for each column and row, and equally long rows."""
     assert text(require(table, "caption"))
     heads = table.findall("thead/tr/th")
-    assert heads and all(head.get("scope") == "col" for head in heads)
+    assert heads and all(head.get("scope") == "col" and text(head) for head in heads)
     for row in table.findall("tbody/tr"):
         assert len(row) == len(heads)
         assert row[0].tag == "th" and all(cell.get("scope") == "row" for cell in row if cell.tag == "th")
