@@ -21,6 +21,7 @@ from fhir_gym.types import Json
 
 _CONNECT_TIMEOUT = 20.0  # seconds
 _MAX_WAIT = 60.0  # seconds between two attempts
+_MAX_COUNT = 10**12  # tokens of one reply; a server may report any number
 _TRANSIENT = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which a request is repeated. All statuses from 500 on are repeated too."""
 _KNOWN_FIELDS = frozenset(
@@ -287,7 +288,7 @@ def _usage(given: Json) -> Usage | None:
 
 def _count(given: Json, name: str) -> int:
     value = given.get(name) if isinstance(given, dict) else None
-    return value if isinstance(value, int) and value > 0 else 0
+    return min(value, _MAX_COUNT) if isinstance(value, int) and value > 0 else 0
 
 
 def _error_message(body: Json) -> str:

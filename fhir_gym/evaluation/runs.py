@@ -17,6 +17,7 @@ from fhir_gym.evaluation.metrics import EpisodeMetrics
 from fhir_gym.rollouts import Rollout, read_rollouts
 
 _MAX_NAME = 40
+_MAX_NUMBER = 10**15
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def _runs(rollouts: Iterable[Rollout], source: _Source) -> list[_Found]:
     agents: dict[tuple[str, str], dict[tuple[Any, ...], EpisodeMetrics]] = {}
     repeated: Counter[tuple[str, str]] = Counter()
     for rollout in rollouts:
+        _require_plausible(rollout, source.path)
         episode = EpisodeMetrics.of(rollout)
         who = episode.agent, episode.settings
         episodes = agents.setdefault(who, {})
@@ -168,9 +170,30 @@ def _runs(rollouts: Iterable[Rollout], source: _Source) -> list[_Found]:
     if not agents:
         raise RecordError(f"{source.path}: contains no rollouts")
     return [
-        _Found(source, agent, json.loads(settings), tuple(episodes.values()), repeated[agent, settings])
+        _Found(
+            source, agent, json.loads(settings, parse_constant=str), tuple(episodes.values()), repeated[agent, settings]
+        )
         for (agent, settings), episodes in agents.items()
     ]
+
+
+def _require_plausible(rollout: Rollout, path: Path) -> None:
+    """Check the numbers of a record, with which the report calculates.
+
+    Raises:
+        RecordError: A number is negative, too large or not a number.
+    """
+    usage, calls = rollout.usage, rollout.verdict.process.calls if rollout.verdict else ()
+    numbers: dict[str, list[float]] = {
+        "usage": [usage.prompt, usage.completion] if usage else [],
+        "verdict.process.calls": [count for one in calls for count in (one.requests, one.errors)],
+        "steps": [rollout.steps],
+        "reward": [abs(rollout.reward or 0.0)],
+    }
+    for name, values in numbers.items():
+        if not all(0 <= value <= _MAX_NUMBER for value in values):
+            task = f"task {rollout.task.key}, variation {rollout.task.variation}"
+            raise RecordError(f"{path}: {task}: {name} contains an impossible number")
 
 
 def _names(runs: Sequence[_Found]) -> list[str]:

@@ -289,7 +289,7 @@ def _error_rates(calls: Iterable[tuple[str, int, int]]) -> tuple[ErrorRate, ...]
     for name, errors, count in calls:
         failed[name] += errors
         made[name] += count
-    return tuple(ErrorRate(name, failed[name], made[name]) for name in sorted(made))
+    return tuple(ErrorRate(name, failed[name], made[name]) for name in sorted(made) if made[name])
 
 
 def _expected_group(calls: int | None) -> str:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation import Report, read_runs
 from fhir_gym.rollouts import write_rollouts
-from tests.evaluation.records import LARGE, SMALL, rollout, study
+from tests.evaluation.records import LARGE, SMALL, rollout, study, used
 
 
 def test_a_folder_stands_for_its_rollout_files(tmp_path: Path) -> None:
@@ -78,3 +79,26 @@ def test_a_folder_without_rollouts(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     with pytest.raises(RecordError, match=r"rollouts: contains no rollout files \(\*\.jsonl\)"):
         read_runs([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (('"prompt":5', '"prompt":1' + "0" * 400), "usage"),
+        (('"prompt":5', '"prompt":-5'), "usage"),
+        (('"reward":1.0', '"reward":NaN'), "reward"),
+        (('"steps":1', '"steps":1' + "0" * 400), "steps"),
+        (('"requests":2', '"requests":-2'), "verdict.process.calls"),
+    ],
+)
+def test_impossible_numbers_are_an_error_of_one_line(tmp_path: Path, change: tuple[str, str], name: str) -> None:
+    record = rollout(usage=Usage(prompt=5), process=used(("search", "Patient", 2, 0)))
+    (tmp_path / "r.jsonl").write_text(record.line().replace(*change) + "\n")
+    with pytest.raises(RecordError, match=f"r.jsonl: task 01, variation 0: {name} contains an impossible number"):
+        read_runs([tmp_path / "r.jsonl"])
+
+
+def test_settings_that_json_does_not_allow_are_texts(tmp_path: Path) -> None:
+    line = rollout(settings={"temperature": 0.5}).line().replace('"temperature":0.5', '"temperature":NaN')
+    (tmp_path / "r.jsonl").write_text(line + "\n")
+    assert read_runs([tmp_path / "r.jsonl"])[0].settings == {"temperature": "NaN"}
