@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,15 +118,45 @@ def test_long_names_are_truncated(hostile: Report) -> None:
         assert write is as_json or "x" * 300 not in write(hostile)
 
 
-def test_write_report_writes_all_formats_or_none(report: Report, tmp_path: Path) -> None:
+@pytest.fixture
+def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the drawing of figures, which is slow and has tests of its own."""
+    monkeypatch.setattr("fhir_gym.evaluation.output.write_page", lambda report, path: path)
+    monkeypatch.setattr("fhir_gym.evaluation.output.write_figures", lambda report, directory: [])
+
+
+@pytest.mark.usefixtures("drawing")
+def test_write_report_writes_all_formats(report: Report, tmp_path: Path) -> None:
     written = write_report(report, tmp_path / "out")
-    assert [path.name for path in written[:4]] == ["report.md", "report.tex", "report.csv", "report.json"]
+    names = ["report.md", "report.tex", "report.csv", "report.json", "report.html"]
+    assert [path.name for path in written] == names
     assert written[0].read_text("utf-8") == markdown(report)
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot be written"):
         write_report(report, tmp_path / "file")
 
 
+def test_without_the_extra_the_texts_are_written(report: Report, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = cli("report", "study", "--out", "out")
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert "pip install 'fhir-gym[report]'; the report without figures is in out" in done.err
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "report.csv",
+        "report.json",
+        "report.md",
+        "report.tex",
+    ]
+
+
+@pytest.mark.slow
+def test_write_report_draws_the_figures(report: Report, tmp_path: Path) -> None:
+    written = write_report(report, tmp_path)
+    assert all(path.stat().st_size > 500 for path in written)
+    assert {path.suffix for path in written} == {".md", ".tex", ".csv", ".json", ".html", ".svg", ".png"}
+
+
+@pytest.mark.usefixtures("drawing")
 def test_command_writes_a_folder(report: Report, cli: Cli) -> None:
     done = cli("report", "study", "--out", "out", "--price-in", "1", "--price-out", "2", "--by", "task")
     assert done.code == 0 and "out/report.json" in done.out
