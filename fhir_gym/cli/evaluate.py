@@ -101,13 +101,14 @@ def _agent_name(agent: str | None, model: str | None) -> str:
 
 
 def _print(card: Card, out: Path, as_json: bool) -> None:
-    from fhir_gym.suites import FIGURE_COLUMNS, figure_rows
+    from fhir_gym.suites import results_table
 
     if as_json:
         print_json(card.model_dump(mode="json"))
     else:
         print_text(f"{card.suite}, hash {card.suite_hash}")
-        table(("", *FIGURE_COLUMNS), figure_rows(card))
+        results = results_table(card)
+        table(results.columns, results.rows)
         if card.cost is not None:
             print_text(f"cost {card.cost:.4f}")
     for remark in card.remarks:

@@ -1,7 +1,7 @@
 """Suites: named lists of episodes, and evaluations that write a result card."""
 
 from fhir_gym.suites.card import Card, Figures, PackCard, Share
-from fhir_gym.suites.card_text import FIGURE_COLUMNS, card_markdown, figure_rows
+from fhir_gym.suites.card_text import card_markdown, results_table
 from fhir_gym.suites.catalogue import OFFICIAL, get_suite, known_suites, suite_names
 from fhir_gym.suites.content import SuiteContent, open_suite
 from fhir_gym.suites.remarks import suite_remarks
@@ -9,7 +9,6 @@ from fhir_gym.suites.runner import evaluate
 from fhir_gym.suites.suite import Suite, SuiteEpisode, balanced
 
 __all__ = [
-    "FIGURE_COLUMNS",
     "OFFICIAL",
     "Card",
     "Figures",
@@ -21,10 +20,10 @@ __all__ = [
     "balanced",
     "card_markdown",
     "evaluate",
-    "figure_rows",
     "get_suite",
     "known_suites",
     "open_suite",
+    "results_table",
     "suite_names",
     "suite_remarks",
 ]

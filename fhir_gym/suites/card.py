@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fhir_gym.agents import Usage
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation import EpisodeMetrics, Rate
-from fhir_gym.printable import one_line
+from fhir_gym.printable import JSON_ESCAPES, one_line
 from fhir_gym.rollouts import Prices
 from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.suites.content import SuiteContent
@@ -159,8 +159,8 @@ class Card(_Part):
         return model if isinstance(model, str) else None
 
     def json_text(self) -> str:
-        """Return the card as JSON, without escapes of letters."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+        """Return the card as JSON, in which control characters are escaped."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False).translate(JSON_ESCAPES) + "\n"
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -1,57 +1,51 @@
-"""A result card as Markdown, for a paper or a model card."""
+"""A result card as tables and as Markdown, for a paper or a model card."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from fhir_gym.printable import one_line
-from fhir_gym.suites.card import Card, Figures, Share
+from fhir_gym.evaluation.cells import Section, number, percent, points
+from fhir_gym.printable import markdown_text
+from fhir_gym.suites.card import Card, Figures
 
-FIGURE_COLUMNS = ("episodes", "success", "95 %", "light", "steps", "invalid", "tokens in", "tokens out")
-"""Columns of the table of results, after the name of the row."""
+_COLUMNS = ("episodes", "success", "95 %", "light", "steps", "invalid", "tokens in", "tokens out")
 _MAX_SETTING = 2_000
+_EXPLANATION = (
+    "The 95 % intervals are clustered by task, because episodes of one task are not independent. In *all episodes*, "
+    "every episode has the same weight; in *mean over packs*, every pack."
+)
 
 
 def card_markdown(card: Card) -> str:
     """Return the card as Markdown."""
-    parts = [f"# {_escape(_title(card))}", _headline(card)]
+    title = f"{card.suite}: {card.agent.name}" + (f" {card.model}" if card.model else "")
+    parts = [f"# {markdown_text(title)}", _headline(card)]
     if card.remarks:
-        parts.append("\n".join(f"> **{_escape(remark)}**  " for remark in card.remarks))
-    parts.append(_table(("", *FIGURE_COLUMNS), figure_rows(card)))
-    if any(len(pack.tasks) > 1 for pack in card.packs):
-        parts.append(
-            "The interval is clustered by task, because episodes of one task are not independent. In *all episodes*, "
-            "every episode has the same weight; in *mean over packs*, every pack."
-        )
-    parts.append(_table(("setting", "value"), list(_settings(card))))
-    return "\n\n".join(parts) + "\n"
+        parts.append("\n".join(f"> **{markdown_text(remark, _MAX_SETTING)}**  " for remark in card.remarks))
+    settings = Section("", ("setting", "value"), tuple(_settings(card)))
+    return "\n\n".join([*parts, _markdown(results_table(card)), _EXPLANATION, _markdown(settings)]) + "\n"
 
 
-def figure_rows(card: Card) -> list[tuple[str, ...]]:
-    """Return the rows of the table of results: one row for each pack, all episodes, and the mean over packs."""
+def results_table(card: Card) -> Section:
+    """Return the table of results: one row for each pack, all episodes, and the mean over packs."""
     rows = [(pack.env_id, *_cells(pack.figures)) for pack in card.packs]
     if len(card.packs) > 1:
         rows.append(("all episodes", *_cells(card.overall)))
-        rows.append(("mean over packs", "", _percent(card.mean_over_packs), *("" for _ in FIGURE_COLUMNS[2:])))
-    return rows
-
-
-def _title(card: Card) -> str:
-    return f"{card.suite}: {card.agent.name}" + (f" {card.model}" if card.model else "")
+        rows.append(("mean over packs", "", percent(card.mean_over_packs), *("" for _ in _COLUMNS[2:])))
+    return Section.compact("", ("", *_COLUMNS), rows)
 
 
 def _headline(card: Card) -> str:
-    """Return one line that can be quoted."""
+    """Return one sentence that can be quoted."""
     success, runs = card.overall.success, f", {card.repeats} repeats" if card.repeats > 1 else ""
-    what = _escape(
-        f"{card.suite} (hash {card.suite_hash[:12]}, fhir_gym {', '.join(card.versions) or 'unknown'}){runs}"
-    )
+    versions = ", ".join(card.versions) or "unknown"
+    what = markdown_text(f"{card.suite} (hash {card.suite_hash[:12]}, fhir_gym {versions}){runs}")
     if success.share is None:
         return f"**No episode has a verdict** on {what}."
-    spread = "" if success.sd is None else f"; standard deviation over repeats {_percent(success.sd)}"
-    rate = f"**Success {_percent(success.share)}** (95 % interval {_interval(success)}{spread})"
-    return f"{rate} in {card.overall.graded} episodes of {what}."
+    spread = "" if success.sd is None else f"; standard deviation over repeats {percent(success.sd)}"
+    interval = f"95 % interval {points(success.low, success.high)}{spread}"
+    return f"**Success {percent(success.share)}** ({interval}) in {card.overall.graded} episodes of {what}."
 
 
 def _settings(card: Card) -> Iterator[tuple[str, str]]:
@@ -64,10 +58,8 @@ def _settings(card: Card) -> Iterator[tuple[str, str]]:
         yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     yield "grading", card.grading
     if card.overall.gradings:
-        yield (
-            "success by grading",
-            ", ".join(f"{name} {_percent(share)}" for name, share in card.overall.gradings.items()),
-        )
+        shares = (f"{name} {percent(share)}" for name, share in card.overall.gradings.items())
+        yield "success by grading", ", ".join(shares)
     yield "repeats, seed", f"{card.repeats}, {card.seed}"
     if card.tokens is not None:
         yield "all tokens", f"{card.tokens.prompt:,} in, {card.tokens.completion:,} out"
@@ -79,39 +71,20 @@ def _settings(card: Card) -> Iterator[tuple[str, str]]:
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:
-    lost = figures.episodes - figures.graded
+    all_graded = figures.graded == figures.episodes
     return (
-        f"{figures.graded} of {figures.episodes}" if lost else str(figures.graded),
-        _percent(figures.success.share),
-        _interval(figures.success) if figures.graded else "",
-        _percent(figures.light.share) if figures.light else "",
-        _number(figures.steps, 1),
-        _number(figures.invalid, 2),
-        _number(figures.prompt_tokens, 0),
-        _number(figures.completion_tokens, 0),
+        str(figures.graded) if all_graded else f"{figures.graded} of {figures.episodes}",
+        percent(figures.success.share),
+        points(figures.success.low, figures.success.high) if figures.graded else "",
+        percent(figures.light.share) if figures.light else "",
+        number(figures.steps, 1),
+        number(figures.invalid, 2),
+        number(figures.prompt_tokens, 0),
+        number(figures.completion_tokens, 0),
     )
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
-
-
-def _interval(share: Share) -> str:
-    return f"{100 * share.low:.1f} to {100 * share.high:.1f} %"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
-
-
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    found = list(rows)
-    kept = [at for at in range(len(heads)) if at == 0 or any(row[at] for row in found)]
-    lines = [heads, tuple("---" for _ in heads), *found]
-    return "\n".join("| " + " | ".join(_escape(row[at]) for at in kept) + " |" for row in lines)
-
-
-def _escape(text: str) -> str:
-    """Escape bars and markup, and replace control characters."""
-    shown = one_line(text, _MAX_SETTING)
-    return "".join(f"\\{letter}" if letter in "\\|`*<>[]" else letter for letter in shown)
+def _markdown(section: Section) -> str:
+    rows = [[markdown_text(cell, _MAX_SETTING) for cell in row] for row in (section.columns, *section.rows)]
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

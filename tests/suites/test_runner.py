@@ -224,7 +224,7 @@ def test_the_command_writes_the_card(cli: Any, tmp_path: Path) -> None:
     done = cli("evaluate", "--suite", "tiny-v1", "--agent", "idle", "--out", out)
     assert done.code == 0 and f"result card written to {out / 'card.md'}" in done.err
     rows = {line.split("  ")[0]: line.split() for line in done.out.splitlines()}
-    assert rows["all episodes"][2:5] == ["6", "0.0", "%"]
+    assert rows["all episodes"][2:4] == ["6", "0.0%"]
     card = json.loads((out / "card.json").read_text("utf-8"))
     assert card["suite"] == "tiny-v1" and card["overall"]["success"]["count"] == 0
     again = cli("evaluate", "--suite", "tiny-v1", "--agent", "idle", "--out", out, "--json")
