@@ -21,8 +21,9 @@ assert elements._table.cache_info().currsize == search._table.cache_info().currs
 import fhir_gym.fhir.validation
 absent("fhir")
 
+import fhir_gym.mcp_servers
 fhir_gym.make_agent("chat", model="m", base_url="http://h/v1")
-absent("openai", "torch", "transformers")
+absent("openai", "torch", "transformers", "mcp", "mcp_types")
 
 assert fhir_gym.worlds and "run" in dir(fhir_gym)
 """

@@ -24,8 +24,12 @@ app = typer.Typer(
 _DEFAULT_WORLD = "hospital-small"
 
 
-def _address(text: str | None) -> tuple[str, int] | None:
-    """Split ``HOST:PORT``; a port alone means this machine only."""
+def parse_address(text: str | None) -> tuple[str, int] | None:
+    """Return the host and the port of ``HOST:PORT`` or of a port alone, which is reachable from this machine only.
+
+    Raises:
+        typer.BadParameter: The text is something else.
+    """
     if text is None:
         return None
     host, colon, port = text.rpartition(":")
@@ -92,7 +96,7 @@ def fhir(
 
     Example: fhir-gym mcp fhir FHIRAgent/Appointment-v0 --http 8000 --out rollouts.jsonl
     """
-    address = _address(http)
+    address = parse_address(http)
     if env_ids is None and (out is not None or grading != "state" or reward != "sparse" or max_steps is not None):
         raise typer.BadParameter("--out, --grading, --reward and --max-steps need an ENV_ID", param_hint="ENV_ID")
     from fhir_gym.episode_config import EpisodeConfig
@@ -124,7 +128,7 @@ def spec(http: HttpOption = None) -> None:
 
     Example: fhir-gym mcp spec
     """
-    address = _address(http)
+    address = parse_address(http)
     from fhir_gym.agents.tool_sources.specification import SpecificationTools
     from fhir_gym.mcp_servers import SourceTools, require_sdk
 
@@ -141,7 +145,7 @@ def memory(
 
     Example: fhir-gym mcp memory memory.jsonl
     """
-    address = _address(http)
+    address = parse_address(http)
     from fhir_gym.agents.tool_sources.memory import MemoryTools
     from fhir_gym.mcp_servers import SourceTools, require_sdk
 

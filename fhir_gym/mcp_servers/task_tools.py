@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from typing_extensions import override
 
-from fhir_gym.actions import GRAMMAR, Action
+from fhir_gym.actions import GRAMMAR, MAX_ACTION_LENGTH, Action
 from fhir_gym.agents import Reply
 from fhir_gym.agents.tool_sources import function_schema
 from fhir_gym.arguments import require_name
@@ -203,7 +203,7 @@ class TaskTools(FhirTools[PlayedEpisode]):
 
     def _step(self, id: str, played: PlayedEpisode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         action = GRAMMAR.from_tool_call(name, arguments)
-        written = None if isinstance(action, Action) else f"{name}({json.dumps(arguments, default=str)})"
+        written = None if isinstance(action, Action) else _written(name, arguments)
         try:
             step = played.step(Reply(action, written, name))
         except Exception as error:
@@ -264,6 +264,15 @@ def _start_schema(env_ids: tuple[str, ...]) -> dict[str, Any]:
 
 def _json_result(data: Mapping[str, Json]) -> ToolResult:
     return ToolResult(json.dumps(data, ensure_ascii=False), data=data)
+
+
+def _written(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return an invalid call as text for the record."""
+    try:
+        text = json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:
+        text = "nested too deeply"
+    return f"{name}({text[:MAX_ACTION_LENGTH]})"
 
 
 def _settings_text(settings: Mapping[str, Json]) -> str:

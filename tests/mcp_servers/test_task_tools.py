@@ -96,6 +96,23 @@ def test_invalid_calls_are_steps(tools: TaskTools) -> None:
     assert final is not None and final["steps"] == 2
 
 
+def test_huge_and_deep_arguments_are_steps(config: EpisodeConfig, tmp_path: Path) -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    out = tmp_path / "rollouts.jsonl"
+    with TaskTools([config], out=out) as tools:
+        id = start(tools)
+        for params in (deep, {"family": "x" * 5_000_000}):
+            result = act(tools, "searchResources", episode_id=id, resourceType="Patient", params_json=params)
+            assert result.error and len(result.text) < 1_000
+        final = act(tools, "finish", episode_id=id, answer=[]).data
+        assert final is not None and final["steps"] == 3
+    assert out.stat().st_size < 1_000_000
+    while deep:
+        deep = deep.pop("a")  # otherwise freeing it takes deep recursion
+
+
 def test_a_repeated_finish_returns_the_same_verdict(tools: TaskTools) -> None:
     """A client may repeat a call whose result was lost."""
     id = start(tools)
