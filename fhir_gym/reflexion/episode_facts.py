@@ -13,6 +13,7 @@ from fhir_gym.tasks import Variation, task_set
 from fhir_gym.types import Json
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PEOPLE = ("Patient", "Practitioner", "RelatedPerson")
 _SMALLEST = 10
 """Smaller whole numbers are too common in lessons to be particular to an episode."""
 
@@ -55,6 +56,14 @@ class EpisodeFacts:
         texts = [*self.values.values(), *(_texts(_outcome(rollout)) if rollout is not None else ())]
         found = {number for text in texts for number in _NUMBER.findall(text)}
         return frozenset(number for number in found if "." in number or int(number) >= _SMALLEST)
+
+
+def people_of(world: World) -> InstanceData:
+    """Return the names and ids of the people of a world. Prompts may contain them."""
+    data = InstanceData()
+    for resource_type in _PEOPLE:
+        data.add_resource(world.search(resource_type))
+    return data
 
 
 def guarded_data(env_ids: Iterable[str], numbers: str, worlds: Mapping[str, World]) -> InstanceData:

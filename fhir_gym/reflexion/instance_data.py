@@ -25,6 +25,7 @@ _PARTICLE = 3
 _LONG_CLAUSE = 3
 """Minimum number of words of a clause that is compared."""
 _UNDECOMPOSED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"})
+_PEOPLE = frozenset({"Patient", "Practitioner", "RelatedPerson", "Person"})
 _NAME_KEYS = frozenset({"family", "given", "city", "district", "line", "name", "text"})
 
 
@@ -51,6 +52,14 @@ class InstanceData:
         self._ids: set[str] = set()
         self._longest = 1
 
+    def update(self, other: InstanceData) -> None:
+        """Add everything that another collection contains."""
+        self._words |= other._words
+        self._exact |= other._exact
+        self._phrases |= other._phrases
+        self._ids |= other._ids
+        self._longest = max(self._longest, other._longest)
+
     def add_variation(self, variation: Variation, values: Mapping[str, str]) -> None:
         """Add a variation: the values in its prompt, and its records."""
         for value in values.values():
@@ -65,8 +74,14 @@ class InstanceData:
                 start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
                 self._add_json(text[start:]) if start >= 0 else None
 
-    def add_value(self, value: str) -> None:
-        """Add a name, such as the name of a person or of a clinic. Words in lower case are no names."""
+    def add_value(self, value: str, *, person: bool = True) -> None:
+        """Add a name. Its words in lower case are no names.
+
+        Args:
+            value: The name, or a text that may contain one.
+            person: Whether each word is a name in any spelling. Otherwise, as in the name of a clinic, a word counts
+                as a name only with a capital letter inside a sentence; the whole name counts in any spelling.
+        """
         if len(value) > _FREE_TEXT:
             for clause in re.split(r"[.:;,]", value):
                 self._add_phrase(_WORD.findall(clause), _LONG_CLAUSE)
@@ -79,7 +94,7 @@ class InstanceData:
         for word in words:
             for piece in {word, *word.split("-"), *(piece for piece in _PIECE.findall(word) if len(piece) > 2)}:
                 if piece[:1].isupper():
-                    self._add_word(piece)
+                    self._add_word(piece, person)
 
     def add_id(self, id: str) -> None:
         """Add the id of a record."""
@@ -148,11 +163,11 @@ class InstanceData:
             self._phrases.add(tuple(map(fold, words)))
             self._longest = max(self._longest, len(words))
 
-    def _add_word(self, word: str) -> None:
+    def _add_word(self, word: str, person: bool) -> None:
         folded = fold(word)
         if folded in NEVER_NAMES | GENERIC or len(folded) < 2 or (word.isupper() and len(word) <= 3):
             return
-        if folded in ORDINARY or len(folded) <= 3:
+        if folded in ORDINARY or len(folded) <= 3 or not person:
             self._exact.add(word)
         else:
             self._words.add(folded)
@@ -163,19 +178,19 @@ class InstanceData:
         reference = one.get("reference")
         if isinstance(reference, str):
             self.add_id(reference.rpartition("/")[2])
-            self._add_texts(one.get("display"))
+            self._add_texts(one.get("display"), person=reference.partition("/")[0] in _PEOPLE)
         identifiers = one.get("identifier")
         for identifier in identifiers if isinstance(identifiers, list) else [identifiers]:
             if isinstance(identifier, dict) and isinstance(identifier.get("value"), str):
                 self.add_id(identifier["value"])
         person = "family" in one or "given" in one
         for key in _NAME_KEYS - (set() if person else {"text"}):
-            self._add_texts(one.get(key))
+            self._add_texts(one.get(key), person=person)
 
-    def _add_texts(self, value: Json) -> None:
+    def _add_texts(self, value: Json, *, person: bool = True) -> None:
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):
-                self.add_value(text)
+                self.add_value(text, person=person)
 
     def _add_json(self, text: str) -> None:
         try:

@@ -11,6 +11,8 @@ from fhir_gym.reflexion.instance_data import InstanceData
 
 MAX_LENGTH = 1_000
 """Maximum number of characters of a reflection."""
+MAX_SITUATION = 20_000
+"""Maximum number of characters of the request that a macro reflection is about."""
 _LEAST_WORDS = 3
 """Minimum number of words, without placeholders, of a reflection."""
 _LONGEST_WORD = 60
@@ -20,7 +22,7 @@ _PATTERNS = (
     (re.compile(r"(?:19|20)\d{2}-\d{2}(?:-\d{2})?(?:T[\d:.]*(?:Z|[+-]\d{2}:?\d{2})?)?"), "<date>"),
     (re.compile(rf"\b{_MONTH} {_DAY}(?:,? \d{{4}})?\b|\b{_DAY} (?:of )?{_MONTH}(?: \d{{4}})?\b"), "<date>"),
     (re.compile(r"\b\d{1,4}[./]\d{1,2}[./]\d{2,4}\b"), "<date>"),
-    (re.compile(r"\b\d{1,2}:\d{2}(?::\d{2})?\b"), "<time>"),
+    (re.compile(r"(?<!\d)\d{1,2}:\d{2}(?::\d{2})?(?!\d)"), "<time>"),
     (re.compile(r"(?<!\w)\w(?:[\W_]\w){3,}(?!\w)"), "<value>"),  # a name or id that is spelled out
 )
 _MU = 0x3BC
@@ -63,16 +65,19 @@ class LeakFilter:
         self._guarded = guarded
         self._public = _GENERAL | {atom.casefold() for text in public for atom in _ATOM.findall(text)}
 
-    def apply(self, text: str, own: InstanceData, numbers: frozenset[str] = frozenset()) -> Filtered:
+    def apply(
+        self, text: str, own: InstanceData, numbers: frozenset[str] = frozenset(), max_length: int = MAX_LENGTH
+    ) -> Filtered:
         """Filter a text.
 
         Args:
             text: The text.
             own: Names and ids of the episode that the text is about.
             numbers: Numbers of that episode that are replaced even if they are small.
+            max_length: Maximum number of characters of the text.
         """
         text = _cleaned(text)
-        refusal = _refusal_of_form(text)
+        refusal = "too long" if len(text) > max_length else _refusal_of_form(text)
         if refusal:
             return Filtered("", refusal)
         for pattern, placeholder in _PATTERNS:
@@ -114,8 +119,6 @@ def _cleaned(text: str) -> str:
 
 def _refusal_of_form(text: str) -> str | None:
     """Return why a text is refused whatever its meaning, or None."""
-    if len(text) > MAX_LENGTH:
-        return "too long"
     if any(one.isalpha() and not _is_latin(one) for one in text):
         return "another script"  # a letter of another alphabet can imitate a Latin letter
     if any(len(word) > _LONGEST_WORD for word in re.findall(r"[^\W_]+", text)):

@@ -19,8 +19,9 @@ from fhir_gym.agents.tool_sources.specification import SpecificationTools
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode, require_split
-from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, public_texts
-from fhir_gym.reflexion.leak_filter import LeakFilter
+from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, people_of, public_texts
+from fhir_gym.reflexion.instance_data import InstanceData
+from fhir_gym.reflexion.leak_filter import MAX_SITUATION, LeakFilter
 from fhir_gym.reflexion.lessons_agent import VariationName, with_lessons
 from fhir_gym.reflexion.prompts import lessons_text
 from fhir_gym.reflexion.reviewing import Review, Reviewer
@@ -142,6 +143,7 @@ class _Training:
     progress: Progress
     counts: Counter[str] = field(default_factory=Counter)
     _lessons: dict[VariationName, list[Reflection]] = field(default_factory=dict)
+    _people: dict[str, InstanceData] = field(default_factory=dict)
     _done: int = 0
 
     def run(self, embedder: Embedder) -> Memory:
@@ -150,6 +152,7 @@ class _Training:
         facts = {
             _name(one): EpisodeFacts.of(*_name(one), one.phrasing, self.worlds[one.env_id]) for one in self.episodes
         }
+        self._people = {env_id: people_of(world) for env_id, world in self.worlds.items()}
         guarded = guarded_data(self.worlds, config.guard, self.worlds)
         leak_filter = LeakFilter(guarded, public_texts(self.worlds))
         reviewer = Reviewer(config, self.folder.journal(), self.spending, self.tools)
@@ -240,6 +243,7 @@ class _Training:
             return []
         self.counts.update(f"dropped: {reason}" for reason in review.lessons.dropped)
         own, numbers = facts.names_and_ids(rollout), facts.numbers(rollout)
+        own.update(self._people[one.env_id])
         source = Provenance(
             env_id=one.env_id,
             task=one.task,
@@ -248,7 +252,7 @@ class _Training:
             trial=trial,
             success=bool(rollout.success),
         )
-        situation = leak_filter.apply(facts.request, own, numbers)
+        situation = leak_filter.apply(facts.request, own, numbers, MAX_SITUATION)
         found: list[Reflection] = []
         for lesson in review.lessons.lessons:
             filtered = leak_filter.apply(lesson.text, own, numbers)

@@ -20,8 +20,12 @@ PATIENT = {
 }
 
 
+CLINIC = {"resourceType": "Location", "id": "LOC0158674", "name": "Lowell Surgery Clinic"}
+
+
 def data() -> InstanceData:
     found = InstanceData()
+    found.add_resource(CLINIC)
     found.add_resource(PATIENT)
     found.add_value("Westbrook Medical Group Annex")
     found.add_value("Total replacement of hip")
@@ -52,11 +56,13 @@ def leak_filter() -> LeakFilter:
         ("The identifier is ward-seven here.", "The identifier is <id> here."),
         ("The place is Westbrook Medical Group Annex here.", "The place is <name> here."),
         ("The operation is total replacement of hip here.", "The operation is <name> here."),
+        ("The surgery was at Lowell or at lowell surgery clinic.", "The surgery was at <name> or at <name>."),
         ("The total number of results matters.", "The total number of results matters."),
         ("Use code 52734007 for the operation.", "Use code <number> for the operation."),
         ("It starts 2023-11-13T10:15:00Z or ge2023-12-30 then.", "It starts <date> or ge<date> then."),
         ("It was on November 13, 2023 or 3rd of May 1990.", "It was on <date> or <date>."),
         ("It was on 11/13/2023 at 10:15 there.", "It was on <date> at <time> there."),
+        ("Search start=ge08:00 and end=lt12:30:00 of the day.", "Search start=ge<time> and end=lt<time> of the day."),
         ("Call +1 355 555 0132 for the patient.", "Call +1 <number> for the patient."),
         ("Use _count=100 and expect HTTP 412 or 404.", "Use _count=100 and expect HTTP 412 or 404."),
         ("FHIR R4 has 3 ways for HbA1c values.", "FHIR R4 has 3 ways for HbA1c values."),

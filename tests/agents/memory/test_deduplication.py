@@ -17,7 +17,7 @@ def tip(text: str, resource_type: str = "Patient", support: int = 1) -> Reflecti
 TIPS = st.lists(st.builds(tip, WORDS.map(" ".join), st.sampled_from(["Patient", "Slot"])), max_size=8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TIPS)
 def test_nothing_is_lost_and_the_order_is_kept(given: list[Reflection]) -> None:
     kept = Deduplicator().merge(given)
@@ -27,14 +27,14 @@ def test_nothing_is_lost_and_the_order_is_kept(given: list[Reflection]) -> None:
     assert positions == sorted(positions)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TIPS)
 def test_merging_twice_changes_nothing(given: list[Reflection]) -> None:
     once = Deduplicator().merge(given)
     assert Deduplicator().merge(once) == once
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TIPS)
 def test_only_equal_texts_are_merged_without_a_threshold(given: list[Reflection]) -> None:
     kept = Deduplicator(threshold=2.0).merge(given)

@@ -43,7 +43,7 @@ reflections = st.lists(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(reflections)
 def test_a_saved_memory_is_read_back_equal(tmp_path_factory: pytest.TempPathFactory, given: list[Reflection]) -> None:
     path = tmp_path_factory.mktemp("memory") / "memory.jsonl"
@@ -54,7 +54,7 @@ def test_a_saved_memory_is_read_back_equal(tmp_path_factory: pytest.TempPathFact
     assert len(path.read_text("utf-8").splitlines()) == 1 + len(given)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(reflections, st.sampled_from(["Patient", "Slot", "Task"]), st.sampled_from(OPERATIONS), st.integers(0, 9))
 def test_micro_retrieval_is_exact(given: list[Reflection], resource_type: str, operation: str, k: int) -> None:
     found = Memory(given).micro(resource_type, operation, k)
@@ -64,7 +64,7 @@ def test_micro_retrieval_is_exact(given: list[Reflection], resource_type: str, o
     assert [one.support for one in found] == sorted((one.support for one in all_of_pair), reverse=True)[:k]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(reflections, texts, st.integers(0, 9))
 def test_macro_retrieval_orders_by_similarity(given: list[Reflection], task: str, k: int) -> None:
     found = Memory(given).macro(task, k)
