@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 from fhir_gym.errors import MissingExtraError, RecordError
-from fhir_gym.evaluation.figures import write_figures
+from fhir_gym.evaluation.figures import draw_figures, write_figures
 from fhir_gym.evaluation.formats import FORMATS
 from fhir_gym.evaluation.page import write_page
 from fhir_gym.evaluation.report import Report
@@ -37,6 +37,8 @@ def write_report(report: Report, directory: str | PathLike[str], *, brief: bool 
         files[folder / f"report.{_SUFFIXES[name]}"] = write(tables if name in ("markdown", "latex") else report)
     write_files(files, RecordError)
     try:
-        return [*files, write_page(report, folder / "report.html"), *write_figures(report, folder / "figures")]
+        drawings = draw_figures(report)
+        page = write_page(report, folder / "report.html", drawings)
+        return [*files, page, *write_figures(report, folder / "figures", drawings)]
     except MissingExtraError as error:
         raise MissingExtraError(f"{error}; the report without figures is in {folder}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fhir_gym.errors import MissingExtraError
-from fhir_gym.evaluation.figures import Figure, Table, draw_svg, lettered, run_names, study_figures
+from fhir_gym.evaluation.figures import Drawing, Figure, Table, draw_svg, lettered, run_names, study_figures
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
 from fhir_gym.files import write_file
@@ -54,7 +55,7 @@ class _Picture:
     tables: tuple[_Content, ...]
 
 
-def write_page(report: Report, path: str | PathLike[str]) -> Path:
+def write_page(report: Report, path: str | PathLike[str], drawings: Sequence[Drawing] | None = None) -> Path:
     """Write a report as an HTML page.
 
     The page contains no script, and its content security policy forbids scripts and requests.
@@ -62,22 +63,27 @@ def write_page(report: Report, path: str | PathLike[str]) -> Path:
     Args:
         report: The report.
         path: The file, which is replaced if it exists.
+        drawings: The figures of the report, if they are drawn already.
 
     Raises:
         MissingExtraError: matplotlib or Jinja2 is not installed.
         FhirGymError: The file cannot be written.
     """
-    write_file(Path(path), html(report))
+    write_file(Path(path), html(report, drawings))
     return Path(path)
 
 
-def html(report: Report) -> str:
+def html(report: Report, drawings: Sequence[Drawing] | None = None) -> str:
     """Return a report as an HTML page; see `write_page`."""
     environment, markup = _jinja()
     css = (_TEMPLATES / "report.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     report = report.brief()
     pooled = report.pooled()
+    if drawings is None:
+        pictures = [(one, draw_svg(one)) for one in study_figures(report, pooled) if not one.empty]
+    else:
+        pictures = [(one.figure, one.svg) for one in drawings]
     rendered: str = environment.get_template("report.html.j2").render(
         title="Evaluation report",
         about=_about(report),
@@ -86,7 +92,7 @@ def html(report: Report) -> str:
         remarks=report.remarks(),
         runs=_runs(pooled),
         pooled=len(pooled.runs) < len(report.runs),
-        figures=[_picture(figure, markup) for figure in study_figures(report, pooled) if not figure.empty],
+        figures=[_picture(figure, svg, markup) for figure, svg in pictures],
         tables=[_content(section.title, Table(section.columns, section.rows)) for section in sections(report)],
     )
     return rendered
@@ -139,8 +145,7 @@ def _content(caption: str, table: Table) -> _Content:
     return _Content(caption, tuple(map(_short, table.columns)), rows, table.heads, numeric)
 
 
-def _picture(figure: Figure, markup: Any) -> _Picture:
-    svg = draw_svg(figure)
+def _picture(figure: Figure, svg: str, markup: Any) -> _Picture:
     found = _SIZE.search(svg)
     # CSS has 4 pixels for 3 points.
     width, height = (round(float(size) * 4 / 3) for size in found.groups()) if found else (0, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -11,15 +13,47 @@ from fhir_gym.evaluation.figures.study import run_names, study_figures
 from fhir_gym.evaluation.report import Report
 from fhir_gym.files import write_files
 
-__all__ = ["Figure", "Table", "draw", "draw_svg", "lettered", "run_names", "study_figures", "write_figures"]
+__all__ = [
+    "Drawing",
+    "Figure",
+    "Table",
+    "draw",
+    "draw_figures",
+    "draw_svg",
+    "lettered",
+    "run_names",
+    "study_figures",
+    "write_figures",
+]
 
 
-def write_figures(report: Report, directory: str | PathLike[str]) -> list[Path]:
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its two images."""
+
+    figure: Figure
+    svg: str
+    png: bytes
+
+
+def draw_figures(report: Report) -> tuple[Drawing, ...]:
+    """Draw all figures of a report that have data.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    return tuple(Drawing(figure, *draw(figure)) for figure in study_figures(report) if not figure.empty)
+
+
+def write_figures(
+    report: Report, directory: str | PathLike[str], drawings: Sequence[Drawing] | None = None
+) -> list[Path]:
     """Write each figure as ``NAME.svg`` and ``NAME.png``; a figure without data is not written.
 
     Args:
         report: The report.
         directory: Folder for the files; it is created if it does not exist.
+        drawings: The figures, if they are drawn already.
 
     Returns:
         The files.
@@ -29,9 +63,8 @@ def write_figures(report: Report, directory: str | PathLike[str]) -> list[Path]:
         FhirGymError: A file cannot be written.
     """
     files: dict[Path, str | bytes] = {}
-    for figure in study_figures(report):
-        if not figure.empty:
-            svg, png = draw(figure)
-            files |= {Path(directory) / f"{figure.name}.svg": svg, Path(directory) / f"{figure.name}.png": png}
+    for one in draw_figures(report) if drawings is None else drawings:
+        stem = Path(directory) / one.figure.name
+        files |= {stem.with_suffix(".svg"): one.svg, stem.with_suffix(".png"): one.png}
     write_files(files)
     return list(files)
