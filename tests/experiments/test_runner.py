@@ -16,10 +16,9 @@ import pytest
 pytest.importorskip("openai")
 
 from fhir_gym.errors import EndpointError, ExperimentError
-from fhir_gym.experiments import STUDY_CONFIGURATIONS, ModelPrices, experiment_status, run_experiment
+from fhir_gym.experiments import ModelPrices, experiment_status, run_experiment
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Prices, read_rollouts
-from fhir_gym.tasks import EXPERIMENTS
 from fhir_gym.testing import ChatServer, ScriptedReply, StudyModel
 from tests.experiments.study import config_of, results, study_model
 
@@ -35,7 +34,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
     prices = ModelPrices(Prices(1, 2))
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
-        config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=2)
+        config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=1)
         found = run_experiment(config, tmp_path / "a", prices=prices)
         paid = len(server.requests)
         again = run_experiment(config, tmp_path / "a", prices=prices, concurrency=1)
@@ -43,12 +42,12 @@ def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
         run_experiment(config, tmp_path / "b", concurrency=1)
     assert again == found == experiment_status(tmp_path / "a", prices)
     assert [(one.name, one.episodes, one.done, one.errors) for one in found.configurations] == [
-        ("baseline", 6, 6, 0),
-        ("text", 6, 6, 0),
+        ("baseline", 3, 3, 0),
+        ("text", 3, 3, 0),
     ]
     rollouts = [one for name in ("baseline", "text") for one in read_rollouts(tmp_path / f"a/rollouts/{name}.jsonl")]
     assert {(one.task.key, one.task.variation, one.task.phrasing, one.repeat) for one in rollouts} == {
-        ("11a", variation, 2, repeat) for variation in (1000, 1001, 1002) for repeat in (0, 1)
+        ("11a", variation, 2, 0) for variation in (1000, 1001, 1002)
     }
     assert found.tokens == sum(one.usage.total for one in rollouts if one.usage)
     assert found.cost == pytest.approx(sum(Prices(1, 2).cost(one.usage) for one in rollouts if one.usage))
@@ -58,19 +57,18 @@ def test_an_experiment_runs_once(hospital: World, tmp_path: Path) -> None:
 
 def test_a_budget_applies_to_the_whole_experiment(hospital: World, tmp_path: Path) -> None:
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
-        config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=2)
-        some = run_experiment(config, tmp_path, concurrency=1, max_tokens=10_000)
-        assert 0 < some.missing < 12 and some.errors == 0
-        assert 10_000 <= some.tokens < 40_000
+        config = config_of(server, "experiment-4", ("baseline", "text"), tasks=KEYS, repeats=1)
+        some = run_experiment(config, tmp_path, concurrency=1, max_tokens=100)
+        assert (some.missing, some.errors) == (5, 0) and some.tokens >= 100
         paid = len(server.requests)
-        assert run_experiment(config, tmp_path, max_tokens=10_000) == some
+        assert run_experiment(config, tmp_path, max_tokens=100) == some
         with pytest.raises(ExperimentError, match="a maximum cost needs the prices of scripted's tokens"):
             run_experiment(config, tmp_path, max_cost=1)
         cheap = ModelPrices(by_model={"scripted": Prices(1, 1)})
         assert run_experiment(config, tmp_path, max_cost=some.tokens / 1e6, prices=cheap).missing == some.missing
         assert len(server.requests) == paid
         found = run_experiment(config, tmp_path, max_tokens=10_000_000, max_cost=10, prices=cheap)
-    assert found.missing == 0 and found.configurations[0].done == 6
+    assert found.missing == 0 and found.configurations[0].done == 3
 
 
 def test_a_dead_endpoint_ends_the_experiment_at_once(hospital: World, tmp_path: Path) -> None:
@@ -94,23 +92,6 @@ def test_failed_episodes_are_repeated(hospital: World, tmp_path: Path) -> None:
     assert (found.missing, found.errors, found.first_error) == (0, 0, "")
     assert len(list(read_rollouts(tmp_path / "rollouts/baseline.jsonl"))) == 4
     assert found.tokens > failed.tokens  # the failed attempt was paid for
-
-
-@pytest.mark.slow
-def test_all_experiments_and_configurations_run_end_to_end(hospital: World, tmp_path: Path) -> None:
-    keys = ("01", "02a", "04a", "09b", "11a", "20")
-    successes: dict[str, int] = {}
-    with ChatServer(study_model(hospital, tasks=keys)) as server:
-        for name in EXPERIMENTS:
-            config = config_of(server, name, STUDY_CONFIGURATIONS, tasks=keys)
-            found = run_experiment(config, tmp_path / name)
-            assert found.missing == found.errors == 0 and all(one.trained for one in found.memories)
-            for one in found.configurations:
-                successes[one.name] = successes.get(one.name, 0) + one.successes
-    assert successes["baseline"] < successes["memory"] <= successes["memory-spec"]
-    read = [one for one in read_rollouts(tmp_path / "experiment-2/rollouts/memory-spec.jsonl")]
-    assert {lookup.source for one in read for lookup in one.lookups} == {"memory"}
-    assert any(lookup.result.startswith("1.") for one in read for lookup in one.lookups)
 
 
 @pytest.mark.slow

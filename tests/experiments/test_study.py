@@ -1,0 +1,64 @@
+"""The whole study with the simulated model: all experiments, all configurations, and every figure has content."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openai")
+
+from fhir_gym import evaluation
+from fhir_gym.cli.experiment import report as write_report
+from fhir_gym.experiments import STUDY_CONFIGURATIONS, experiment_status, run_experiment
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import read_rollouts
+from fhir_gym.tasks import EXPERIMENTS
+from fhir_gym.testing import ChatServer
+from tests.experiments.study import config_of, study_model
+
+pytestmark = pytest.mark.slow
+KEYS = ("01", "02a", "04a", "11a", "20")
+
+
+@pytest.fixture(scope="module")
+def study(hospital: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of the four experiments."""
+    root = tmp_path_factory.mktemp("study")
+    with ChatServer(study_model(hospital, tasks=KEYS)) as server:
+        for name in EXPERIMENTS:
+            found = run_experiment(config_of(server, name, STUDY_CONFIGURATIONS, tasks=KEYS), root / name)
+            assert found.missing == found.errors == 0 and all(one.trained for one in found.memories)
+    return [root / name for name in EXPERIMENTS]
+
+
+def test_memory_helps_the_simulated_model(study: list[Path]) -> None:
+    successes: Counter[str] = Counter()
+    for folder in study:
+        successes.update({one.name: one.successes for one in experiment_status(folder).configurations})
+    assert successes["baseline"] < successes["memory"]
+    assert successes["baseline"] < successes["memory-spec"]
+    read = list(read_rollouts(study[1] / "rollouts/memory-spec.jsonl"))
+    assert {lookup.source for one in read for lookup in one.lookups} == {"memory"}
+    assert any(lookup.result.startswith("1.") for one in read for lookup in one.lookups)
+
+
+def test_every_figure_has_content(study: list[Path]) -> None:
+    report = evaluation.Report(evaluation.read_runs(study))
+    assert {run.experiment for run in report.runs} == set(EXPERIMENTS)
+    for one in report.pooled().statistics:
+        assert one.success.sd and one.light.of
+        assert one.variance is not None and one.variance.exact.total > 0
+        assert sum(error.errors > 0 for error in one.tool_errors) >= 2
+        assert sum(count > 0 for count in one.failure_modes.counts.values()) >= 4
+        assert all(values.n for values in (one.tool_calls.success, one.tool_calls.failure, one.tool_calls.expected))
+        assert len({label for label, values in one.tokens.by_difficulty if values.n}) >= 2
+        assert one.token_variation.overall and one.token_variation.same_prompt.n
+    assert any(difference.difference > 0 for difference in report.pooled().differences)
+
+
+def test_the_report_is_written(study: list[Path], tmp_path: Path) -> None:
+    write_report(study, out=tmp_path, pool=True, price_in=1, price_out=2)
+    written = (tmp_path / "report.md").read_text("utf-8")
+    assert all(name in written for name in STUDY_CONFIGURATIONS)
