@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from fhir_gym.agents import CONFIGURATIONS
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation.metrics import EpisodeMetrics
 from fhir_gym.rollouts import Rollout, read_rollouts
@@ -73,8 +74,8 @@ def read_runs(paths: Sequence[str | PathLike[str]]) -> tuple[AgentRun, ...]:
     Args:
         paths: Files that `write_rollouts` has written, and folders. A folder stands for the files ``*.jsonl`` in its
             subfolder ``rollouts``, or in itself without such a subfolder. Except for ``rollouts.jsonl``, which an
-            evaluation of a suite writes, each is named after a configuration. The experiment has the name in the
-            folder's ``manifest.json``, otherwise that of the folder.
+            evaluation of a suite writes, each is named after a configuration; known configurations come first. The
+            experiment has the name in the folder's ``manifest.json``, otherwise that of the folder.
 
     Raises:
         RecordError: A file cannot be read, contains other data, or is empty; or a folder contains no such file.
@@ -122,12 +123,14 @@ def _pooled(runs: Sequence[AgentRun], names: Counter[str]) -> AgentRun:
 
 
 def _sources(path: Path) -> Iterator[_Source]:
-    """Yield the rollout files that a path stands for."""
+    """Yield the rollout files that a path stands for, those of known configurations first and in their order."""
     if not path.is_dir():
         yield _Source(path)
         return
     folder = path / "rollouts" if (path / "rollouts").is_dir() else path
-    files = sorted(file for file in folder.glob("*.jsonl") if not file.name.startswith("."))
+    order = [*CONFIGURATIONS]
+    files = [file for file in folder.glob("*.jsonl") if not file.name.startswith(".")]
+    files.sort(key=lambda file: (order.index(file.stem) if file.stem in order else len(order), file.stem))
     if not files:
         raise RecordError(f"{folder}: contains no rollout files (*.jsonl)")
     experiment = _experiment(path)

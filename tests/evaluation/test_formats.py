@@ -36,7 +36,7 @@ HOSTILE = [
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
     """Three runs of an experiment, as they stand in a folder."""
     monkeypatch.chdir(tmp_path)
-    for shift, name in enumerate(("baseline", "memory", "spec")):
+    for shift, name in enumerate(("baseline", "spec", "memory")):
         write_rollouts(Path("study", "rollouts", f"{name}.jsonl"), study(shift))
     return Report(read_runs(["study"]), ("task",), prices=Prices(1.0, 2.0))
 
@@ -67,7 +67,7 @@ def test_the_long_form_has_one_number_in_each_row(report: Report) -> None:
     rows = list(long_rows(report))
     assert len({row[:6] for row in rows}) == len(rows)
     assert {type(row.value) for row in rows} <= {int, float, str}
-    found = {row[3:6]: row.value for row in rows if row.run == "memory"}
+    found = {row[3:6]: row.value for row in rows if row.run == "spec"}
     statistics = report.statistics[1]
     assert found["", "", "success.share"] == statistics.success.value
     assert found["", "", "success.low"] == round(statistics.success.low, 6)
@@ -175,4 +175,4 @@ def test_command_prints_each_format(report: Report, cli: Cli) -> None:
 def test_command_pools_experiments(report: Report, cli: Cli) -> None:
     write_rollouts(Path("again", "baseline.jsonl"), study(1))
     done = cli("report", "study", "again", "--pool", "--json")
-    assert [run["name"] for run in json.loads(done.out)["runs"]] == ["baseline", "study memory", "study spec"]
+    assert [run["name"] for run in json.loads(done.out)["runs"]] == ["baseline", "study spec", "study memory"]

@@ -69,6 +69,13 @@ def test_files_and_folders_can_be_mixed(tmp_path: Path) -> None:
     assert Report(runs).pooled().runs == runs
 
 
+def test_known_configurations_come_first_and_in_their_order(tmp_path: Path) -> None:
+    for name in ("alpha", "text", "memory-spec", "memory", "spec", "baseline", "beta"):
+        write_rollouts(tmp_path / f"{name}.jsonl", [rollout()])
+    names = [run.name for run in read_runs([tmp_path])]
+    assert names == ["baseline", "spec", "memory", "memory-spec", "text", "alpha", "beta"]
+
+
 def test_the_rollouts_of_an_evaluation_are_named_after_the_agent(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "rollouts.jsonl", [rollout(settings=SMALL)])
     (run,) = read_runs([tmp_path])

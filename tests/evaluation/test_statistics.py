@@ -116,12 +116,12 @@ def test_runs_without_common_episodes_have_no_difference() -> None:
 
 def test_every_run_is_compared_with_the_first_of_its_experiment(tmp_path: Path) -> None:
     for experiment in ("one", "two"):
-        for shift, name in enumerate(("baseline", "memory", "spec")):
+        for shift, name in enumerate(("baseline", "spec", "memory")):
             write_rollouts(tmp_path / experiment / "rollouts" / f"{name}.jsonl", study(shift))
     report = Report(read_runs([tmp_path / "one", tmp_path / "two"]))
     assert [(one.first, one.second) for one in report.differences] == [(0, 1), (0, 2), (3, 4), (3, 5)]
     pooled = report.pooled()
-    assert [run.name for run in pooled.runs] == ["baseline", "memory", "spec"]
+    assert [run.name for run in pooled.runs] == ["baseline", "spec", "memory"]
     assert [one.common for one in pooled.differences] == [16, 16]
     assert pooled.statistics[0].graded == 16
     # The experiments' prompts are the same, but other agents answered them: they are no repeats of each other.
