@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +17,8 @@ from fhir_gym.rollouts import Rollout, read_rollouts
 class ExperimentFolder:
     """The folder of an experiment; a context manager.
 
-    An experiment that is already in the folder continues; its manifest gets the new configurations.
+    An experiment that is already in the folder continues; its manifest gets the new configurations. A manifest without
+    any results is replaced.
 
     Args:
         path: The folder.
@@ -38,6 +39,8 @@ class ExperimentFolder:
         known = read_manifest(self.path)
         if known is None:
             _require_empty(self.path)
+        elif _has_no_results(self.path):
+            known = None  # the earlier run ended before its first episode, so its settings may be replaced
         else:
             _require_same(self.path, known, manifest)
         lock_folder(self.path, ExperimentError)
@@ -104,13 +107,14 @@ def require_manifest(folder: str | Path) -> Manifest:
 
 
 def _require_empty(folder: Path) -> None:
-    if folder.is_dir() and any(_own_files(child.name for child in folder.iterdir())):
+    if folder.is_dir() and not _has_no_results(folder):
         raise ExperimentError(f"{folder} contains other files than an experiment; use another folder")
 
 
-def _own_files(names: Iterable[str]) -> list[str]:
-    """Return the names without those that a killed process leaves before the manifest is complete."""
-    return [name for name in names if name != LOCK and not name.startswith(f".{MANIFEST}.")]
+def _has_no_results(folder: Path) -> bool:
+    """Whether a folder contains at most the files that a run writes before its first episode."""
+    names = [child.name for child in folder.iterdir()]
+    return all(name in (LOCK, MANIFEST) or name.startswith(f".{MANIFEST}.") for name in names)
 
 
 def _require_same(folder: Path, known: Manifest, manifest: Manifest) -> None:

@@ -66,13 +66,19 @@ def test_configurations_and_hosts_may_be_added(hospital: World, tmp_path: Path) 
     second = manifest(hospital, "memory", base_url="http://elsewhere/v1")
     assert first.differences(second) == []
     with ExperimentFolder(tmp_path, first):
-        pass
+        (tmp_path / "rollouts").mkdir()
     with ExperimentFolder(tmp_path, second) as folder:
         assert list(folder.manifest.configurations) == ["baseline", "memory"]
         assert folder.manifest.model.hosts == ("here", "elsewhere")
         assert folder.manifest.training == second.training
     with ExperimentFolder(tmp_path, first) as folder:
         assert folder.manifest.training == second.training
+
+
+def test_a_manifest_without_results_is_replaced(hospital: World, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        with ExperimentFolder(tmp_path, manifest(hospital, seed=seed)) as folder:
+            assert folder.manifest.seed == seed
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_configurations_and_hosts_may_be_added(hospital: World, tmp_path: Path) 
 )
 def test_another_experiment_is_refused(hospital: World, tmp_path: Path, choice: dict[str, Any], message: str) -> None:
     with ExperimentFolder(tmp_path, manifest(hospital)):
-        pass
+        (tmp_path / "rollouts").mkdir()
     before = (tmp_path / "manifest.json").read_bytes()
     config = {"experiment": "experiment-2", "model": "m", "configurations": ("baseline",), "tasks": ("01",)} | choice
     other = Manifest.of(ExperimentConfig(base_url="http://here/v1", env_ids=(ENV_ID,), **config), {ENV_ID: hospital})

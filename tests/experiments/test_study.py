@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,11 @@ pytest.importorskip("openai")
 
 from fhir_gym import evaluation
 from fhir_gym.cli.experiment import report as write_report
-from fhir_gym.experiments import STUDY_CONFIGURATIONS, experiment_status, run_experiment
+from fhir_gym.experiments import STUDY_CONFIGURATIONS, ExperimentConfig, experiment_status, run_experiment
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import read_rollouts
 from fhir_gym.tasks import EXPERIMENTS
-from fhir_gym.testing import ChatServer
+from fhir_gym.testing import ChatServer, StudyModel
 from tests.experiments.study import config_of, study_model
 
 pytestmark = pytest.mark.slow
@@ -55,10 +57,23 @@ def test_every_figure_has_content(study: list[Path]) -> None:
         assert all(values.n for values in (one.tool_calls.success, one.tool_calls.failure, one.tool_calls.expected))
         assert len({label for label, values in one.tokens.by_difficulty if values.n}) >= 2
         assert one.token_variation.overall and one.token_variation.same_prompt.n
-    assert any(difference.difference > 0 for difference in report.pooled().differences)
+    assert any((one.difference or 0) > 0 for one in report.pooled().differences)
 
 
 def test_the_report_is_written(study: list[Path], tmp_path: Path) -> None:
     write_report(study, out=tmp_path, pool=True, price_in=1, price_out=2)
     written = (tmp_path / "report.md").read_text("utf-8")
     assert all(name in written for name in STUDY_CONFIGURATIONS)
+
+
+def test_other_packs_take_part(own_world: Callable[[str], World], tmp_path: Path) -> None:
+    packs = ("FHIRAgent/MedAgentBench-v0", "FHIRAgent/ActionReasoning-v0")
+    settings: dict[str, Any] = {"env_ids": packs, "tasks": ("01", "03"), "repeats": 1}
+    every = ExperimentConfig("experiment-3", "scripted", ("baseline",), **settings)
+    known = [one for part in (every.definition.train, every.definition.test) for one in every.episodes(part)]
+    with ChatServer(StudyModel({env_id: own_world(env_id) for env_id in packs}, known)) as server:
+        config = config_of(server, "experiment-3", ("baseline", "memory", "medagentbench"), **settings)
+        found = run_experiment(config, tmp_path)
+    assert found.missing == found.errors == 0
+    assert all(0 < one.successes < one.done == 12 for one in found.configurations)
+    assert {one.env_id for one in read_rollouts(tmp_path / "rollouts/memory.jsonl")} == set(packs)
