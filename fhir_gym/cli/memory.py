@@ -68,6 +68,9 @@ def train(
         f"{out}: {len(memory.reflections)} reflections from {counts['runs']} runs, {counts['successes']} of them "
         f"successful; {spent:,} tokens"
     )
+    unreadable = counts.get("unreadable critiques", 0) + counts.get("unreadable reflections", 0)
+    if unreadable:
+        note(f"{unreadable} reviews have no readable answer: read them in {out}.training/replies.jsonl", style="yellow")
 
 
 @app.command("show")

@@ -109,6 +109,8 @@ class MemoryTrainingConfig(_Settings):
         embedder_base_url: The URL of the embedder ``endpoint``; None for ``OPENAI_BASE_URL``.
         similarity: Similarity from which two reflections say nearly the same.
         tokens: Budget of input and output tokens of all models together; None for no limit.
+        run_chars: Maximum number of characters of a run that the evaluator and the reflector read. Turns in the middle
+            of a longer run are left out.
         guard: Test variations whose names and ids no reflection may contain.
     """
 
@@ -130,6 +132,7 @@ class MemoryTrainingConfig(_Settings):
     embedder_base_url: str | None = None
     similarity: float = Field(default=0.9, gt=0, le=2)
     tokens: int | None = Field(default=None, ge=1)
+    run_chars: int = Field(default=60_000, ge=1_000)
     guard: str = "1000-1019"
 
     @model_validator(mode="after")

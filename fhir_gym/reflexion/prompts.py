@@ -52,23 +52,28 @@ _ENDED = {
 }
 _MAX_OBSERVATION = 3_000
 _MAX_ACTION = 3_000
-_MAX_RUN = 60_000
-"""Maximum numbers of characters that the evaluator and the reflector read."""
+"""Maximum numbers of characters of one observation and of one action."""
 
 
-def evaluator_message(rollout: Rollout) -> str:
-    """Return the text that the evaluator reads about an episode."""
-    return f"{_run(rollout)}\n\n{_outcome(rollout)}"
+def evaluator_message(rollout: Rollout, run_chars: int) -> str:
+    """Return the text that the evaluator reads about an episode.
+
+    Args:
+        rollout: The episode.
+        run_chars: Maximum number of characters of the turns.
+    """
+    return f"{_run(rollout, run_chars)}\n\n{_outcome(rollout)}"
 
 
-def reflector_message(rollout: Rollout, critique: str) -> str:
+def reflector_message(rollout: Rollout, critique: str, run_chars: int) -> str:
     """Return the text that the reflector reads about an episode.
 
     Args:
         rollout: The episode.
         critique: The evaluator's critique.
+        run_chars: Maximum number of characters of the turns.
     """
-    return f"{_run(rollout)}\n\n{_outcome(rollout)}\n\nCritique of the evaluator:\n{critique}"
+    return f"{evaluator_message(rollout, run_chars)}\n\nCritique of the evaluator:\n{critique}"
 
 
 def reflector_prompt(tools: ToolSource | None) -> str:
@@ -90,10 +95,10 @@ def lessons_text(reflections: Iterable[Reflection]) -> str:
     return "\n".join([LESSONS_HEADING, *lines])
 
 
-def _run(rollout: Rollout) -> str:
+def _run(rollout: Rollout, run_chars: int) -> str:
     turns = [_turn(number, turn) for number, turn in enumerate(rollout.turns, start=1)]
     head = f"Task ({rollout.task.title}):\n{rollout.prompt}\n\nRun of the agent (at most {rollout.max_steps} actions):"
-    return "\n\n".join([head, *_fitting(turns)])
+    return "\n\n".join([head, *_fitting(turns, run_chars)])
 
 
 def _turn(number: int, turn: Turn) -> str:
@@ -110,11 +115,11 @@ def _outcome(rollout: Rollout) -> str:
     return f"Automatic check:\n{_shortened(explanation, _MAX_OBSERVATION)}{ended.get(rollout.stop_reason, '')}"
 
 
-def _fitting(turns: Sequence[str]) -> list[str]:
+def _fitting(turns: Sequence[str], limit: int) -> list[str]:
     """Return the first and the last turns that fit together; a note replaces the turns between them."""
     kept = list(turns)
     left_out = 0
-    while len(kept) > 2 and sum(map(len, kept)) > _MAX_RUN:
+    while len(kept) > 2 and sum(map(len, kept)) > limit:
         del kept[len(kept) // 2]
         left_out += 1
     if left_out:

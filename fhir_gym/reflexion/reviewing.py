@@ -117,10 +117,11 @@ class Reviewer:
         return [result for result in results if isinstance(result, Review)]
 
     async def _review(self, rollout: Rollout, evaluator: _Role, reflector: _Role) -> Review:
-        critique = await self._ask(evaluator, EVALUATOR_PROMPT, evaluator_message(rollout), parse_critique)
+        chars = self.config.run_chars
+        critique = await self._ask(evaluator, EVALUATOR_PROMPT, evaluator_message(rollout, chars), parse_critique)
         said = critique.text() if critique else _UNSEEN
-        prompt = reflector_prompt(self.tools)
-        return Review(critique, await self._ask(reflector, prompt, reflector_message(rollout, said), parse_lessons))
+        message = reflector_message(rollout, said, chars)
+        return Review(critique, await self._ask(reflector, reflector_prompt(self.tools), message, parse_lessons))
 
     async def _ask(self, role: _Role, prompt: str, text: str, parse: Callable[[str], T | str]) -> T | None:
         """Return the parsed answer of a model; None if all its answers are unreadable."""

@@ -264,6 +264,15 @@ def test_bad_entries_are_dropped_and_counted(study: Study, config: MemoryTrainin
 
 
 @pytest.mark.slow
+def test_a_run_that_is_too_long_for_a_model_is_counted(study: Study, config: MemoryTrainingConfig, out: Path) -> None:
+    with ChatServer(study, context_tokens=300) as small:
+        reflector = config.agent.model_copy(update={"base_url": small.base_url})
+        update = {"reflector": reflector, "tasks": ("04b",)}
+        memory = train_memory(config.model_copy(update=update), out)
+    assert memory.header.training["counts"]["unreadable reflections"] == 2
+
+
+@pytest.mark.slow
 def test_a_damaged_journal_is_named(config: MemoryTrainingConfig, out: Path) -> None:
     train_memory(config, out)
     out.unlink()

@@ -151,15 +151,26 @@ class MiniLmEmbedder:
     def _forward(self, texts: list[str]) -> Any:
         torch = import_module("torch")
         if self._loaded is None:
-            transformers = import_module("transformers")
-            model = transformers.AutoModel.from_pretrained(self._path).eval()
-            self._loaded = transformers.AutoTokenizer.from_pretrained(self._path), model
+            self._loaded = self._load()
         tokenizer, model = self._loaded
         tokens = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
         with torch.inference_mode():
             hidden = model(**tokens).last_hidden_state
         mask = tokens["attention_mask"].unsqueeze(-1).to(hidden.dtype)
         return ((hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)).float().numpy()
+
+    def _load(self) -> tuple[Any, Any]:
+        """Return the tokenizer and the model, without a progress bar."""
+        transformers = import_module("transformers")
+        logging = transformers.utils.logging
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            model = transformers.AutoModel.from_pretrained(self._path).eval()
+            return transformers.AutoTokenizer.from_pretrained(self._path), model
+        finally:
+            if shown:
+                logging.enable_progress_bar()
 
     def __reduce__(self) -> tuple[type[MiniLmEmbedder], tuple[Path]]:
         """Pickle the embedder without the loaded model."""

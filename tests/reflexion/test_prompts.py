@@ -1,0 +1,36 @@
+"""What the evaluator and the reflector read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import fhir_gym
+from fhir_gym.agents import ScriptedAgent
+from fhir_gym.reflexion.prompts import evaluator_message, reflector_message
+from fhir_gym.rollouts import Rollout
+
+
+@pytest.fixture(scope="module")
+def rollout() -> Iterator[Rollout]:
+    agent = ScriptedAgent(lambda observation, step: f"GET /Patient?_count={step + 1}" if step < 9 else "FINISH([])")
+    (found,) = fhir_gym.run("FHIRAgent/Appointment-v0", agent, tasks="03", variations=0)
+    yield found
+
+
+def test_the_evaluator_reads_the_whole_run(rollout: Rollout) -> None:
+    text = evaluator_message(rollout, 60_000)
+    assert rollout.prompt in text
+    assert text.count("\nResult ") == 10
+    assert "Action 1:\nGET /Patient?_count=1\n" in text
+    assert rollout.verdict is not None and rollout.verdict.explanation in text
+    assert "more characters)" in text  # a long observation is shortened
+
+
+def test_the_middle_of_a_long_run_is_left_out(rollout: Rollout) -> None:
+    text = reflector_message(rollout, "It never created a Condition.", 8_000)
+    assert len(text) < 14_000
+    assert "turns in the middle are left out" in text
+    assert "Action 1:" in text and "Action 10:\nFINISH([])" in text
+    assert text.endswith("Critique of the evaluator:\nIt never created a Condition.")
