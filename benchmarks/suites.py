@@ -132,6 +132,12 @@ def _first_hit(scene: _Scene) -> Policy | None:
     return next((one for one in policies if one.group == "first hit" and one.name.startswith("by ")), None)
 
 
+def _hasty(scene: _Scene) -> Policy | None:
+    """Leave out the last condition of the last search; parameters such as ``_sort`` are no conditions."""
+    policies = [*careless_policies(scene.task, scene.params, scene.gold)]
+    return next((one for one in reversed(policies) if one.group == "hasty search" and " _" not in one.name), None)
+
+
 def _says_none(scene: _Scene) -> Policy | None:
     return _first(flawed_policies(scene.task, scene.params, scene.gold), "says none")
 
@@ -159,7 +165,7 @@ AGENTS: Mapping[str, tuple[Callable[[], Agent], str]] = {
         lambda: FlawedAgent("status ignored", _careless("status ignored")),
         "treats every record as if it had the right status",
     ),
-    "hasty": (lambda: FlawedAgent("hasty", _careless("hasty search")), "leaves out one condition of its first search"),
+    "hasty": (lambda: FlawedAgent("hasty", _hasty), "leaves out the last condition of its last search"),
     "first hit": (lambda: FlawedAgent("first hit", _first_hit), "searches by one condition and takes the first hit"),
     "says none": (lambda: FlawedAgent("says none", _says_none), "looks everything up, then says that there is none"),
     "memorised": (lambda: FlawedAgent("memorised", _memorised), "replays the solution of training variation 0"),

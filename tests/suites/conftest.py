@@ -8,7 +8,7 @@ APPOINTMENT = "FHIRAgent/Appointment-v0"
 MEDAGENTBENCH = "FHIRAgent/MedAgentBench-v0"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Suite:
     """A suite of six episodes of two packs on one world."""
     episodes = [

@@ -23,15 +23,15 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("agent", ["idle", "gold"])
-@pytest.mark.parametrize("name", ["card.json", "card.md"])
-def test_cards_of_agents_of_known_strength(tiny: Suite, tmp_path: Path, agent: str, name: str) -> None:
+def test_cards_of_agents_of_known_strength(tiny: Suite, tmp_path: Path, agent: str) -> None:
     """FHIR_GYM_GOLDEN=1 rewrites the golden files."""
     evaluate(tiny, agent, tmp_path, date="2026-11-23")
-    text, golden = (tmp_path / name).read_text("utf-8"), GOLDEN / f"{agent}_{name}"
-    text = text.replace(fhir_gym.__version__, "VERSION")
-    if os.environ.get("FHIR_GYM_GOLDEN"):
-        golden.write_text(text, "utf-8")
-    assert text == golden.read_text("utf-8")
+    for name in ("card.json", "card.md"):
+        text, golden = (tmp_path / name).read_text("utf-8"), GOLDEN / f"{agent}_{name}"
+        text = text.replace(fhir_gym.__version__, "VERSION")
+        if os.environ.get("FHIR_GYM_GOLDEN"):
+            golden.write_text(text, "utf-8")
+        assert text == golden.read_text("utf-8")
 
 
 class SolvesSome(GoldAgent):

@@ -125,6 +125,13 @@ def test_an_interrupt_keeps_finished_episodes_and_writes_a_card(tiny: Suite, tmp
     assert evaluate(tiny, Interrupts(), tmp_path / "rest", budget=Budget(episodes=2)).overall.graded == 2
 
 
+@pytest.fixture(scope="module")
+def two_random_runs(tiny: Suite, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("random")
+    evaluate(tiny, "random", folder, repeats=2)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -138,9 +145,9 @@ def test_an_interrupt_keeps_finished_episodes_and_writes_a_card(tiny: Suite, tmp
     ],
 )
 def test_a_folder_of_another_evaluation_is_refused(
-    tiny: Suite, tmp_path: Path, changes: dict[str, Any], problem: str
+    tiny: Suite, two_random_runs: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    evaluate(tiny, "random", tmp_path, repeats=2)
+    tmp_path = two_random_runs
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     given = {"agent": "random", "repeats": 2, **changes}
     first = tiny.episodes[0]
