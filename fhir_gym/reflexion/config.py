@@ -14,7 +14,6 @@ from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.memory import Embedder, make_embedder
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.errors import FhirGymError, TrainingError
-from fhir_gym.registration import SHIPPED
 from fhir_gym.rollouts import parse_numbers
 from fhir_gym.tasks import SPLITS, TEST_START, choose_tasks, task_set
 from fhir_gym.tasks.core.splits import Half
@@ -119,7 +118,7 @@ class MemoryTrainingConfig(_Settings):
     reflector: ModelSettings | None = None
     protocol: ChatProtocol = "tools"
     specification: bool = False
-    env_ids: tuple[str, ...] = Field(default=tuple(SHIPPED)[1:3], min_length=1)
+    env_ids: tuple[str, ...] = Field(default=("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0"), min_length=1)
     tasks: tuple[str, ...] = ()
     variations: str = "0-1"
     phrasing: int | None = Field(default=0, ge=0)

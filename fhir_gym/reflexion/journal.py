@@ -29,7 +29,7 @@ class ReplyJournal:
         self._replies: dict[str, Completion] = {}
         for number, line in enumerate(_complete_lines(path), start=1):
             entry, completion = _parsed(line, f"{path}:{number}")
-            self._replies[entry["key"]] = completion
+            self._replies.setdefault(entry["key"], completion)
 
     def find(self, key: str) -> Completion | None:
         """Return the reply to a request; None if the request is new."""

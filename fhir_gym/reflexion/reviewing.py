@@ -74,6 +74,7 @@ class Reviewer:
     spending: Spending
     tools: ToolSource | None = None
     _failed: bool = field(default=False, init=False)
+    _running: dict[str, asyncio.Future[Completion]] = field(default_factory=dict, init=False)
 
     async def review_all(
         self, rollouts: Sequence[Rollout], on_review: Callable[[int], None] = lambda done: None
@@ -150,11 +151,19 @@ class Reviewer:
         return None
 
     async def _complete(self, role: _Role, messages: Sequence[Message]) -> Completion:
+        """Return the reply to a request. An equal request is sent only once, also if it is running at the moment."""
         opening = Opening(protocol="text", messages=(), seed=role.seed)
         key = request_key(role.name, role.provider.sampling.request(messages, opening))
         known = self.journal.find(key)
         if known is not None:
             return known
+        if key not in self._running:
+            request = asyncio.ensure_future(self._request(role, list(messages), opening, key))
+            request.add_done_callback(lambda _: self._running.pop(key, None))
+            self._running[key] = request
+        return await self._running[key]
+
+    async def _request(self, role: _Role, messages: Sequence[Message], opening: Opening, key: str) -> Completion:
         if self._failed:
             raise _StoppedError
         try:
