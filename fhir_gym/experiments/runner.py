@@ -95,18 +95,23 @@ class _ExperimentRun:
     progress: Progress
 
     def test(self, configuration: Configuration) -> bool:
-        """Run the missing test episodes of a configuration; return False if the budget is used up."""
+        """Run the missing test episodes of a configuration.
+
+        Returns:
+            Whether the next configuration can be tested: the budget is not used up, and not every episode failed
+            without a verdict, as episodes do when the endpoint is down.
+        """
         if configuration.memory is not None and not self._train(configuration.memory):
             return False
         agent = self._agent(configuration)
         file = rollout_file(self.folder.path, configuration.name)
         missing = [one.unfinished(file, agent, self.worlds[one.config.env_id]) for one in self._plans()]
         total = sum(len(one.episodes) for one in missing)
-        done = 0
+        outcomes: list[bool] = []
         for one in missing:
             running = run_plan(one, agent, concurrency=self.concurrency, budget=self.tracker)
-            done += write_rollouts(file, self._watched(running, configuration.name, done, total))
-        return done == total
+            write_rollouts(file, self._watched(running, configuration.name, outcomes, total))
+        return len(outcomes) == total and (any(outcomes) or not outcomes)
 
     def _plans(self) -> Iterator[RunPlan]:
         part = self.config.definition.test
@@ -125,11 +130,13 @@ class _ExperimentRun:
                     max_steps=self.config.max_steps,
                 )
 
-    def _watched(self, rollouts: Iterator[Rollout], name: str, done: int, total: int) -> Iterator[Rollout]:
-        self.progress(done, total, name)
-        for number, rollout in enumerate(rollouts, start=done + 1):
+    def _watched(self, rollouts: Iterator[Rollout], name: str, outcomes: list[bool], total: int) -> Iterator[Rollout]:
+        """Yield rollouts, and collect whether they have a verdict."""
+        self.progress(len(outcomes), total, name)
+        for rollout in rollouts:
+            outcomes.append(rollout.graded)
             yield rollout
-            self.progress(number, total, name)
+            self.progress(len(outcomes), total, name)
 
     def _agent(self, configuration: Configuration, model: str | None = None, base_url: str | None = None) -> Agent:
         memory = None if configuration.memory is None else memory_file(self.folder.path, configuration.memory)

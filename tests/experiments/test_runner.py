@@ -94,6 +94,13 @@ def test_failed_episodes_are_repeated(hospital: World, tmp_path: Path) -> None:
     assert found.tokens > failed.tokens  # the failed attempt was paid for
 
 
+def test_an_endpoint_that_goes_down_ends_the_experiment(hospital: World, tmp_path: Path) -> None:
+    with ChatServer(study_model(hospital, tasks=KEYS), faults=lambda number: "500" if number else None) as server:
+        config = config_of(server, "experiment-4", ("text", "baseline"), tasks=KEYS, settings={"retries": 0}, repeats=1)
+        found = run_experiment(config, tmp_path, concurrency=1)
+    assert [(one.name, one.errors) for one in found.configurations] == [("text", 3), ("baseline", 0)]
+
+
 @pytest.mark.slow
 def test_a_changed_memory_is_refused_and_a_budget_stops_training(hospital: World, tmp_path: Path) -> None:
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
