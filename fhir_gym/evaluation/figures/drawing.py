@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from importlib import import_module
+from textwrap import fill
 from typing import Any
 
 from fhir_gym.errors import MissingExtraError
@@ -30,6 +31,8 @@ from fhir_gym.evaluation.figures.violins import draw_violins
 __all__ = ["draw", "draw_svg", "shade"]
 
 _DPI = 150
+_LETTER = 0.09
+"""Width of a letter in inches, estimated generously."""
 _SETTINGS = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -147,6 +150,7 @@ def _draw_bars(axes: Any, chart: Bars) -> None:
                 text = f"{bar.value:.{chart.digits}f}"
                 axes.annotate(text, (at, high), (0, 2), textcoords="offset points", ha="center", fontsize=6)
     _label_groups(axes, chart.groups, len(chart.series), chart.axis)
+    axes.yaxis.get_major_locator().set_params(integer=chart.digits == 0)
     highest = max((bar.high or bar.value for bars in chart.bars for bar in bars if bar is not None), default=0.0)
     axes.set_ylim(0, chart.top * 1.04 if chart.top else highest * 1.12 or 1.0)
 
@@ -171,7 +175,8 @@ def _draw_stacks(axes: Any, chart: Stacks) -> None:
             axes.annotate(text, (at, total), (0, 2), textcoords="offset points", ha="center", fontsize=7)
         highest = max(highest, bottom)
     axes.set_xticks(range(len(chart.series)), [letter(number) for number in range(len(chart.series))])
-    axes.set_xlim(-0.6, len(chart.series) - 0.4)
+    margin = max(0.6, 2 - len(chart.series) / 2)
+    axes.set_xlim(-margin, len(chart.series) - 1 + margin)
     axes.set_ylim(0, (chart.top or highest) * 1.08 or 1.0)
     _finish_value_axis(axes, chart.axis)
 
@@ -180,14 +185,16 @@ def _draw_heat_map(axes: Any, chart: HeatMap) -> None:
     rows, columns = len(chart.rows), len(chart.series)
     for row, cells in enumerate(chart.cells):
         for column, cell in enumerate(cells):
-            fill, text, hatch = PAPER, "no calls", "///"
+            shaded, text, hatch = PAPER, "no calls", "///"
             if cell is not None:
                 # One colour from light to dark: the order survives every kind of colour vision and grey-scale print.
-                fill, text, hatch = shade(cell.percent), f"{cell.percent:.1f} %\nn = {cell.of:,}", ""
-            box = {"boxstyle": "square,pad=0.1", "facecolor": fill, "edgecolor": "none"}
+                shaded, text, hatch = shade(cell.percent), f"{cell.percent:.1f} %\nn = {cell.of:,}", ""
+            box = {"boxstyle": "square,pad=0.1", "facecolor": shaded, "edgecolor": "none"}
             place = (column - 0.5, row - 0.5)
-            axes.add_patch(_rectangle(place, 1.0, 1.0, facecolor=fill, edgecolor="#b0b0b0", hatch=hatch, linewidth=0.8))
-            looks = {"color": text_colour(fill), "ha": "center", "va": "center", "fontsize": 7.5}
+            axes.add_patch(
+                _rectangle(place, 1.0, 1.0, facecolor=shaded, edgecolor="#b0b0b0", hatch=hatch, linewidth=0.8)
+            )
+            looks = {"color": text_colour(shaded), "ha": "center", "va": "center", "fontsize": 7.5}
             axes.text(column, row, text, bbox=box, **looks)
     axes.set_xticks(range(columns), [letter(number) for number in range(columns)])
     axes.set_yticks(range(rows), [shown_name(row) for row in chart.rows])
@@ -231,7 +238,9 @@ def _label_groups(axes: Any, groups: Sequence[str], series: int, axis: str) -> N
         axes.xaxis.remove_overlapping_locs = False  # else the middle letter disappears, as the group's label is there
         axes.set_xticks(places, [letter(number) for _ in groups for number in range(series)], minor=True)
         axes.tick_params(axis="x", which="minor", length=0, labelsize=7)
-    axes.set_xticks(range(len(groups)), [shown_name(group) for group in groups])
+    inches = axes.figure.get_figwidth() - 1.0
+    letters_of_line = max(8, int(inches / len(groups) / _LETTER))
+    axes.set_xticks(range(len(groups)), [fill(shown_name(group), letters_of_line) for group in groups])
     axes.tick_params(axis="x", which="major", length=0, pad=14 if letters else 4)
     for edge in range(1, len(groups)):
         axes.axvline(edge - 0.5, color="#b0b0b0", linewidth=0.6, zorder=1)
@@ -268,7 +277,7 @@ def _swatch(style: Style, visible: bool = True) -> Any:
 def _legend_columns(labels: Sequence[str], width: float) -> int:
     """Return the number of legend columns that fit into a width in inches."""
     longest = max((len(label) for label in labels), default=1)
-    return max(1, min(len(labels), int(width / (0.6 + 0.085 * longest))))
+    return max(1, min(len(labels), int(width / (0.6 + _LETTER * longest))))
 
 
 def _svg(drawn: Any, figure: Figure) -> str:
