@@ -69,7 +69,11 @@ def fhir(
         ),
     ] = "explained",
     grading: Annotated[
-        Literal["state", "evidence", "official"], typer.Option(help="What to grade; see `fhir-gym rollout`.")
+        Literal["state", "evidence"],
+        typer.Option(
+            help="What to grade. state: the end state and the answer; evidence: also whether the agent read the "
+            "records."
+        ),
     ] = "state",
     reward: Annotated[
         Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success, else 0; dense: share of passed checks.")

@@ -11,7 +11,6 @@ from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import McpClient, TaskTools, ToolResult
 
 APPOINTMENT = "FHIRAgent/Appointment-v0"
-GENETIC = "FHIRAgent/GeneticTesting-v0"
 CLIENT = McpClient("tester", "1.2")
 
 Caller = Callable[[str, dict[str, Any]], Awaitable[tuple[str, Mapping[str, Any] | None]]]

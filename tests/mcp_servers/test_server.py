@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ from fhir_gym.agents.tool_sources.specification import SpecificationTools
 from fhir_gym.errors import MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import SourceTools, TaskTools, ToolSet, WorldTools, make_app, make_server, require_sdk
-from fhir_gym.tasks import task_keys
+from fhir_gym.tasks import pack_ids, task_keys
 from fhir_gym.testing.app_server import AppServer
-from tests.mcp_servers.clients import APPOINTMENT, GENETIC, Caller, play_gold
+from tests.mcp_servers.clients import APPOINTMENT, Caller, play_gold
 
 FHIR = [sys.executable, "-m", "fhir_gym", "mcp", "fhir"]
 FEW = ("01", "02a", "14a")
@@ -200,13 +200,15 @@ def test_64_clients_at_once_do_not_see_each_other(hospital: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", [APPOINTMENT, GENETIC])
-def test_gold_succeeds_in_all_tasks(hospital: World, env_id: str) -> None:
+@pytest.mark.parametrize("env_id", pack_ids())
+def test_gold_succeeds_in_all_tasks(own_world: Callable[[str], World], env_id: str) -> None:
+    world = own_world(env_id)
+
     async def play() -> None:
         async with mcp.Client(make_server(tools)) as client:
-            await gold(client, hospital, task_keys(env_id), env_id)
+            await gold(client, world, task_keys(env_id), env_id)
 
-    with TaskTools([EpisodeConfig(env_id, world=hospital)]) as tools:
+    with TaskTools([EpisodeConfig(env_id, world=world)]) as tools:
         asyncio.run(play())
 
 
