@@ -178,6 +178,7 @@ class Report:
                 )
             if run.repeated:
                 remarks.append(f"{run.name}: {run.repeated} repeated records were left out")
+        remarks += self._different_episodes()
         values: dict[tuple[str, str], set[str]] = defaultdict(set)
         for episode in (episode for run in self.runs for episode in run.episodes):
             for name, value in (*episode.conditions, ("split", episode.task.split)):
@@ -185,6 +186,23 @@ class Report:
         for (name, _), found in values.items():
             if len(found) > 1:
                 remarks.append(f"episodes with different {name}: {', '.join(sorted(found))}")
+        return remarks
+
+    def _different_episodes(self) -> list[str]:
+        """Return a remark for each experiment whose runs have graded different episodes."""
+        experiments: dict[str, list[AgentRun]] = defaultdict(list)
+        for run in self.runs:
+            experiments[run.experiment].append(run)
+        remarks = []
+        for runs in experiments.values():
+            graded = [{one.episode for one in run.episodes if one.graded} for run in runs]
+            common = set.intersection(*graded)
+            if any(own != common for own in graded):
+                counts = ", ".join(f"{run.name} {len(own)}" for run, own in zip(runs, graded, strict=True))
+                remarks.append(
+                    f"the runs share only {len(common)} of their graded episodes ({counts}): compare them by their "
+                    "paired differences"
+                )
         return remarks
 
 

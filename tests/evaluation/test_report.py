@@ -14,7 +14,7 @@ from fhir_gym.evaluation import Report, dimensions, markdown, plain, read_runs, 
 from fhir_gym.rollouts import Rollout, write_rollouts
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli  # a fixture
-from tests.evaluation.records import LARGE, SMALL, large, rollout, small, turn
+from tests.evaluation.records import LARGE, SMALL, large, rollout, small, study, turn
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -151,6 +151,16 @@ def test_mixed_conditions_are_remarked(tmp_path: Path) -> None:
     mixed = [rollout("01", 0), rollout("02a", 0, grading="evidence")]
     remarks = Report(read_runs([written(tmp_path / "r.jsonl", mixed)])).remarks()
     assert remarks == ["episodes with different grading: evidence, state"]
+
+
+def test_runs_with_different_episodes_are_remarked(tmp_path: Path) -> None:
+    one, other, part = study(0), study(1), study(2)[:5]
+    paths = [written(tmp_path / f"{n}.jsonl", records) for n, records in enumerate((one, other, part))]
+    assert Report(read_runs(paths[:2])).remarks() == []
+    assert Report(read_runs(paths)).remarks() == [
+        "the runs share only 5 of their graded episodes (study shift=0 8, study shift=1 8, study shift=2 5): compare "
+        "them by their paired differences"
+    ]
 
 
 def test_tasks_of_several_packs_have_different_names(tmp_path: Path) -> None:
