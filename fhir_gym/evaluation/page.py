@@ -19,8 +19,6 @@ from fhir_gym.evaluation.sections import sections
 from fhir_gym.files import write_file
 from fhir_gym.printable import visible
 
-__all__ = ["html", "write_page"]
-
 _TEMPLATES = Path(__file__).with_name("templates")
 _NUMERIC = re.compile(r"[-+<]?\d[\d.,]*( ?%)?( to -?\d[\d.,]*)?|no data|no calls|")
 _SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)pt" height="([\d.]+)pt"')

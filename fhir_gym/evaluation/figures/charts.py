@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.figures.style import letter
 
-__all__ = ["Bar", "Bars", "Cell", "Chart", "Figure", "HeatMap", "Stacks", "Table", "Violins", "lettered"]
-
 
 @dataclass(frozen=True)
 class Table:

@@ -28,8 +28,6 @@ from fhir_gym.evaluation.figures.style import (
 )
 from fhir_gym.evaluation.figures.violins import draw_violins
 
-__all__ = ["draw", "draw_svg", "shade"]
-
 _DPI = 150
 _LETTER = 0.09
 """Width of a letter in inches, estimated generously."""

@@ -13,8 +13,6 @@ from fhir_gym.evaluation.runs import AgentRun
 from fhir_gym.evaluation.statistics import ErrorRate, RunStatistics, TokenUse
 from fhir_gym.evaluation.variance import VarianceParts
 
-__all__ = ["run_names", "study_figures"]
-
 _MAX_ROWS = 25
 _KEY = "Each run has the same letter, colour and pattern in all figures."
 _VIOLIN = (

@@ -6,20 +6,6 @@ from dataclasses import dataclass
 
 from fhir_gym.printable import one_line
 
-__all__ = [
-    "INK",
-    "PAPER",
-    "Style",
-    "letter",
-    "luminance",
-    "part_style",
-    "series_style",
-    "shown_name",
-    "slot_centre",
-    "slot_width",
-    "text_colour",
-]
-
 INK = "#1a1a1a"
 """Colour of texts, outlines and axes."""
 PAPER = "#ffffff"

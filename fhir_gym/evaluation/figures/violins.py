@@ -11,8 +11,6 @@ from fhir_gym.evaluation.distributions import Distribution
 from fhir_gym.evaluation.figures.charts import Violins
 from fhir_gym.evaluation.figures.style import INK, PAPER, Style, series_style, slot_centre, slot_width
 
-__all__ = ["density", "draw_violins"]
-
 _FEWEST = 5
 """Smallest number of values for which a shape is drawn; fewer values are drawn as points."""
 _POINTS = 60
