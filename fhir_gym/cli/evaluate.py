@@ -87,7 +87,7 @@ def evaluate(
         with progress(f"{suite}, agent {name}") as update:
             card = suites.evaluate(found, actor, out, repeats=repeats, seed=seed, date=date, progress=update, **how)
     except KeyboardInterrupt:
-        note(f"interrupted: finished episodes are in {out}; the same command continues the evaluation")
+        note("interrupted; the same command continues the evaluation")
         raise typer.Exit(130) from None
     _print(card, out, as_json)
     if not card.complete:
