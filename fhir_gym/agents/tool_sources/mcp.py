@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.tool_sources import ERROR, decode_arguments, error_text, function_schema, unknown_tool
+from fhir_gym.arguments import require_url
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError, in_one_line
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json
@@ -225,6 +226,7 @@ async def _list_tools(client: Client) -> tuple[list[Tool], str, str]:
 def _parse(server: str | Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the URL or the words of the command."""
     if isinstance(server, str) and server.startswith(("http://", "https://")):
+        require_url("the URL of an MCP server", server)
         return server, []
     try:
         words = shlex.split(server) if isinstance(server, str) else list(server)

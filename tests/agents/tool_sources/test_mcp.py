@@ -8,9 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fhir_gym import run
+from fhir_gym.agents import ChatAgent
 from fhir_gym.agents.memory import Memory, Reflection
 from fhir_gym.agents.tool_sources import ERROR, ToolSource
 from fhir_gym.agents.tool_sources.factory import make_tool_sources
@@ -18,7 +21,9 @@ from fhir_gym.agents.tool_sources.mcp import McpTools
 from fhir_gym.agents.tool_sources.memory import MemoryTools
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
 from fhir_gym.errors import FhirGymError, InfraError, MissingExtraError
+from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import SourceTools, make_app
+from fhir_gym.testing import ChatServer, ScriptedReply
 from fhir_gym.testing.app_server import AppServer
 
 SLOT = {"resourceType": "Slot"}
@@ -58,7 +63,7 @@ def spec_url() -> Iterator[str]:
         yield f"{server.url}/mcp"
 
 
-def call(tools: McpTools, *calls: tuple[str, dict[str, object] | str]) -> list[str]:
+def call(tools: McpTools, *calls: tuple[str, Any]) -> list[str]:
     async def go() -> list[str]:
         try:
             return [await tools.call(name, arguments, None) for name, arguments in calls]
@@ -115,15 +120,38 @@ def test_the_setting_tools_accepts_a_server(spec_url: str) -> None:
     assert isinstance(source, McpTools)
 
 
+def test_a_chat_agent_looks_things_up(spec_url: str, hospital: World) -> None:
+    script = [ScriptedReply(calls=[("getSearchParams", SLOT)]), ScriptedReply(calls=[("finish", {"answer": []})])]
+    with ChatServer(script) as chat:
+        agent = ChatAgent("scripted", base_url=chat.base_url, tools=f"fhir,mcp:{spec_url}")
+        (rollout,) = run("FHIRAgent/Appointment-v0", agent, tasks="01", variations=0, world=hospital)
+    (lookup,) = rollout.lookups
+    assert (lookup.source, lookup.tool, lookup.error) == ("mcp:fhir-gym-spec", "getSearchParams", False)
+    assert lookup.result == asyncio.run(SpecificationTools().call("getSearchParams", SLOT))
+    assert rollout.stop_reason == "finished" and len(rollout.turns) == 1
+
+
+def test_an_episode_ends_when_the_server_dies(hospital: World) -> None:
+    script = [ScriptedReply(calls=[("getSearchParams", SLOT)])]
+    with AppServer(make_app(SourceTools(SpecificationTools(), ""))) as server:
+        tools = McpTools(f"{server.url}/mcp", timeout=10)
+    with ChatServer(script) as chat:
+        agent = ChatAgent("scripted", base_url=chat.base_url, tools=["fhir", tools])
+        (rollout,) = run("FHIRAgent/Appointment-v0", agent, tasks="01", variations=0, world=hospital)
+    assert rollout.stop_reason == "infra_error" and rollout.reward is None
+    assert rollout.error is not None and rollout.error.startswith("the MCP server http://127.0.0.1:")
+    assert rollout.error.count("\n") == 0 and " failed: " in rollout.error
+
+
 def test_secrets_are_not_recorded(spec_url: str) -> None:
     secret = spec_url.replace("http://", "http://user:word@") + "?token=abc"
     recorded = str(McpTools(secret).settings)
     assert "word" not in recorded and "abc" not in recorded
 
 
-@pytest.mark.parametrize("server", ["", "  ", [], "'"])
+@pytest.mark.parametrize("server", ["", "  ", [], "'", "http://[::1", "http://"])
 def test_an_unreadable_server_is_refused(server: str | list[str]) -> None:
-    with pytest.raises(FhirGymError, match="command"):
+    with pytest.raises(FhirGymError, match="command|must be a base URL"):
         McpTools(server)
 
 
