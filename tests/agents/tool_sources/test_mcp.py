@@ -151,7 +151,7 @@ def test_secrets_are_not_recorded(spec_url: str) -> None:
 
 @pytest.mark.parametrize("server", ["", "  ", [], "'", "http://[::1", "http://"])
 def test_an_unreadable_server_is_refused(server: str | list[str]) -> None:
-    with pytest.raises(FhirGymError, match="command|must be a base URL"):
+    with pytest.raises(FhirGymError, match=r"command|must be a base URL"):
         McpTools(server)
 
 
