@@ -16,7 +16,7 @@ TASKS = ("01", "02a", "02b", "03a", "04", "05a", "06", "07", "08", "09a", "10", 
 CONFIGURATIONS = ("baseline", "spec", "memory", "memory-spec", "memory-spec-runtime")
 CALLS = (("search", "Patient"), ("create", "Appointment"), ("update", "Appointment"), ("read", "Slot"))
 EXPERIMENTS = ("experiment-1", "experiment-2", "experiment-3", "experiment-4")
-HOSTILE = '<script>alert(1)</script> ]]> $x^{ \\frac & "q" \x1b[31m\u202e\ud800 日本'
+HOSTILE = '<script>alert(1)</script> ]]> $x^{ \\frac$ & "q" \x1b[31m\u202e\ud800 日本'
 
 
 def episode(task: str, variation: int, repeat: int, skill: float, chance: random.Random) -> EpisodeMetrics:

@@ -125,6 +125,12 @@ def test_an_svg_has_title_and_description_and_no_date() -> None:
     assert "A  run" in texts(svg) and "50.0" in texts(svg) and "metadata" not in svg
 
 
+def test_every_mark_has_its_letter() -> None:
+    bars = tuple((Bar(50 + number), Bar(40)) for number in range(3))
+    svg = draw_svg(figure(Bars("", "%", ("first", "second"), ("r", "s", "t"), bars, "group")))
+    assert sorted(one for one in texts(svg).split("\n") if len(one) == 1 and one.isalpha()) == list("AABBCC")
+
+
 def test_equal_data_give_equal_bytes() -> None:
     chart = one_violin((1, 2, 3, 4, 9), (2, 2))
     assert draw(figure(chart)) == draw(figure(chart))
@@ -185,7 +191,7 @@ def test_hostile_names_are_text() -> None:
     svg, png = draw(figure(Bars("", "%", (HOSTILE,), (HOSTILE,), ((Bar(1),),), "")))
     assert png.startswith(b"\x89PNG")
     assert not list(ET.fromstring(svg).iter(f"{SVG}script")) and "<script" not in svg
-    assert "<script>alert(1)</script> ]]> $x^{ \\frac" in texts(svg)
+    assert "<script>alert(1)</script> ]]> $x^{ \\frac$" in texts(svg)
 
 
 def test_few_of_many_resource_types_are_drawn_and_the_title_says_so() -> None:
