@@ -35,6 +35,8 @@ class ModelPrices:
 
     def cost(self, spent: Iterable[tuple[str, Usage]]) -> float | None:
         """Return the cost of the tokens of several models; None if a price is unknown."""
+        if self.default is None and not self.by_model:
+            return None
         total = 0.0
         for model, usage in spent:
             prices = self.of(model)
