@@ -72,7 +72,7 @@ class InstanceData:
         for turn in rollout.turns:
             for text in (turn.observation, turn.action):
                 start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
-                self._add_json(text[start:]) if start >= 0 else None
+                self.add_text(text[start:]) if start >= 0 else None
 
     def add_value(self, value: str, *, person: bool = True) -> None:
         """Add a name. Its words in lower case are no names.
@@ -111,6 +111,17 @@ class InstanceData:
             elif isinstance(one, dict):
                 self._add_object(one)
                 waiting += [child for child in one.values() if isinstance(child, dict | list)]
+
+    def add_text(self, text: str) -> None:
+        """Add a resource or another JSON value as text, which may be cut off."""
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            for family, given in re.findall(r'"family"\s*:\s*"([^"\\]{1,80})"|"given"\s*:\s*\[([^\]]{1,200})\]', text):
+                self.add_value(family)
+                self._add_texts(re.findall(r'"([^"\\]{1,80})"', given))
+            return
+        self.add_resource(value)
 
     def redact(self, text: str, placeholder: str, id_placeholder: str = "<id>") -> str:
         """Replace the names and ids in a text by placeholders."""
@@ -191,16 +202,6 @@ class InstanceData:
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):
                 self.add_value(text, person=person)
-
-    def _add_json(self, text: str) -> None:
-        try:
-            value, _ = json.JSONDecoder().raw_decode(text)
-        except (ValueError, RecursionError):
-            for family, given in re.findall(r'"family"\s*:\s*"([^"\\]{1,80})"|"given"\s*:\s*\[([^\]]{1,200})\]', text):
-                self.add_value(family)
-                self._add_texts(re.findall(r'"([^"\\]{1,80})"', given))
-            return
-        self.add_resource(value)
 
 
 def _without_overlaps(found: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:

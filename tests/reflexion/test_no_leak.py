@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import fhir_gym
 from fhir_gym import worlds
-from fhir_gym.reflexion import MemoryTrainingConfig, train_memory
+from fhir_gym.reflexion import InstanceData, MemoryTrainingConfig, train_memory
 from fhir_gym.reflexion.ordinary_words import GENERIC, NEVER_NAMES, ORDINARY
 from fhir_gym.tasks import get_pack, task_set
 from tests.reflexion.conftest import Study
@@ -60,7 +61,7 @@ def smuggled(text: str, extra: list[str]) -> list[str]:
     ids = re.findall(r"\b[A-Z]{1,4}\d{6,8}\b|\b\d{5,7}\b", text)[:40]
     names = re.findall(r'"(?:family|given)":\[?"([^"]+)"', text)[:40]
     prompt = text.partition("Run of the agent")[0]
-    values = [*extra, *ids, *names]
+    values = [one for several in zip_longest(extra, names, ids) for one in several if one]
     lessons = [prompt[:900], text[-900:]]
     lessons += [f"The right record is {one} in this case." for one in values]
     lessons += [f"Always use {one.upper()} for such requests." for one in values]
@@ -72,11 +73,17 @@ def smuggled(text: str, extra: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_hostile_model_smuggles_nothing(study: Study, config: MemoryTrainingConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_hostile_model_smuggles_nothing(
+    study: Study, config: MemoryTrainingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Without guarded variations, names are known only from the training episodes themselves."""
     keys = ("02a", "03", "04a", "09a", "14a", "15b")
-    tested = facts(keys, (1000, 1001, 1002))
+    tested = facts(keys, (1000,)) if guarded else {}
     trained = facts(keys, (0, 1))
-    extra = sorted(tested["ids"] | tested["names"])
+    extra = sorted(tested["ids"] | tested["names"]) if guarded else []
+    if not guarded:
+        monkeypatch.setattr("fhir_gym.reflexion.training.guarded_data", lambda *_: InstanceData())
     asked = 0
 
     def reflector(request: Any) -> str:
@@ -89,19 +96,24 @@ def test_a_hostile_model_smuggles_nothing(study: Study, config: MemoryTrainingCo
         return json.dumps({"micro": micro, "macro": chosen[6:]})
 
     study.reflector = reflector
-    changes = {"tasks": keys, "guard": "1000-1002", "similarity": 2.0, "concurrency": 1}
+    changes = {"tasks": keys, "guard": "1000", "similarity": 2.0, "concurrency": 1}
     path = tmp_path / "memory.jsonl"
     memory = train_memory(config.model_copy(update=changes), path)
     counts = memory.header.training["counts"]
-    assert counts["written"] > 10 and counts["placeholders"] > 30 and counts["dropped: test data"] > 3
-    header, _, body = path.read_text("utf-8").partition("\n")
+    assert counts["written"] > 10 and counts["placeholders"] > 30
+    assert counts.get("dropped: test data", 0) > 3 or not guarded
+    for found in filter(None, (tested, trained)):
+        assert_absent(found, path.read_text("utf-8"))
+
+
+def assert_absent(found: dict[str, set[str]], text: str) -> None:
+    header, _, body = text.partition("\n")
     spelled = re.sub(r"[^\w<>]+", "", body).casefold()
     words = {word.casefold() for word in re.findall(r"[^\W\d_]+(?:['-][^\W\d_]+)*", body)}
-    for facts_of in (tested, trained):
-        for one in facts_of["ids"] | {answer for answer in facts_of["answers"] if len(answer) > 2}:
-            assert one.casefold() not in body.casefold(), one
-            assert one not in header
-            assert re.sub(r"\W", "", one).casefold() not in spelled or len(one) < 5, one
-        for name in facts_of["names"]:
-            assert is_word(name) or name.casefold() not in words, name
-            assert is_word(name) or len(name) < 7 or name.casefold() not in body.casefold(), name
+    for one in found["ids"] | {answer for answer in found["answers"] if len(answer) > 2}:
+        assert one.casefold() not in body.casefold(), one
+        assert one not in header
+        assert re.sub(r"\W", "", one).casefold() not in spelled or len(one) < 5, one
+    for name in found["names"]:
+        assert is_word(name) or name.casefold() not in words, name
+        assert is_word(name) or len(name) < 7 or name.casefold() not in body.casefold(), name
