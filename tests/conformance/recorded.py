@@ -49,9 +49,10 @@ class Client:
         answer = self.session.handle(Request(method, path, query, sent, (data or "").encode()))
         result: dict[str, Any] = {"status": answer.status, "headers": dict(answer.headers)}
         try:
-            return {**result, "json": json.loads(answer.body)}
+            parsed = json.loads(answer.body)
         except ValueError:
-            return {**result, "text": answer.text[:4000]}
+            parsed = None
+        return result | ({"text": answer.text[:4000]} if parsed is None else {"json": parsed})
 
 
 def floors_file(recording: str) -> Path:

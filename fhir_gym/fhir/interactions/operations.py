@@ -45,7 +45,7 @@ def operate(ctx: RequestContext, resource_type: str | None, id: str | None, segm
         return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
     if name == "$validate" and resource_type:
         return _validate(resource_type, request)
-    if name == "$everything" and resource_type in EVERYTHING_TYPES and id:
+    if name == "$everything" and resource_type in EVERYTHING_TYPES:
         return everything(ctx, resource_type, id, path)
     if resource_type == "ValueSet" and id is None and name in _ON_VALUE_SETS:
         ctx.store.spend(_STEPS_OF_A_VALUE_SET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fhir_gym.fhir.context import RequestContext
@@ -52,7 +53,7 @@ _LOOKUP = "INDEXED BY"
 _CHEAP, _EXPENSIVE = 5, 1 / 3
 _STEPS_PER_CHARACTER = 3  # the cost of compiling a query here and in SQLite, per character of its text
 _MAX_SQL_VALUES = 32_000  # SQLite's own limit is 32,766
-_FORM = "application/x-www-form-urlencoded"
+FORM = "application/x-www-form-urlencoded"
 _NOT_SEARCHES = frozenset({"_getpages", "_query"})
 
 
@@ -107,11 +108,11 @@ def search(ctx: RequestContext, resource_type: str, path: str) -> Response:
         raise unroutable(ctx.request.method, path, pairs)
     if ctx.request.method == "POST":
         shown = []
-        if ctx.request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
+        if ctx.request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
             if (size := len(ctx.request.body)) > ctx.limits.form_bytes:
                 raise FhirError(413, f"The form has {size} bytes, more than the {ctx.limits.form_bytes} of a search")
             pairs = [*pairs, *decode_query(ctx.request.body.decode("utf-8", "replace"))]
-    options, matching = parse_options(pairs, ctx.limits)
+    options, matching = parse_options(pairs)
     scope = Scope(resource_type, ctx.store.changed, ctx.store.spend)
     conditions = compile_query(scope, matching)
     has_sort = any(piece for _, value in options.sorts for piece in value.split(","))
@@ -119,18 +120,25 @@ def search(ctx: RequestContext, resource_type: str, path: str) -> Response:
     includes = parse_includes(options.includes, ctx.limits.includes)
     query = CompiledQuery(resource_type, tuple(conditions), tuple(keys))
     link = f"{ctx.base_url}/{path}"
+    shape = options.shape(ctx.limits)
     self_link = ("self", f"{link}?{encode_pairs(shown)}" if shown else link)
-    if options.count == 0 or options.shape.summary == "count":
-        return searchset(ctx, token=ctx.counters.new_token(), total=count(ctx, query), shape=options.shape)
+    if options.count == 0 or shape.summary == "count":
+        links = [self_link] if shape.elements else []  # as in HAPI
+        return searchset(ctx, token=ctx.counters.new_token(), total=count(ctx, query), links=links, shape=shape)
     if options.count is not None and options.count < 0:
-        return searchset(ctx, token=ctx.counters.new_token(), links=[self_link], shape=options.shape)
+        return searchset(ctx, token=ctx.counters.new_token(), links=[self_link], shape=shape)
     if options.offset is not None:
-        return _page_at_offset(ctx, query, options, includes, self_link, link, shown)
-    return _first_page(ctx, query, options, includes, self_link)
+        return _page_at_offset(ctx, query, options, shape, includes, self_link, link, shown)
+    return _first_page(ctx, query, options, shape, includes, self_link)
 
 
 def _first_page(
-    ctx: RequestContext, query: CompiledQuery, options: SearchOptions, includes: list[Include], self_link: Link
+    ctx: RequestContext,
+    query: CompiledQuery,
+    options: SearchOptions,
+    shape: Shape,
+    includes: list[Include],
+    self_link: Link,
 ) -> Response:
     size = min(options.count or DEFAULT_COUNT, ctx.limits.page_entries)
     limit = max(FIRST_PASS, size)
@@ -139,7 +147,7 @@ def _first_page(
     most = int(asked[1]) if asked else None
     found = fetch(ctx, query, min(limit + 1, most or limit + 1))
     exhausted = len(found) <= limit and most is None
-    entries, shown = fill(ctx, found[:size], options.shape)
+    entries, shown = fill(ctx, found[:size], shape)
     more = len(found) > shown and not no_store
     total = len(found) if exhausted else None
     if options.accurate and total is None:
@@ -148,19 +156,20 @@ def _first_page(
     links = [self_link]
     if more:
         accurate = total if options.accurate else None
-        state = SearchResult(query, array("q", found[:limit]), exhausted, accurate, tuple(includes), options.shape)
+        state = SearchResult(query, array("q", found[:limit]), exhausted, accurate, tuple(includes), shape)
         remember(ctx, token, state)
         pretty = ctx.pretty_default if options.pretty is None else options.pretty == "true"
-        links.append(("next", _page_url(ctx, token, shown, size, options.format, pretty, options)))
+        links.append(("next", _page_url(ctx, token, shown, size, options.format, pretty, options.includes, shape)))
     matches = found[:shown]
     beside = included(ctx, includes, query.resource_type, matches) if includes and matches else []
-    return searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=options.shape)
+    return searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=shape)
 
 
 def _page_at_offset(
     ctx: RequestContext,
     query: CompiledQuery,
     options: SearchOptions,
+    shape: Shape,
     includes: list[Include],
     self_link: Link,
     link: str,
@@ -172,7 +181,7 @@ def _page_at_offset(
     matches = fetch(ctx, query, size, offset)
     links = [self_link]
     rest = [(name, value) for name, value in shown if name not in ("_offset", "_count")] + [("_count", str(size))]
-    entries, fitting = fill(ctx, matches, options.shape)
+    entries, fitting = fill(ctx, matches, shape)
     if fitting < len(matches) or (len(matches) == size and options.count is not None):
         links.append(("next", f"{link}?{encode_pairs([*rest, ('_offset', str(offset + fitting))])}"))
     if offset:
@@ -183,7 +192,7 @@ def _page_at_offset(
     matches = matches[:fitting]
     beside = included(ctx, includes, query.resource_type, matches) if includes and matches else []
     token = ctx.counters.new_token()
-    return searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=options.shape)
+    return searchset(ctx, token=token, matches=entries, included=beside, total=total, links=links, shape=shape)
 
 
 # match URLs
@@ -229,19 +238,20 @@ def _page_url(
     size: int,
     format_: str | None,
     pretty: bool,
-    asked: SearchOptions | _PageRequest,
+    includes: Sequence[tuple[str, str]],
+    shape: Shape,
 ) -> str:
     parts = [f"_getpages={token}", f"_getpagesoffset={offset}", f"_count={size}"]
     if format_:
         parts.append(f"_format={encode(format_)}")
     if pretty:
         parts.append("_pretty=true")
-    iterated = [p for p in asked.includes if ":" in p[0]]
-    plain = [p for p in asked.includes if ":" not in p[0]]
-    parts += [f"{name.partition(':')[0]}={encode(value)}" for name, value in (*iterated, *plain) if value]
+    iterated = [value for name, value in includes if name.startswith("_include:")]
+    plain = [value for name, value in includes if name == "_include"]  # HAPI leaves `_revinclude` out
+    parts += [f"_include={encode(value)}" for value in (*iterated, *plain) if value]
     parts.append("_bundletype=searchset")
-    if asked.shape.elements:
-        parts.append("_elements=" + ",".join(encode(e) for e in sorted(set(asked.shape.elements))))
+    if shape.elements:
+        parts.append("_elements=" + ",".join(encode(e) for e in sorted(set(shape.elements))))
     return f"{ctx.base_url}?{'&'.join(parts)}"
 
 
@@ -285,7 +295,7 @@ def page(ctx: RequestContext) -> Response:
     indent = ctx.pretty_default if pretty is None else pretty == "true"
 
     def url(start: int) -> str:
-        return _page_url(ctx, token, start, size, asked.first.get("_format"), indent, asked)
+        return _page_url(ctx, token, start, size, asked.first.get("_format"), indent, asked.includes, asked.shape)
 
     own_query = "&".join(f"{encode(n)}={encode(v).replace('%2C', ',')}" for n, v in ctx.pairs)
     links = [("self", f"{ctx.base_url}?{own_query}")]

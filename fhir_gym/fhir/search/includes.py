@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES
@@ -13,7 +14,8 @@ from fhir_gym.fhir.store import references
 
 MAX_ROUNDS = 10
 MAX_INCLUDED = 10_000
-_CHUNK = 400
+CHUNK = 400
+_Rids = TypeVar("_Rids", list[int], set[int])
 _STEPS_PER_LINK = 20
 
 
@@ -56,7 +58,7 @@ def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier
     check_number(found)
 
 
-def check_number(found: list[int]) -> list[int]:
+def check_number(found: _Rids) -> _Rids:
     """Return the given resources, or raise if a page may not include so many."""
     if len(found) > MAX_INCLUDED:
         raise FhirError(400, f"More than {MAX_INCLUDED} included resources on a page: ask for fewer", code="too-costly")
@@ -66,7 +68,7 @@ def check_number(found: list[int]) -> list[int]:
 def _follow(ctx: RequestContext, include: Include, start: dict[str, list[int]], group: dict[str, set[int]]) -> None:
     step = _backwards if include.backwards else _forwards
     for type_, rids in start.items():
-        for chunk in (rids[i : i + _CHUNK] for i in range(0, len(rids), _CHUNK)):
+        for chunk in (rids[i : i + CHUNK] for i in range(0, len(rids), CHUNK)):
             for found_type, rid in step(ctx, include, type_, chunk):
                 ctx.store.spend(_STEPS_PER_LINK)
                 group.setdefault(found_type, set()).add(rid)

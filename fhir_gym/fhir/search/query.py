@@ -135,7 +135,7 @@ WHOLE = Shape()
 class SearchOptions:
     """The result parameters of a search, such as `_count` and `_sort`.
 
-    `count` and `offset` are None if they are not in the query.
+    `count` and `offset` are None if they are not in the query. `subsets` are the values of `_elements` and `_summary`.
     """
 
     count: int | None
@@ -143,12 +143,20 @@ class SearchOptions:
     accurate: bool
     sorts: tuple[tuple[str, str], ...]
     includes: tuple[tuple[str, str], ...]
-    shape: Shape
+    subsets: tuple[Sequence[str], Sequence[str]]
     format: str | None
     pretty: str | None
 
+    def shape(self, limits: Limits) -> Shape:
+        """Return the requested parts of each resource.
 
-def parse_options(pairs: Pairs, limits: Limits) -> tuple[SearchOptions, Pairs]:
+        Raises:
+            FhirError: The values of `_elements` and `_summary` are invalid.
+        """
+        return parse_shape(*self.subsets, limits)
+
+
+def parse_options(pairs: Pairs) -> tuple[SearchOptions, Pairs]:
     """Split a query into result parameters (such as `_count`) and parameters that select matches."""
     found: dict[str, list[str]] = {}
     sorts, includes, rest = [], [], []
@@ -169,7 +177,7 @@ def parse_options(pairs: Pairs, limits: Limits) -> tuple[SearchOptions, Pairs]:
         accurate="accurate" in found.get("_total", ()),
         sorts=tuple(sorts),
         includes=tuple(includes),
-        shape=parse_shape(found.get("_elements", ()), found.get("_summary", ()), limits),
+        subsets=(found.get("_elements", ()), found.get("_summary", ())),
         format=next(iter(found.get("_format", ())), None),
         pretty=next(iter(found.get("_pretty", ())), None),
     )

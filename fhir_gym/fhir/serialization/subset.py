@@ -87,7 +87,10 @@ def _part(source: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, value in source.items():
         plain = name.removeprefix("_")
-        wanted = next((n for n in (plain, choices.get(plain, plain), f"{choices.get(plain)}[x]") if n in asked), None)
+        stem = choices.get(plain)
+        # a choice element is requested by its stem or by any of its types: `valueString` also keeps a `valueQuantity`
+        names = (plain,) if stem is None else (plain, stem, f"{stem}[x]", *(n for n in asked if choices.get(n) == stem))
+        wanted = next((n for n in names if n in asked), None)
         if wanted is None:
             continue
         part = _of(value, asked[wanted])

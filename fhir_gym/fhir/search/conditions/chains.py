@@ -40,11 +40,9 @@ def chain_condition(
     inner = parse_name(name.chain)
     types_allowed = tuple(t for t in parameter.targets if field.target in (None, t))
     types = (given,) if given else types_allowed
-    if inner.base == "_id" and not inner.chain:
-        return NOTHING  # HAPI does not index the target's id
-    fitting = [t for t in types if t in RESOURCE_TYPE_SET and inner.base in search_parameters(t)]
-    if given and given not in types_allowed:
-        return NOTHING
+    if inner.base == "_id" and not inner.chain and not given:
+        return NOTHING  # HAPI finds a target by its id only if the chain names the target's type
+    fitting = [t for t in types if inner.base == "_has" or inner.base in search_parameters(t)]
     if not fitting:
         raise FhirError(400, f"HAPI-1243: Invalid parameter chain: {scope.chain or whole}")
     parts: list[Condition] = []
@@ -53,6 +51,8 @@ def chain_condition(
         found = compile_(below, name.chain, values)
         if found is None:
             return None
+        if type_ not in types_allowed:
+            return NOTHING  # an invalid value is an error for this type too
         text, ids = ids_query(below, [found])
         where = f"@.pid {marks(field.pids)} AND @.target_type = ? AND @.target_id IN ({text})"
         order = chained_order(below, found) if len(fitting) == 1 else ()
@@ -74,12 +74,14 @@ def has_condition(scope: Scope, name: str, values: list[str], compile_: Compile)
             raise _unknown(type_, rest)
         raise FhirError(400, f"HAPI-1208: Invalid resource type: {type_}")
     parameters = search_parameters(type_)
-    if link not in parameters or parameters[link].type != "reference":
-        raise _unknown(type_, link)
     if not rest.startswith("_has:"):
         inner = parse_name(rest)
         if inner.base not in parameters or (inner.modifier and not inner.chain):
             raise _unknown(type_, rest)
+    if link not in parameters:
+        raise _unknown(type_, link)
+    if parameters[link].type != "reference":
+        return NOTHING
     below = scope.below(type_)
     field = below.field(link)
     if field.target not in (None, scope.resource_type):

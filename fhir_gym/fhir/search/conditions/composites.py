@@ -8,17 +8,21 @@ from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.dates import date_condition
 from fhir_gym.fhir.search.conditions.numbers import quantity_condition
-from fhir_gym.fhir.search.conditions.references import reference_condition
 from fhir_gym.fhir.search.conditions.strings import string_condition
 from fhir_gym.fhir.search.conditions.tokens import token_condition
 from fhir_gym.fhir.search.query import split, unescape
 from fhir_gym.fhir.search.sql.predicates import NO_ORDER, NOTHING, AllOf, AnyOf, Condition, Not, RowCondition, Scope
+
+_KINDS = frozenset({"token", "quantity", "date", "string"})
 
 
 def composite_condition(
     scope: Scope, name: str, fields: tuple[IndexField, ...], modifier: str | None, values: list[str]
 ) -> Condition:
     """Return the condition on both parts of a composite; commas separate alternatives."""
+    kind = next((field.kind for field in fields if field.kind not in _KINDS), None)
+    if kind:
+        raise FhirError(400, f"HAPI-1204: Don't know how to handle composite parameter with type of {kind.upper()}")
     parts: list[Condition] = []
     for value in values:
         pieces = split(value, "$")
@@ -56,7 +60,5 @@ def _part(scope: Scope, name: str, field: IndexField, value: str) -> Condition:
             return quantity_condition(field, [value])
         case "date":
             return date_condition(field, [unescape(value)])
-        case "reference":
-            return reference_condition(scope, field, None, [value])
         case _:
             return string_condition(name, field, None, [value])

@@ -112,19 +112,28 @@ def parse_bounds(values: list[str]) -> list[DateBound]:
     bounds = [_parse(value.strip(",")) for value in values]
     if any(bound.prefix == "ap" for bound in bounds):
         raise FhirError(400, "HAPI-1925: Unknown comparator: APPROXIMATE")
+    check_range([bound.prefix for bound in bounds])
+    return bounds
+
+
+def check_range(prefixes: list[str]) -> None:
+    """Check that values with these prefixes form a range: one value, or a lower and an upper bound.
+
+    Raises:
+        FhirError: They do not form a range.
+    """
     lower = upper = False
     same = "Can not have multiple date range parameters for the same param"
-    for bound in bounds:
-        plain = bound.prefix in ("", "eq", "ne")
+    for prefix in prefixes:
+        plain = prefix in ("", "eq", "ne")
         if plain and (lower or upper):
             raise FhirError(400, f"HAPI-1922: {same} without a qualifier")
-        if bound.prefix in _LOWER and lower:
+        if prefix in _LOWER and lower:
             raise FhirError(400, f"HAPI-1923: {same} that specify a lower bound")
-        if bound.prefix in _UPPER and upper:
+        if prefix in _UPPER and upper:
             raise FhirError(400, f"HAPI-1924: {same} that specify an upper bound")
-        lower = lower or plain or bound.prefix in _LOWER
-        upper = upper or plain or bound.prefix in _UPPER
-    return bounds
+        lower = lower or plain or prefix in _LOWER
+        upper = upper or plain or prefix in _UPPER
 
 
 def date_condition(field: IndexField, values: list[str]) -> RowCondition:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from fhir_gym.fhir.definitions import search_parameters
-from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.outcome import FhirError, in_hash_order
 from fhir_gym.fhir.search.conditions.chains import chain_condition, has_condition
 from fhir_gym.fhir.search.conditions.composites import composite_condition
-from fhir_gym.fhir.search.conditions.dates import date_condition, updated_condition
+from fhir_gym.fhir.search.conditions.dates import check_range, date_condition, parse_bounds, updated_condition
 from fhir_gym.fhir.search.conditions.filters import filter_condition
 from fhir_gym.fhir.search.conditions.near import near_condition
 from fhir_gym.fhir.search.conditions.numbers import number_condition, quantity_condition
@@ -31,6 +32,13 @@ from fhir_gym.fhir.search.sql.predicates import (
 
 MAX_PARAMETERS = 100
 MAX_ALL_VALUES = 2000
+FULLTEXT = frozenset({"_text", "_content"})
+
+
+def no_fulltext(name: str) -> FhirError:
+    """Return the error for a parameter of `FULLTEXT`."""
+    text = f"HAPI-1192: Fulltext search is not enabled on this service, can not process parameter: {name}"
+    return FhirError(400, text)
 
 
 def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condition]:
@@ -48,8 +56,55 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
         raise FhirError(400, f"A search with more than {MAX_ALL_VALUES} values is not supported by this server")
     for name in by_name:
         _require_known(scope, name)
-    found = [compile_parameter(scope, name, values) for name, values in by_name.items()]
+    try:
+        if any(":" in name for name in by_name):
+            _check_ranges(scope, by_name)
+        found = [compile_parameter(scope, name, values) for name, values in by_name.items()]
+    except FhirError as error:
+        raise _first_error(replace(scope, names=tuple(by_name)), by_name) or error from None
     return [condition for condition in found if condition is not None]
+
+
+def _check_ranges(scope: Scope, by_name: Mapping[str, list[str]]) -> None:
+    """Check the date parameters that a query has with several modifiers: their values must form one range.
+
+    `:missing` counts as a value without a comparator.
+    """
+    parameters = search_parameters(scope.resource_type)
+    values: dict[str, list[str]] = {}
+    for name in sorted(in_hash_order(by_name), key=lambda name: ":" in name):
+        base, modifier, chain = parse_name(name)
+        if chain is None and base in parameters and parameters[base].type == "date" and base != "_lastUpdated":
+            given = [value for value in by_name[name] if _alternatives(value)]
+            values.setdefault(base, []).extend([""] * len(given) if modifier == "missing" else given)
+    for given in values.values():
+        if len(given) > 1:
+            check_range([parse_bounds([value])[0].prefix if value else "" for value in given])
+
+
+_READ_FIRST = tuple(f"HAPI-{code}:" for code in (1882, 1883, 1922, 1923, 1924, 1925, 1930, 1940, 1941, 1947))
+"""Errors of values that HAPI reads before it compiles any parameter."""
+
+
+def _first_error(scope: Scope, by_name: Mapping[str, list[str]]) -> FhirError | None:
+    """Return the error that HAPI reports for an invalid query.
+
+    HAPI first reads the dates and numbers of parameters without a chain, and then compiles the parameters in
+    alphabetical order.
+    """
+    errors = []
+    for name in sorted(by_name, key=lambda name: (parse_name(name).base, name)):
+        try:
+            _check_ranges(scope, {name: by_name[name]})
+            compile_parameter(scope, name, by_name[name])
+        except FhirError as error:
+            if error.code == "too-costly":
+                return error
+            plain = parse_name(name).chain is None and not name.startswith("_has")
+            if plain and error.diagnostics.startswith(_READ_FIRST):
+                return error
+            errors.append(error)
+    return errors[0] if errors else None
 
 
 def _require_known(scope: Scope, name: str) -> None:
@@ -135,9 +190,16 @@ def _ids(scope: Scope, modifier: str | None, values: list[str]) -> Condition:
             ids.append(id)
     if not ids:
         return NOTHING
+    given = (scope.resource_type, *ids)
     where = f"@.type = ? AND @.id {marks(tuple(ids))} AND @.deleted = 0"
-    found = RowCondition("resource", where, (scope.resource_type, *ids), rank=0)
-    return Not(found) if modifier == "not" else found
+    if modifier != "not":
+        return RowCondition("resource", where, given, rank=0)
+    # HAPI finds nothing if none of the ids exists
+    exists = " OR ".join(
+        f"EXISTS (SELECT 1 FROM {schema}.resource y WHERE {where.replace('@', 'y')})" for schema in scope.schemas()
+    )
+    others = f"@.type = ? AND @.id NOT IN ({','.join('?' * len(ids))}) AND @.deleted = 0 AND ({exists})"
+    return RowCondition("resource", others, (*given, *given * len(scope.schemas())), rank=95)
 
 
 def _missing(scope: Scope, name: str, value: str) -> Condition:
@@ -156,10 +218,8 @@ def _missing(scope: Scope, name: str, value: str) -> Condition:
 
 def _special(scope: Scope, name: ParameterName, values: list[str]) -> Condition | None:
     """Return the condition for a name such as `_filter`, for which the type has no search parameter."""
-    if name.base in ("_text", "_content"):
-        raise FhirError(
-            400, "HAPI-1192: Fulltext search is not enabled on this service, can not process parameter: " + name.base
-        )
+    if name.base in FULLTEXT:
+        raise no_fulltext(name.base)
     if name.base == "_language":
         raise unknown_parameter(scope.resource_type, name.base, code=1223)
     if name.base == "_list" and any(values):

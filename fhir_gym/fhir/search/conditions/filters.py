@@ -84,8 +84,6 @@ class _Parser:
             self.position = self._text.index(")", self.position) + 1
             return found
         name = self._take(_NAME, "a parameter")
-        if name == "not" and self.rest().startswith("("):
-            return Not(self._operand(depth + 1))
         operation = self._take(_NAME, "an operation")
         if operation not in _OPERATIONS:
             raise _bad(f"HAPI-1064: Unknown operation {operation} at {self.position}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import compartment_key
-from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.outcome import FhirError, in_hash_order
 from fhir_gym.fhir.search.query import unescape
 from fhir_gym.fhir.search.sql.compile import CREATED
 from fhir_gym.fhir.search.sql.predicates import BY_REFERENCE, NOTHING, Condition, RowCondition, Scope, any_of, marks
 
-LOWER_TYPES = frozenset(t.lower() for t in RESOURCE_TYPES)
+_TYPES = {t.lower(): t for t in RESOURCE_TYPES}
+LOWER_TYPES = frozenset(_TYPES)
 _KNOWN_MODIFIERS = (
     ":contains", ":exact", ":in", ":iterate", ":missing", ":not-in", ":of-type", ":recurse", ":text",
 )  # fmt: skip
@@ -23,13 +24,18 @@ def unknown_type(name: str) -> FhirError:
 
 def target_type(scope: Scope, modifier: str | None, *, chained: bool = False) -> str | None:
     """Return the target type in a modifier; None if there is no modifier."""
-    if modifier is None or modifier.lower() in LOWER_TYPES:
-        return modifier  # HAPI accepts a type in the wrong case, but nothing matches it
+    if modifier is None:
+        return None
+    if modifier.lower() in _TYPES:  # the case of a type matters only without a chain: nothing matches a wrong case
+        return _TYPES[modifier.lower()] if chained else modifier
     if chained or f":{modifier}" in _KNOWN_MODIFIERS:
         raise unknown_type(modifier)
+    asked = (f":{name.rpartition(':')[2]}" for name in in_hash_order(scope.names) if ":" in name)
+    unsupported = [name for name in asked if name not in _KNOWN_MODIFIERS] or [f":{modifier}"]
     raise FhirError(
         400,
-        f'HAPI-2498: Unsupported search modifier(s): "[:{modifier}]" for resource type "{scope.resource_type}". '
+        f'HAPI-2498: Unsupported search modifier(s): "[{", ".join(unsupported)}]" for resource type '
+        f'"{scope.resource_type}". '
         f"Valid search modifiers are: [{', '.join(_KNOWN_MODIFIERS)}]",
     )
 
@@ -37,8 +43,11 @@ def target_type(scope: Scope, modifier: str | None, *, chained: bool = False) ->
 def reference_condition(scope: Scope, field: IndexField, modifier: str | None, values: list[str]) -> Condition:
     """Return the condition on reference rows: ``Type/id``, ``id`` or a canonical URL."""
     type_ = target_type(scope, modifier)
-    many = len(values) > 1
-    return any_of([_one(scope, field, type_, unescape(value), many=many) for value in values])
+    texts = [unescape(value) for value in values]
+    many = len(texts) > 1
+    if many and not {t.rpartition("/")[2] for t in texts if "/" in t}.isdisjoint(texts):
+        raise FhirError(412, "HAPI-1099: Non-unique ID specified, can not process request")
+    return any_of([_one(scope, field, type_, text, many=many) for text in texts])
 
 
 def _one(scope: Scope, field: IndexField, type_: str | None, text: str, *, many: bool) -> Condition:

@@ -12,29 +12,53 @@ from fhir_gym.fhir.search.query import split, unescape
 from fhir_gym.fhir.search.sql.predicates import NOTHING, PLAIN, Condition, Not, RowCondition, Scope, any_of, marks
 from fhir_gym.fhir.terminology import known_value_set
 
+_TAGS = frozenset({"_tag", "_security"})
+
 
 def token_condition(scope: Scope, name: str, field: IndexField, modifier: str | None, values: list[str]) -> Condition:
     """Return the condition on token rows.
 
     As in HAPI, unknown modifiers are ignored.
     """
-    if name in ("_tag", "_security") and modifier != "not":
-        modifier = None
+    if name in _TAGS:
+        found = _tags(name, field, values, whole=modifier == "text")
+        return Not(found) if modifier == "not" else found
     if modifier == "of-type":
         raise FhirError(405, "HAPI-2012: The :of-type modifier is not enabled on this server")
     if modifier in ("in", "not-in"):
-        found = _in_value_set(field, unescape(values[0]))
+        found = _in_value_set(field, unescape(split(values[0].lstrip(), "|")[-1]))
         return Not(found) if modifier == "not-in" else found
     if modifier == "text":
         parts = [prefix_condition(field.pids, normalise(unescape(v)), table="string") for v in values]
         return any_of(parts)
     if modifier in ("above", "below"):
         return _hierarchy(scope, name, field, values)
-    found = _any(name, field, values)
+    found = _any(field, values)
     return Not(found) if modifier == "not" else found
 
 
-def _any(name: str, field: IndexField, values: list[str]) -> Condition:
+def _tags(name: str, field: IndexField, values: list[str], *, whole: bool) -> Condition:
+    """Return the condition of `_tag` and `_security`: ``|code`` means any system, and a system alone is ignored.
+
+    If `whole`, which is true with `:text`, a value is a code even if it contains ``|``.
+
+    Raises:
+        FhirError: There is a system without a code before the first code.
+    """
+    found = []
+    for value in values:
+        system, *rest = [value] if whole else split(value.lstrip(), "|")
+        code = rest[0] if rest else system
+        if code:
+            found.append(code if not rest or not system else value)
+        elif not found:
+            raise FhirError(
+                400, f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}"
+            )
+    return _any(field, [value.replace("|", "\\|") for value in found] if whole else found)
+
+
+def _any(field: IndexField, values: list[str]) -> Condition:
     plain: list[str] = []
     pairs: list[tuple[str, str]] = []
     systems: list[str] = []
@@ -44,12 +68,6 @@ def _any(name: str, field: IndexField, values: list[str]) -> Condition:
             plain.append(system)
         elif len(rest) > 1:
             continue  # no token has this form
-        elif name in ("_tag", "_security") and not rest[0]:
-            raise FhirError(
-                400, f"HAPI-1218: Missing {name} parameter (must supply a value/code and not just a system): {value}"
-            )
-        elif name in ("_tag", "_security") and not system:
-            plain.append(rest[0])
         elif rest[0]:
             pairs.append((rest[0], system))
         else:
@@ -87,47 +105,44 @@ def _rows(
 
 
 def _hierarchy(scope: Scope, name: str, field: IndexField, values: list[str]) -> Condition:
-    """Return the condition of `:above` and `:below`. As in HAPI, the binding gives the system of a code."""
+    """Return the condition of `:above` and `:below`: equality, in a code system whose codes are all known.
+
+    As in HAPI, the binding gives the code's system, if its value set lists the code. Nothing matches a value with a
+    system.
+    """
     parts: list[Condition] = []
-    expression = search_parameters(scope.resource_type)[name].expression
     for value in values:
-        pieces = split(value, "|")
-        if len(pieces) > 1 and pieces[0]:
-            return NOTHING
-        if "where(" in expression or " as " in expression or ".exists()" in expression:
-            element = expression.split(".")[0]
-            raise FhirError(400, f"HAPI-1700: Unknown child name in element {element} of {name}")
-        code = unescape(pieces[-1])
-        systems = _binding_systems(scope, field, code)
-        if systems is None:
+        system, *rest = map(unescape, split(value.lstrip(), "|"))
+        code = rest[0] if rest else system
+        if not rest:
+            system = _binding_system(scope, name, field, code)
+        if not (code and system):
+            missing, shown = ("code", f"(missing)|{code}") if code else ("system", f"{system or '(missing)'}|(missing)")
             raise FhirError(
                 400,
-                f"HAPI-1240: Invalid token specified for parameter {name} - No code specified: (missing)|{pieces[-1]}",
+                f"HAPI-{1240 if code else 1239}: Invalid token specified for parameter {name} - "
+                f"No {missing} specified: {shown}",
             )
-        if systems:
-            where = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system {marks(systems)}"
-            parts.append(
-                RowCondition(
-                    "token", where, (*field.pids, code, *systems), rank=20, precedence=PLAIN, in_compartment=True
-                )
-            )
-    return any_of(parts) if parts else NOTHING
+        if not rest and is_complete(system):
+            where, given = f"@.pid {marks(field.pids)} AND @.value = ? AND @.system = ?", (*field.pids, code, system)
+            parts.append(RowCondition("token", where, given, rank=20, precedence=PLAIN, in_compartment=True))
+    return any_of(parts)
 
 
-def _binding_systems(scope: Scope, field: IndexField, code: str) -> tuple[str, ...] | None:
-    """Return the code systems with which the element's value sets list a code; None if no value set lists the code.
+def _binding_system(scope: Scope, name: str, field: IndexField, code: str) -> str:
+    """Return the first code system with which the element's value set lists a code; empty if there is none.
 
-    Code systems with unknown codes are omitted.
+    Raises:
+        FhirError: The parameter's path is not a plain path.
     """
-    listing: set[str] = set()
-    for path in field.paths:
-        if path.system:
-            listing.add(path.system)
-            continue
-        url = bound_value_set(_definition(scope.resource_type, path))
-        codes = value_set(url) if url else None
-        listing.update(system for system, listed in (codes or {}).items() if code in listed)
-    return tuple(sorted(filter(is_complete, listing))) if listing else None
+    expression = search_parameters(scope.resource_type)[name].expression
+    if "where(" in expression or " as " in expression or ".exists()" in expression:
+        element = expression.split(".")[0].removeprefix("(")
+        raise FhirError(400, f"HAPI-1700: Unknown child name in element {element} of {name}")
+    urls = {bound_value_set(_definition(scope.resource_type, path)) for path in field.paths} - {None}
+    url = urls.pop() if len(urls) == 1 else None
+    codes = value_set(url) if url else None
+    return next((system for system, listed in (codes or {}).items() if code in listed), "")
 
 
 def _definition(resource_type: str, path: SearchPath) -> str:

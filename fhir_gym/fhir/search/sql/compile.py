@@ -388,6 +388,8 @@ def _of_rows(field: IndexField, descending: bool) -> SortKey:
     where, values = f"s.pid {marks(field.pids)}", field.pids
     if field.table == "string":
         where += " AND s.exact <> ''"
+    if field.target and not field.single:
+        where, values = f"{where} AND s.target_type = ?", (*values, field.target)
     source = f"{{db}}.{field.table} s INDEXED BY {field.table}_rid WHERE s.rid = {{rid}} AND {where}"
     text = f"(SELECT {pick}({_VALUE[field.kind]}) FROM {source})"
     if field.single:

@@ -148,6 +148,7 @@ class Scope:
         spend: Function that charges the work of compiling to the budget.
         depth: The number of enclosing chains.
         chain: The name of the outermost chain, as in the query.
+        names: The names in the query, with modifiers, if an error may list them.
     """
 
     resource_type: str
@@ -155,6 +156,7 @@ class Scope:
     spend: Callable[[int], None]
     depth: int = 0
     chain: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def spec(self) -> IndexSpec:
