@@ -6,6 +6,7 @@ Another process then reads the folder and writes the report. Prints one JSON lin
 
 - ``megabytes``: size of the rollout files;
 - ``seconds``: wall time from the start of the process, with imports, to the last file of the report;
+- ``processor_seconds``: the process's processor time;
 - ``peak_mib``: the process's largest resident memory.
 """
 
@@ -81,12 +82,18 @@ def _write(folder: Path, episodes: int) -> int:
     return size
 
 
-def _measured(folder: Path, out: Path) -> tuple[float, float]:
-    """Return the seconds and the peak memory in MiB of a process that writes the report."""
-    start = time.perf_counter()
+def _measured(folder: Path, out: Path) -> dict[str, float]:
+    """Return the time and the memory of a process that writes the report."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "fhir_gym", "report", str(folder), "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    seconds, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "seconds": round(seconds, 1),
+        "processor_seconds": round(processor, 1),
+        "peak_mib": round(used.ru_maxrss / 1024),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not folder.exists():
             _write(folder, given.episodes)
         size = sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
-        seconds, peak = _measured(folder, Path(temporary, "report"))
-    print(json.dumps({"megabytes": round(size / 1e6), "seconds": round(seconds, 1), "peak_mib": round(peak)}))
+        measured = _measured(folder, Path(temporary, "report"))
+    print(json.dumps({"megabytes": round(size / 1e6), **measured}))
 
 
 if __name__ == "__main__":
