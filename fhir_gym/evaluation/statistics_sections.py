@@ -14,6 +14,8 @@ from fhir_gym.evaluation.variance import VarianceParts
 
 _MAX_RESOURCE_TYPES = 10
 """Maximum number of resource types in a table; the JSON and CSV outputs have all."""
+_MAX_RUN_COLUMNS = 6
+"""Maximum number of runs that have a column each."""
 _SUMMARY = ("episodes", "mean", "median", "quartiles", "least", "most")
 
 
@@ -96,7 +98,7 @@ def _failure_modes(statistics: Sequence[RunStatistics]) -> Section:
         )
     if any(one.unknown for one in every):
         rows.append(("tool selection and order unknown", *(str(one.unknown) for one in every)))
-    return Section("Failure modes of failed episodes", ("failure mode", *_heads(statistics, "episodes")), tuple(rows))
+    return _by_run("Failure modes of failed episodes", "failure mode", "episodes", rows, statistics)
 
 
 def _error_rates(
@@ -112,7 +114,7 @@ def _error_rates(
         calls.update({name: rate.calls for name, rate in rates.items()})
     names = sorted(calls, key=lambda name: (-calls[name], name))[:most]
     rows = [(name, *(_error_rate(rates.get(name)) for rates in found)) for name in names]
-    return Section(title, (head, *_heads(statistics, "failed")), tuple(rows))
+    return _by_run(title, head, "failed", rows, statistics)
 
 
 def _error_rate(rate: ErrorRate | None) -> str:
@@ -177,5 +179,21 @@ def _summary(values: Distribution, digits: int) -> tuple[str, ...]:
     return str(values.n), number(values.mean, digits), number(values.median, digits), quartiles, *ends
 
 
-def _heads(statistics: Sequence[RunStatistics], one: str) -> list[str]:
-    return [one] if len(statistics) == 1 else [run.name for run in statistics]
+def _by_run(
+    title: str, head: str, value: str, rows: Sequence[tuple[str, ...]], statistics: Sequence[RunStatistics]
+) -> Section:
+    """Return a table with a column for each run, or with a row for each run if there are many.
+
+    Args:
+        title: Title of the table.
+        head: What the rows are.
+        value: What the cells are; it is the head of the only column if there is one run.
+        rows: For each row its name and a cell for each run.
+        statistics: The runs.
+    """
+    names = [one.name for one in statistics]
+    if len(names) <= _MAX_RUN_COLUMNS:
+        return Section(title, (head, *([value] if len(names) == 1 else names)), tuple(rows))
+    cells = zip(*(row[1:] for row in rows), strict=True)
+    columns = ("run", *(row[0] for row in rows))
+    return Section(title, columns, tuple((name, *own) for name, own in zip(names, cells, strict=False)))

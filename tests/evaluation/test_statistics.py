@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fhir_gym.agents import Usage
-from fhir_gym.evaluation import EpisodeMetrics, Report, RunStatistics, expected_calls, read_runs
+from fhir_gym.evaluation import EpisodeMetrics, Report, RunStatistics, expected_calls, read_runs, sections
 from fhir_gym.evaluation.comparisons import paired_difference
 from fhir_gym.rollouts import Prices, Rollout, write_rollouts
 from fhir_gym.tasks import get_task
@@ -131,3 +131,18 @@ def test_every_run_is_compared_with_the_first_of_its_experiment(tmp_path: Path) 
 
 def test_a_tool_that_is_not_used_has_no_error_rate() -> None:
     assert statistics([rollout(process=used())]).tool_errors == ()
+
+
+def test_many_runs_are_rows_instead_of_columns(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.jsonl" for number in range(7)]
+    for number, path in enumerate(paths):
+        write_rollouts(path, study(number))
+    tables = {
+        count: {section.title: section for section in sections(Report(read_runs(paths[:count])))} for count in (6, 7)
+    }
+    for title in ("Failure modes of failed episodes", "Failed calls by tool"):
+        few, many = tables[6][title], tables[7][title]
+        assert many.columns == ("run", *(row[0] for row in few.rows))
+        assert [row[0] for row in many.rows[:6]] == [*few.columns[1:]]
+        assert [row[1:] for row in many.rows[:6]] == [*zip(*(row[1:] for row in few.rows), strict=True)]
+    assert "Failed calls of other tools" not in tables[7]
