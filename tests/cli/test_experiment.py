@@ -23,7 +23,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_run_and_status(cli: Any, hospital: World) -> None:
     with ChatServer(study_model(hospital, tasks=("02a",))) as server:
         line = ["experiment", "run", "experiment-1", "--model", "scripted", "--base-url", server.base_url]
-        line += ["--tasks", "02a", "--config", "baseline", "--set", "seed=0", "--repeats", 2, "--out", "study"]
+        line += ["--tasks", "02a", "--config", "baseline", "--set", "seed=0", "--repeats", "2", "--out", "study"]
         some = cli(*line, "--max-tokens", 100, "--concurrency", 1)
         done = cli(*line, "--price-in", 1, "--price", "scripted=2,4")
         other = cli(*line, "--seed", 1)

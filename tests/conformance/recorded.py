@@ -131,8 +131,9 @@ def _short(answer: dict[str, Any]) -> str:
 
 def _write_floors(table: dict[str, dict[str, float]], path: Path) -> None:
     """Raise each floor (minimum share) to the measured share, rounded down; never lower a floor."""
-    old = json.loads(path.read_text()) if path.exists() else {}
-    table = {name: {} for name in old} | table  # with --group, the other groups keep their floors
+    old: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+    kept: dict[str, dict[str, float]] = {name: {} for name in old}
+    table = kept | table  # with --group, the other groups keep their floors
     rows = []
     for group, row in table.items():
         if group != "groups":

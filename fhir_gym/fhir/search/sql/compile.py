@@ -385,7 +385,8 @@ def _of_resource(column: str, descending: bool) -> SortKey:
 def _of_rows(field: IndexField, descending: bool) -> SortKey:
     """Return the key that sorts by a resource's smallest value (ascending) or largest value (descending)."""
     pick = "max" if descending else "min"
-    where, values = f"s.pid {marks(field.pids)}", field.pids
+    where = f"s.pid {marks(field.pids)}"
+    values: tuple[int | str, ...] = field.pids
     if field.table == "string":
         where += " AND s.exact <> ''"
     if field.target and not field.single:
