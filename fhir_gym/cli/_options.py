@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -93,6 +94,47 @@ SuiteWorldOption = Annotated[
 ]
 PriceInOption = Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")]
 PriceOutOption = Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")]
+
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME:VALUE", help="Request header, such as 'Authorization: Bearer …'; may be repeated."),
+]
+HeaderFromEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header-from-env",
+        metavar="NAME:VARIABLE",
+        help="Request header whose value is in an environment variable, such as Authorization:FHIR_TOKEN; may be "
+        "repeated.",
+    ),
+]
+CaOption = Annotated[
+    Path | None, typer.Option("--ca", metavar="FILE", help="PEM file with the certificate authorities to trust.")
+]
+
+
+def request_headers(lines: list[str] | None, from_env: list[str] | None) -> dict[str, str]:
+    """Parse headers given as ``NAME:VALUE``, and headers whose values are in environment variables.
+
+    Raises:
+        typer.BadParameter: A header has another form, or a variable is not set.
+    """
+    found = dict(_pair(line, "Name: value", "--header") for line in lines or ())
+    for line in from_env or ():
+        name, variable = _pair(line, "NAME:VARIABLE", "--header-from-env")
+        if variable not in os.environ:
+            raise typer.BadParameter(
+                f"the environment variable {variable!r} is not set", param_hint="--header-from-env"
+            )
+        found[name] = os.environ[variable].strip()
+    return found
+
+
+def _pair(line: str, form: str, option: str) -> tuple[str, str]:
+    name, colon, value = (part.strip() for part in line.partition(":"))
+    if not colon or not name:
+        raise typer.BadParameter(f"an argument does not have the form {form!r}", param_hint=option)  # it may be secret
+    return name, value
 
 
 def names(text: str | None) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import JsonOption
+from fhir_gym.cli._options import CaOption, HeaderFromEnvOption, HeaderOption, JsonOption, request_headers
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -68,9 +68,9 @@ def import_(
         str | None,
         typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default: all."),
     ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(help="Request header, such as 'Authorization: Bearer …'; may be repeated.")
-    ] = None,
+    header: HeaderOption = None,
+    header_from_env: HeaderFromEnvOption = None,
+    ca: CaOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default the name of the folder.")] = None,
     out: OutOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing world.")] = False,
@@ -91,7 +91,8 @@ def import_(
             world = worlds.import_server(
                 source,
                 types=types.replace(",", " ").split() if types is not None else None,
-                headers=_headers(header or []),
+                headers=request_headers(header, header_from_env),
+                ca=ca,
                 out=out,
                 name=name,
                 replace=replace,
@@ -106,14 +107,6 @@ def import_(
         _show(world)
     for report in reports:
         _warn(report)
-
-
-def _headers(lines: list[str]) -> dict[str, str]:
-    pairs = [line.partition(":") for line in lines]
-    for name, colon, _ in pairs:
-        if not colon or not name.strip():
-            raise typer.BadParameter(f"{name!r} does not have the form 'Name: value'", param_hint="--header")
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 @app.command()

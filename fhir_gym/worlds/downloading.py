@@ -10,9 +10,10 @@ from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.printable import one_line
 from fhir_gym.worlds.download_journal import DownloadJournal, DownloadState
-from fhir_gym.worlds.fhir_client import ExpiredError, FhirClient, LinkError, Page
+from fhir_gym.worlds.fhir_client import FhirClient, LinkError, Page
 from fhir_gym.worlds.files import SourceRecord, read_lines
 from fhir_gym.worlds.import_scan import ImportScan
+from fhir_gym.worlds.json_client import ExpiredError
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.references import rewrite_references
 

@@ -135,6 +135,7 @@ def import_server(
     replace: bool = False,
     now: datetime | None = None,
     headers: Mapping[str, str] | None = None,
+    ca: str | Path | None = None,
     page_size: int = 500,
     progress: Progress | None = None,
     on_report: Callable[[ImportReport], None] | None = None,
@@ -152,6 +153,7 @@ def import_server(
         replace: Whether to replace an existing world.
         now: Current time of the world; by default the first quarter of an hour after the newest clinical date.
         headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
+        ca: PEM file with the certificate authorities to trust; by default those of certifi.
         page_size: Requested page size; a server may send smaller pages.
         progress: Called with the number of processed resources (first fetched, then written) and the total.
         on_report: Called with the report before the world is returned.
@@ -161,7 +163,7 @@ def import_server(
         WorldError: The server is not an R4 server or fails for more than half a minute, resources are invalid, totals
             differ, or the world is not writable.
     """
-    client = FhirClient(url, headers=headers)
+    client = FhirClient(url, headers=headers, ca=ca)
     try:
         target = _Target.of(out, name or client.name, replace, now)
         folder = target.path.with_name(f".{target.path.name}.spool")

@@ -26,7 +26,8 @@ from fhir_gym.types import Resource
 from fhir_gym.worlds import ImportReport, importing
 from fhir_gym.worlds.cache import VARIABLE
 from fhir_gym.worlds.download_journal import DownloadJournal
-from fhir_gym.worlds.fhir_client import ExpiredError, FhirClient
+from fhir_gym.worlds.fhir_client import FhirClient
+from fhir_gym.worlds.json_client import ExpiredError
 from tests.worlds.serving import Watched, served
 
 _IMPORT = (
@@ -208,7 +209,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The recorded waiting times; the tests do not really wait."""
     waited: list[float] = []
     monkeypatch.setattr(
-        importing, "FhirClient", lambda url, headers: FhirClient(url, headers=headers, pause=waited.append)
+        importing, "FhirClient", lambda url, headers, ca: FhirClient(url, headers=headers, ca=ca, pause=waited.append)
     )
     return waited
 
@@ -232,7 +233,7 @@ def test_passing_failures_are_waited_out(tmp_path: Path, pauses: list[float]) ->
 
 def test_permanent_failures_keep_the_downloaded_records(tmp_path: Path, pauses: list[float]) -> None:
     outcome = {"resourceType": "OperationOutcome", "issue": [{"diagnostics": "the database is away"}]}
-    with pytest.raises(WorldError, match=r"7 attempts \(status 503: the database is away\); .* the same import"):
+    with pytest.raises(WorldError, match=r"7 attempts \(status 503: the database is away\); .* the same command"):
         run(tmp_path, first=PAGES["first"], more=[JSONResponse(outcome, 503)])
     assert sum(pauses) > 25
     assert (tmp_path / ".w.sqlite.spool" / "Patient.ndjson").read_text().count("\n") == 1
