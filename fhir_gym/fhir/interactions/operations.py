@@ -8,12 +8,13 @@ from typing import Any
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.costs import check_size, steps_of_storing, steps_of_subset
-from fhir_gym.fhir.definitions import RESOURCE_TYPES, children
+from fhir_gym.fhir.definitions import RESOURCE_TYPES
 from fhir_gym.fhir.index import index_spec
 from fhir_gym.fhir.interaction_log import Effect, Interaction
 from fhir_gym.fhir.interactions.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.interactions.persistence import check_room
 from fhir_gym.fhir.interactions.read import known
+from fhir_gym.fhir.interactions.validate import validate
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.store import ResourceRow, stored
@@ -44,7 +45,7 @@ def operate(ctx: RequestContext, resource_type: str | None, id: str | None, segm
             )
         return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
     if name == "$validate" and resource_type:
-        return _validate(resource_type, request)
+        return validate(ctx, resource_type, id)
     if name == "$everything" and resource_type in EVERYTHING_TYPES:
         return everything(ctx, resource_type, id, path)
     if resource_type == "ValueSet" and id is None and name in _ON_VALUE_SETS:
@@ -130,61 +131,3 @@ def _parameters(resource: object) -> Iterable[Resource]:
 def _returned(meta: Resource) -> Response:
     answer = {"resourceType": "Parameters", "parameter": [{"name": "return", "valueMeta": meta}]}
     return Response(200, {}, serialization.dumps(answer))
-
-
-def _validate(resource_type: str, request: Request) -> Response:
-    """Answer `$validate`: run the parser and check mandatory elements, but not all constraints of a profile."""
-    if request.method != "POST":
-        raise FhirError(400, _NOTHING_TO_VALIDATE)
-    resource = serialization.parse_resource(request.body, None)
-    if resource["resourceType"] == "Parameters":
-        given = {p.get("name"): p for p in _parameters(resource)}
-        mode = str(given.get("mode", {}).get("valueCode", given.get("mode", {}).get("valueString", "create")))
-        if mode not in ("create", "update", "delete", "profile"):
-            raise FhirError(400, f'HAPI-0364: Invalid mode value: "{mode}"')
-        inner = given.get("resource", {}).get("resource")
-        if inner is None and mode != "delete":
-            raise FhirError(400, _NOTHING_TO_VALIDATE)
-        if mode == "update" and not (inner or {}).get("id"):
-            raise FhirError(422, "HAPI-0998: Resource has no ID - ID must be populated for a FHIR update")
-        resource = inner or {"resourceType": resource_type}
-    kind = resource["resourceType"]
-    issues = [_issue("error", kind, text) for text in _missing(kind, kind, resource)]
-    if "text" not in resource and "text" in children(kind):
-        issues.append(_issue("warning", kind, _NO_NARRATIVE))
-    if not issues:
-        issues.append(_issue("information", kind, "No issues detected during validation"))
-    return Response(200, {}, serialization.dumps({"resourceType": "OperationOutcome", "issue": issues}))
-
-
-_NOTHING_TO_VALIDATE = (
-    'HAPI-0992: No resource supplied for $validate operation (resource is required unless mode is "delete")'
-)
-_NO_NARRATIVE = (
-    "Constraint failed: dom-6: 'A resource should have narrative for robust management' "
-    "(defined in http://hl7.org/fhir/StructureDefinition/DomainResource) (Best Practice Recommendation)"
-)
-
-
-def _missing(kind: str, path: str, value: Resource) -> list[str]:
-    """Return a message for each mandatory element that is missing in this object or in its backbone elements."""
-    present = {element.choice or name for name, element in children(path).items() if name in value}
-    texts: dict[str, str] = {}
-    for name, element in children(path).items():
-        stem = element.choice or name
-        if element.required and stem not in present:
-            label = f"{path}.{stem}[x]" if element.choice else f"{path}.{stem}"
-            texts[stem] = (
-                f"{label}: minimum required = 1, but only found 0 "
-                f"(from http://hl7.org/fhir/StructureDefinition/{kind}|4.0.1)"
-            )
-    for name, element in children(path).items():
-        if element.type == "BackboneElement" and name in value:
-            inner = value[name] if isinstance(value[name], list) else [value[name]]
-            for item in inner:
-                texts |= {f"{name}.{i}": t for i, t in enumerate(_missing(kind, f"{path}.{name}", item))}
-    return list(texts.values())
-
-
-def _issue(severity: str, expression: str, text: str) -> Resource:
-    return {"severity": severity, "code": "processing", "diagnostics": text, "expression": [expression]}
