@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -215,12 +216,15 @@ def test_gold_succeeds_in_all_tasks(own_world: Callable[[str], World], env_id: s
 # over stdio
 
 
+def started_by(command: list[str]) -> mcp.StdioServerParameters:
+    """Return the parameters of a server that this client starts; it shares the cache of worlds with the tests."""
+    return mcp.StdioServerParameters(command=command[0], args=command[1:], cwd=Path.cwd(), env=dict(os.environ))
+
+
 @pytest.mark.slow
 def test_gold_over_stdio(hospital: World, tmp_path: Path) -> None:
     out = tmp_path / "rollouts.jsonl"
-    server = mcp.StdioServerParameters(
-        command=FHIR[0], args=[*FHIR[1:], APPOINTMENT, "--out", str(out)], cwd=Path.cwd()
-    )
+    server = started_by([*FHIR, APPOINTMENT, "--out", str(out)])
     started = {"env_id": APPOINTMENT, "task": "03", "variation": 0}
 
     async def play() -> None:
@@ -230,6 +234,24 @@ def test_gold_over_stdio(hospital: World, tmp_path: Path) -> None:
 
     asyncio.run(play())
     assert [one.stop_reason for one in read_rollouts(out)] == ["finished"] * len(FEW) + ["interrupted"]
+
+
+@pytest.mark.slow
+def test_look_up_tools_over_stdio(tmp_path: Path) -> None:
+    memory = tmp_path / "plain.memory"
+    tip = Reflection(kind="micro", text="Slots have no patient.", resource_type="Slot", operation="search")
+    Memory([tip]).save(memory)
+    calls = {
+        ("spec",): ("getSearchParams", {"resourceType": "Slot"}, "schedule"),
+        ("memory", str(memory)): ("getMicroReflections", {"resourceType": "Slot", "operation": "search"}, "no patient"),
+    }
+
+    async def play(arguments: tuple[str, ...], name: str, given: dict[str, Any], expected: str) -> None:
+        async with mcp.Client(started_by([*FHIR[:-1], *arguments])) as client:
+            assert expected in text_of(await client.call_tool(name, given))
+
+    for arguments, (name, given, expected) in calls.items():
+        asyncio.run(play(arguments, name, given, expected))
 
 
 @pytest.mark.slow
