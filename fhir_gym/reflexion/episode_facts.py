@@ -69,6 +69,8 @@ def people_of(world: World) -> InstanceData:
 def guarded_data(env_ids: Iterable[str], numbers: str, worlds: Mapping[str, World]) -> InstanceData:
     """Return the names and ids of the test variations of all tasks of packs.
 
+    Clinical terms do not belong to them: both splits draw the same terms, and lessons need them.
+
     Args:
         env_ids: The packs.
         numbers: The test variations, such as ``"1000-1019"``.
@@ -79,7 +81,7 @@ def guarded_data(env_ids: Iterable[str], numbers: str, worlds: Mapping[str, Worl
         for task in task_set(env_id).values():
             for number in parse_numbers(numbers):
                 variation = task.variation(number, worlds[env_id])
-                data.add_variation(variation, task.prompt_values(variation.params, worlds[env_id]))
+                data.add_variation(variation, task.prompt_values(variation.params, worlds[env_id]), terms=False)
     return data
 
 

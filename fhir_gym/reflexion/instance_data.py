@@ -26,6 +26,8 @@ _LONG_CLAUSE = 3
 """Minimum number of words of a clause that is compared."""
 _UNDECOMPOSED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"})
 _PEOPLE = frozenset({"Patient", "Practitioner", "RelatedPerson", "Person"})
+_NAME_VALUES = frozenset({"given", "family", "patient", "doctor", "guarantor", "name", "insurer", "city", "clinic"})
+"""Placeholders of prompts whose values are names of people and places, even if they have only one word."""
 _NAME_KEYS = frozenset({"family", "given", "city", "district", "line", "name", "text"})
 
 
@@ -33,6 +35,19 @@ def fold(word: str) -> str:
     """Return a word in lower case, without accents and punctuation, so that spellings of a name can be compared."""
     plain = unicodedata.normalize("NFKD", word.casefold().translate(_UNDECOMPOSED))
     return "".join(letter for letter in plain if letter.isalnum())
+
+
+def _is_term(value: str, words: list[str]) -> bool:
+    """Whether a value looks like a clinical term: one word, or only the first word has a capital letter."""
+    return len(value) <= _FREE_TEXT and (len(words) == 1 or any(_is_lower(word) for word in words))
+
+
+def _is_lower(word: str) -> bool:
+    return word[0].islower() and len(word) > _PARTICLE
+
+
+def _is_capitalised(word: str) -> bool:
+    return word[0].isupper() and len(word) > _PARTICLE and fold(word) not in NEVER_NAMES | GENERIC
 
 
 class InstanceData:
@@ -60,10 +75,20 @@ class InstanceData:
         self._ids |= other._ids
         self._longest = max(self._longest, other._longest)
 
-    def add_variation(self, variation: Variation, values: Mapping[str, str]) -> None:
-        """Add a variation: the values in its prompt, and its records."""
-        for value in values.values():
-            self.add_value(value)
+    def add_variation(self, variation: Variation, values: Mapping[str, str], *, terms: bool = True) -> None:
+        """Add a variation: the values in its prompt, and its records.
+
+        Args:
+            variation: The variation.
+            values: The values in its prompt by the names of their placeholders.
+            terms: Whether clinical terms in the prompt count too, such as the name of a diagnosis.
+        """
+        for key, value in values.items():
+            words = _WORD.findall(value)
+            if key in _NAME_VALUES or not _is_term(value, words):
+                self.add_value(value)
+            elif terms and any(_is_capitalised(word) for word in words):
+                self._add_phrase(words, 1)
         for resource in variation.setup:
             self.add_resource(resource)
 
@@ -89,8 +114,8 @@ class InstanceData:
         words = _WORD.findall(value)
         if any(word[0].isupper() and fold(word) not in NEVER_NAMES for word in words):
             self._add_phrase(words, 2)
-        if any(word[0].islower() and len(word) > _PARTICLE for word in words):
-            return  # the name of a concept, such as a diagnosis: only its first word has a capital letter
+        if any(_is_lower(word) for word in words):
+            return  # a clinical term: its first word has a capital letter, but is no name
         for word in words:
             for piece in {word, *word.split("-"), *(piece for piece in _PIECE.findall(word) if len(piece) > 2)}:
                 if piece[:1].isupper():
@@ -156,7 +181,7 @@ class InstanceData:
 
     def _phrase_length(self, folded: list[str], at: int) -> int:
         longest = min(self._longest, len(folded) - at)
-        return next((n for n in range(longest, 1, -1) if tuple(folded[at : at + n]) in self._phrases), 0)
+        return next((n for n in range(longest, 0, -1) if tuple(folded[at : at + n]) in self._phrases), 0)
 
     def _is_name(self, match: re.Match[str], text: str) -> bool:
         word = match[0]

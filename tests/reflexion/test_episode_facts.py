@@ -64,3 +64,13 @@ def test_test_variations_of_all_tasks_are_guarded(world: World) -> None:
         if "family" in values:
             assert data.contains(f"The patient {values['given']} {values['family']} is here.")
     assert any("FINISH" in text for text in public_texts([PACK]))
+
+
+@pytest.mark.parametrize("key", ["03", "05"])
+def test_clinical_terms_belong_only_to_their_own_episode(world: World, key: str) -> None:
+    facts = EpisodeFacts.of(PACK, key, 0, 0, world)
+    text = f"It was {facts.values['display'].lower()} again."
+    guarded = InstanceData()
+    guarded.add_variation(facts.variation, facts.values, terms=False)
+    assert facts.names_and_ids().contains(text)
+    assert not guarded.contains(text)
