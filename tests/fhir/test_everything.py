@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,6 +61,34 @@ def test_encounter(session: Session) -> None:
     assert set(found) == {"enc", "A0", "A1", "A2", "B0", "B1", "B2", "A", "B", "doc", "org"}
 
 
+def test_types(session: Session) -> None:
+    assert ids(session, "/Patient/$everything?_type=Encounter") == ["A", "B", "enc", "doc"]
+    assert ids(session, "/Patient/$everything?_id=B,nobody") == ["B", "B0", "B1", "B2", "doc", "enc"]
+    assert ids(session, "/Encounter/$everything") == ids(session, "/Encounter/enc/$everything")
+    counted = session.get("/Patient/$everything?_summary=count")
+    assert (counted["total"], counted.get("entry"), counted.get("link")) == (11, None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "type_", "status"),
+    [
+        ({"parameter": [{"name": "_id", "valueId": "A"}, {"name": "_type", "valueString": "Encounter"}]}, "", 200),
+        ({"parameter": [{"name": "_id", "valueId": "nobody"}]}, "", 404),
+        ({"parameter": [3, {"name": 4}, {"name": "_id", "valueId": [1]}]}, "", 404),
+        ({"resourceType": "Patient"}, "", 400),
+        ("_id=A&_type=Encounter", "application/x-www-form-urlencoded", 200),
+        ("", "", 400),
+    ],
+)
+def test_posted_parameters(session: Session, body: Any, type_: str, status: int) -> None:
+    text = body if isinstance(body, str) else json.dumps({"resourceType": "Parameters"} | body)
+    headers = {"content-type": type_ or "application/fhir+json"}
+    answer = session.handle(Request("POST", "/Patient/$everything", "", headers, text.encode()))
+    assert answer.status == status
+    if status == 200 and "Encounter" in text:
+        assert [entry["resource"]["id"] for entry in answer.json()["entry"]] == ["A", "enc", "doc"]
+
+
 def test_pages(session: Session) -> None:
     whole = ids(session, "/Patient/A/$everything?_count=50")
     seen: list[str] = []
@@ -76,6 +105,10 @@ def test_pages(session: Session) -> None:
     [
         ("/Patient/nobody/$everything", "", 404),
         ("/Patient/A/$everything", "_type=Foo", 404),
+        ("/Patient/A/$everything", "_content=x", 400),
+        ("/Patient/$everything", "_id=nobody", 404),
+        ("/Patient/$everything", "_id=" + ",".join(["A"] * 400), 400),
+        ("/Organization/$everything", "", 400),
         ("/Organization/org/$everything", "", 400),
         ("/$everything", "", 400),
     ],

@@ -170,7 +170,33 @@ def test_validate_names_missing_elements(session: Session) -> None:
     assert "Observation.code: minimum required = 1" in diagnostics(answer)
     whole = {**body, "code": {"text": "x"}}
     issues = ask(session, "POST", "/Observation/$validate", whole).json()["issue"]
-    assert [issue["severity"] for issue in issues] == ["warning"]
+    assert [issue["severity"] for issue in issues] == ["warning"] * 4  # narrative, subject, performer, time
+    column = len(json.dumps(whole)) + 1
+    assert issues[0]["location"] == ["Observation", f"Line[1] Col[{column}]"]
+    appointment = {"resourceType": "Appointment", "status": "booked", "start": "2023-11-13T10:00:00Z"}
+    texts = [i["diagnostics"] for i in ask(session, "POST", "/Appointment/$validate", appointment).json()["issue"]]
+    assert [text.split(":")[1].strip() for text in texts[1:3]] == ["app-2", "app-3"]
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body", "status", "text"),
+    [
+        ("GET", "/Patient/S1/$validate", None, 200, "dom-6"),
+        ("GET", "/Patient/nobody/$validate", None, 404, "HAPI-2001"),
+        ("GET", "/Patient/$validate", None, 400, "HAPI-0992"),
+        ("GET", "/Patient/S1/$validate?mode=create", None, 422, "HAPI-0997"),
+        ("GET", "/Patient/S1/$validate?mode=x", None, 400, "HAPI-0364"),
+        ("GET", "/Patient/$validate?mode=delete", None, 400, "HAPI-0991"),
+        ("GET", "/Patient/S1/$validate?mode=delete", None, 409, "Unable to delete Patient/S1"),
+        ("POST", "/Patient/$validate?mode=update", {"resourceType": "Patient"}, 422, "HAPI-0998"),
+        ("POST", "/Patient/$validate", {"resourceType": "Parameters", "parameter": [7, {"name": "mode"}]}, 400, "HAPI"),
+    ],
+)
+def test_validate_on_a_resource_and_by_mode(
+    session: Session, method: str, url: str, body: Any, status: int, text: str
+) -> None:
+    answer = ask(session, method, url, body)
+    assert (answer.status, text in diagnostics(answer)) == (status, True)
 
 
 def test_base_url_follows_the_host(session: Session) -> None:
