@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Any, Self
 
 from fhir_gym.errors import FhirGymError
@@ -28,7 +27,6 @@ _MOST_CALLS = 5
 """Expected numbers of calls from this one on are one group."""
 
 
-@lru_cache(maxsize=4096)
 def expected_calls(env_id: str, task: str) -> int | None:
     """Return the least number of tool calls that solve a task: the length of its shortest tool sequence.
 
@@ -87,12 +85,17 @@ class CallsByOutcome:
     expected_unknown: int
 
     @classmethod
-    def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
-        """Return the numbers of graded episodes."""
+    def of(cls, graded: Iterable[EpisodeMetrics], least: Mapping[tuple[str, str], int | None]) -> Self:
+        """Return the numbers of graded episodes.
+
+        Args:
+            graded: The episodes.
+            least: `expected_calls` of each pack and task.
+        """
         found: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
         for one in graded:
             found[one.success is True].append(one)
-        expected = [expected_calls(one.env_id, one.task.key) for one in found[True]]
+        expected = [least[one.key[:2]] for one in found[True]]
         return cls(
             success=Distribution.of(one.calls for one in found[True]),
             failure=Distribution.of(one.calls for one in found[False]),
@@ -126,8 +129,13 @@ class TokenUse:
     by_expected: Groups
 
     @classmethod
-    def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
-        """Return the tokens of graded episodes; episodes without token counts are left out."""
+    def of(cls, graded: Iterable[EpisodeMetrics], least: Mapping[tuple[str, str], int | None]) -> Self:
+        """Return the tokens of graded episodes; episodes without token counts are left out.
+
+        Args:
+            graded: The episodes.
+            least: `expected_calls` of each pack and task.
+        """
         found = [(one, one.tokens) for one in graded]
         counted = [(one, tokens) for one, tokens in found if tokens is not None]
 
@@ -148,7 +156,7 @@ class TokenUse:
                 ("light success", "light failure"),
                 lambda one: None if one.light is None else "light success" if one.light else "light failure",
             ),
-            by_expected=by((), lambda one: _expected_group(expected_calls(one.env_id, one.task.key))),
+            by_expected=by((), lambda one: _expected_group(least[one.key[:2]])),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -250,6 +258,7 @@ class RunStatistics:
             prices: Prices of tokens; None if they are not known.
         """
         graded = [one for one in episodes if one.graded]
+        least = {key: expected_calls(*key) for key in {one.key[:2]: None for one in graded}}
         tokens = [(one, one.tokens) for one in graded]
         used: list[Observation] = [(one.cluster, one.prompt, float(n)) for one, n in tokens if n is not None]
         failed = [one for one in graded if not one.success]
@@ -272,8 +281,8 @@ class RunStatistics:
                 if tool.resource_type
             ),
             lookups=_error_rates((tool.tool, tool.errors, tool.calls) for one in graded for tool in one.lookups),
-            tool_calls=CallsByOutcome.of(graded),
-            tokens=TokenUse.of(graded),
+            tool_calls=CallsByOutcome.of(graded, least),
+            tokens=TokenUse.of(graded, least),
             cost=None if prices is None else Cost.of(episodes, prices),
         )
 
