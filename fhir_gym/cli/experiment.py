@@ -104,7 +104,9 @@ def run(
             help="Setting of the evaluator's and the reflector's model; may be repeated.",
         ),
     ] = None,
-    embedder: Annotated[str, typer.Option(help="Embedder of the memory: hashed, minilm or endpoint.")] = "hashed",
+    embedder: Annotated[
+        Literal["hashed", "minilm"], typer.Option(help="Embedder of the memory; minilm needs the extra memory.")
+    ] = "hashed",
     pack: PacksOption = None,
     tasks: Annotated[str | None, typer.Option(help="Task keys separated by commas; default: all.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Number of runs of each test episode; default: 3.")] = None,

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from fhir_gym.agents.configurations import CONFIGURATIONS, Configuration
 from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.errors import ExperimentError, UnknownNameError
+from fhir_gym.reflexion import ModelSettings
 from fhir_gym.tasks import GRADINGS, Experiment, Grading, Part, experiment_packs, get_experiment, task_keys
 
 EpisodeName = tuple[str, str, int, int]
@@ -16,6 +19,9 @@ EpisodeName = tuple[str, str, int, int]
 
 STUDY_CONFIGURATIONS = tuple(name for name, one in CONFIGURATIONS.items() if one.protocol == "tools")
 """Names of the five configurations of FHIR-AgentEval's study."""
+
+EMBEDDERS = ("hashed", "minilm")
+"""Names of the embedders that need no further settings."""
 
 _OWN_OPTIONS = ("model", "base_url", "api_key", "protocol", "tools", "memory", "system")
 """Settings of the chat agent that the experiment itself sets."""
@@ -42,7 +48,7 @@ class ExperimentConfig:
         training_settings: Settings of the evaluator's and the reflector's model, such as ``{"max_tokens": 1024}``.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         max_steps: Step limit of an episode; None for the pack's limit.
-        embedder: Embedder of the memory: ``hashed``, ``minilm`` or ``endpoint``.
+        embedder: Embedder of the memory: ``hashed`` or ``minilm``.
 
     Raises:
         UnknownNameError: An experiment, configuration, pack, task or grading does not exist.
@@ -76,9 +82,11 @@ class ExperimentConfig:
             require_name("configuration", name, CONFIGURATIONS)
         require_name("grading", self.grading, GRADINGS)
         require_whole("repeats", self.run_count, 1)
-        for name in self.settings:
+        require_name("embedder", self.embedder, EMBEDDERS)
+        for name in (*self.settings, *self.training_settings):
             if name in _OWN_OPTIONS:
-                raise ExperimentError(f"the experiment sets {name} itself; it cannot be a further setting of the agent")
+                raise ExperimentError(f"the experiment sets {name} itself; it cannot be a further setting")
+        self._require_training_settings()
         known = {key for env_id in self.packs for key in task_keys(env_id)}
         for key in self.tasks:
             if key not in known:
@@ -125,6 +133,14 @@ class ExperimentConfig:
         for env_id in self.packs:
             for key in self.keys(part, env_id):
                 yield from ((env_id, key, variation, part.phrasing) for variation in part.variations)
+
+    def _require_training_settings(self) -> None:
+        try:
+            ModelSettings(model=self.model, **self.training_settings)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ExperimentError(f"a setting of the training's models is invalid: {place}: {first['msg']}") from error
 
     def _require_episodes(self) -> None:
         definition, packs = self.definition, ", ".join(self.packs)

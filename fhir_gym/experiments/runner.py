@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fhir_gym import worlds
 from fhir_gym.agents import Agent, Usage, make_agent
 from fhir_gym.agents.configurations import CONFIGURATIONS, Configuration, chat_settings
-from fhir_gym.errors import ExperimentError, TrainingBudgetError
+from fhir_gym.errors import TrainingBudgetError
 from fhir_gym.experiments.config import ExperimentConfig
 from fhir_gym.experiments.folder import ExperimentFolder, memory_file, rollout_file
 from fhir_gym.experiments.manifest import Manifest
@@ -187,12 +185,7 @@ class _ExperimentRun:
             "concurrency": self.concurrency,
             "embedder": config.embedder,
         }
-        try:
-            return MemoryTrainingConfig.model_validate(settings)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ExperimentError(f"a setting of the memory's training is invalid: {place}: {first['msg']}") from error
+        return MemoryTrainingConfig.model_validate(settings)
 
 
 class _TrainingCharge:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from fhir_gym.actions import GRAMMAR, Action, Delete, Finish, Get, Post
+from fhir_gym.actions import GRAMMAR, Action, Delete, Finish, Get, Post, Put
 from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
@@ -263,11 +263,22 @@ def _missing_action(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) ->
 
 
 def _wrong_order(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Moves:
-    """Write first, with an incomplete resource, and search afterwards."""
-    resource = _main_resource(episode)
-    result = yield Post(f"/{resource}", {"resourceType": resource})
-    yield Get(f"/{resource}", {"_count": "1"})
-    yield Finish(_ids(result))
+    """Use the tools of a solution in the opposite order, with incomplete requests."""
+    tools = max(episode.task.required_tools, key=lambda one: len(set(one)), default=())
+    if len(set(tools)) < 2:
+        yield from _wrong_resource(episode, seed, knowledge)
+        return
+    url = f"/{_main_resource(episode)}"
+    resource = {"resourceType": _main_resource(episode)}
+    requests = {
+        "create": Post(url, resource),
+        "read": Get(f"{url}/0"),
+        "update": Put(f"{url}/0", {**resource, "id": "0"}),
+        "delete": Delete(f"{url}/0"),
+    }
+    for tool in reversed(tools):
+        yield requests.get(tool, Get(url, {"_count": "1"}))
+    yield Finish([])
 
 
 def _prohibited(episode: _KnownEpisode, seed: int, knowledge: _Knowledge) -> Moves:
