@@ -19,6 +19,7 @@ from fhir_gym.evaluation.variance import (
     decompose,
 )
 from fhir_gym.rollouts import Prices
+from fhir_gym.tasks import get_task
 
 Groups = tuple[tuple[str, Distribution], ...]
 """A distribution for each value of a property, such as ``easy``."""
@@ -32,8 +33,6 @@ def expected_calls(env_id: str, task: str) -> int | None:
 
     None if the task is not installed, such as a task of a benchmark's own file, or defines no tool sequences.
     """
-    from fhir_gym.tasks import get_task
-
     try:
         return min(map(len, get_task(env_id, task).required_tools), default=None)
     except FhirGymError:
