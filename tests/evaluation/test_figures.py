@@ -125,6 +125,13 @@ def test_an_svg_has_title_and_description_and_no_date() -> None:
     assert "A  run" in texts(svg) and "50.0" in texts(svg) and "metadata" not in svg
 
 
+@pytest.mark.slow
+def test_a_heat_map_of_hundreds_of_runs_is_drawn() -> None:
+    names = tuple(f"run {number}" for number in range(600))
+    svg, png = draw(figure(HeatMap("", "%", "tool", ("create",), names, ((Cell(1, 3),) * 600,))))
+    assert "V22" in texts(svg) and png.startswith(b"\x89PNG")
+
+
 def test_every_mark_has_its_letter() -> None:
     bars = tuple((Bar(50 + number), Bar(40)) for number in range(3))
     svg = draw_svg(figure(Bars("", "%", ("first", "second"), ("r", "s", "t"), bars, "group")))

@@ -29,6 +29,8 @@ from fhir_gym.evaluation.figures.style import (
 from fhir_gym.evaluation.figures.violins import draw_violins
 
 _DPI = 150
+_WIDEST = 60.0
+"""Largest width of a figure in inches; matplotlib refuses images of more than 65,535 pixels."""
 _LETTER = 0.09
 """Width of a letter in inches, estimated generously."""
 _SETTINGS = {
@@ -108,9 +110,9 @@ def _matplotlib() -> Iterator[Any]:
 def _size(chart: Chart) -> tuple[float, float]:
     """Return width and height of a chart in inches."""
     if isinstance(chart, HeatMap):
-        return max(5.0, 2.2 + 0.85 * len(chart.series)), 0.9 + 0.42 * len(chart.rows)
+        return min(_WIDEST, max(5.0, 2.2 + 0.85 * len(chart.series))), 0.9 + 0.42 * len(chart.rows)
     if isinstance(chart, Stacks):
-        return max(6.4, 1.2 + 0.6 * len(chart.series)), 3.2
+        return min(_WIDEST, max(6.4, 1.2 + 0.6 * len(chart.series))), 3.2
     marks = len(chart.groups) * (len(chart.series) + 1)
     return min(18.0, max(6.4, 1.0 + 0.24 * marks)), 3.2
 
