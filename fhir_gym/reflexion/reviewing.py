@@ -30,6 +30,8 @@ _MAX_REPLIES = MAX_LOOKUPS + 4
 """Maximum number of replies of a model about one episode."""
 _REPAIRS = 2
 """Number of times that an unreadable answer is asked for again."""
+_MAX_REPEATED = 4_000
+"""Maximum number of characters of an unreadable answer that the next request repeats."""
 _UNSEEN = "The evaluator gave no usable critique."
 
 T = TypeVar("T")
@@ -147,6 +149,7 @@ class Reviewer:
             if repairs == _REPAIRS:
                 return None
             repairs += 1
+            messages[-1] = message | {"content": str(message["content"])[:_MAX_REPEATED]}
             messages.append({"role": "user", "content": repair_message(answer)})
         return None
 

@@ -214,7 +214,7 @@ def test_look_ups_are_bounded(study: Study, server: ChatServer, config: MemoryTr
     assert roles(server)["reflector"] == 2 * 12
 
 
-GARBAGE = ["", "no JSON", "{" * 5000, '{"micro": 3}', '["micro"]', "{}", '{"micro": [' * 50, "null\x00", "<script>"]
+GARBAGE = ["", "no JSON", "{" * 500_000, '{"micro": 3}', '["micro"]', "{}", '{"micro": [' * 50, "null\x00", "<script>"]
 
 
 @pytest.mark.slow
@@ -227,6 +227,7 @@ def test_garbage_is_asked_for_again_and_counted(
     counts = memory.header.training["counts"]
     assert (counts["unreadable critiques"], counts["unreadable reflections"]) == (1, 1)
     assert roles(server) == {"agent": 2, "evaluator": 3, "reflector": 3}
+    assert len(json.dumps(server.requests[-1])) < 50_000
     assert memory.reflections == ()
 
 
