@@ -45,12 +45,19 @@ class Response:
         body: Body in UTF-8.
         done: The interactions carried out; for a bundle, in the order of its entries. For grading only: clients never
             get them.
+        json_body: The body as JSON if `body` has another format; for grading only.
     """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     body: bytes = b""
     done: tuple[Interaction, ...] = field(default=(), compare=False, repr=False)
+    json_body: bytes = field(default=b"", compare=False, repr=False)
+
+    @property
+    def content(self) -> bytes:
+        """The body as JSON, whatever format the client asked for."""
+        return self.json_body or self.body
 
     @property
     def text(self) -> str:

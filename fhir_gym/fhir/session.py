@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +20,8 @@ from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext, ServerCounters, Validation
 from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST, refusal
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
+from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
+from fhir_gym.fhir.formats import requested_format, write_response
 from fhir_gym.fhir.interaction_log import Interaction, attempted
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import JSON, Request, Response
@@ -102,19 +104,21 @@ class Session(FhirSession):
 
     @override
     def handle(self, request: Request) -> Response:
-        return self._answer(request, indent=self.pretty)
+        return self._answer(request)
 
     def _answer_entry(self, request: Request) -> Response:
-        """Answer an entry of a bundle without indentation, because the whole bundle is indented later."""
-        return self._answer(request, indent=False)
+        """Answer an entry of a bundle in compact JSON, because the whole bundle is converted later."""
+        return self._answer(request, is_entry=True)
 
-    def _answer(self, request: Request, *, indent: bool) -> Response:
+    def _answer(self, request: Request, *, is_entry: bool = False) -> Response:
         request = _without_surrogates(request)
         ctx = self._context(request)
         try:
             with self.store.budget(WorkBudget(self.limits.sql_steps)), self._all_or_nothing(request):
                 self.store.spend(STEPS_OF_A_REQUEST)
                 response = dispatch(ctx)
+                if not is_entry:
+                    response = self._formatted(ctx, response, self.store.spend)
                 if (size := len(response.body)) > self.limits.answer_bytes:
                     raise FhirError(413, f"The answer has {size} bytes, more than this server sends: ask for less")
         except FhirError as error:
@@ -126,7 +130,22 @@ class Session(FhirSession):
             if refused is None:
                 raise unreadable(self.world.path, error) from error
             response = _failure(refused)
-        return self._finish(ctx, response, indent=indent)
+        if response.status >= 400 and not is_entry:
+            response = self._formatted(ctx, response)
+        return self._finish(ctx, response)
+
+    def _formatted(
+        self, ctx: RequestContext, response: Response, spend: Callable[[int], None] | None = None
+    ) -> Response:
+        """Return a response in the format that the client asked for."""
+        wanted, indent = requested_format(ctx.request, ctx.pairs), self.pretty
+        for name, value in ctx.pairs:
+            if name == "_pretty":
+                indent = value == "true"
+                break
+        if wanted is DEFAULT_FORMAT and not indent:
+            return response
+        return write_response(response, wanted, indent=indent, limits=self.limits, spend=spend)
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
         """Undo the writes of a refused request, even if it is refused only because its answer is too large."""
@@ -291,17 +310,14 @@ class Session(FhirSession):
             pretty_default=self.pretty,
         )
 
-    def _finish(self, ctx: RequestContext, response: Response, *, indent: bool) -> Response:
-        """Complete an answer: indent it, make headers valid, drop the body for HEAD, and add the log."""
+    def _finish(self, ctx: RequestContext, response: Response) -> Response:
+        """Complete an answer: make headers valid, drop the body for HEAD, and add the log."""
         headers, body = dict(response.headers), response.body
         for name in _URIS:
             if name in headers:
                 headers[name] = _header_url(headers[name])
         if body:
             headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
-            indent = next((value == "true" for name, value in ctx.pairs if name == "_pretty"), indent)
-            if indent and headers["Content-Type"] == JSON and len(body) <= self.limits.indented_bytes:
-                body = serialization.pretty(body)
         method, status = ctx.request.method, response.status
         log = ctx.log or (attempted(method, [part for part in ctx.request.path.split("/") if part]),)
         if status >= 400:  # a refusal also undoes what the request had done before
@@ -311,7 +327,7 @@ class Session(FhirSession):
             log = (Interaction(kind, resource_type, id, status, effect, operation, entry),)
         else:
             log = tuple(one if one.status else one._replace(status=status) for one in log)
-        return Response(status, headers, b"" if method == "HEAD" else body, log)
+        return Response(status, headers, b"" if method == "HEAD" else body, log, response.json_body)
 
 
 def _key(resource: Resource) -> tuple[str, str]:

@@ -88,7 +88,7 @@ def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     """
     left, found = _MOST_READ, []
     for one in logged:
-        size = max(len(one.response.body), _LEAST * len(one.response.done))
+        size = max(len(one.response.content), _LEAST * len(one.response.done))
         if size <= left:
             left -= size
             found.append(one)

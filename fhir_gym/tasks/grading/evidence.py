@@ -82,7 +82,7 @@ def returned_resources(logged: Iterable[LoggedRequest], wanted: Collection[str] 
     ids = None if wanted is None else [_in_json(one) for one in wanted]
     found: dict[str, Resource] = {}
     for one in read_by_verdicts(logged):
-        if ids is None or any(id in one.response.body for id in ids):
+        if ids is None or any(id in one.response.content for id in ids):
             for reference, resource in _shown(one.response).items():
                 found[reference] = {**found.get(reference, {}), **resource}
     return found
@@ -223,7 +223,7 @@ class _Counterfactual:
     def shows(self, one: LoggedRequest) -> bool:
         """Whether one request shows a counterfactual."""
         response = self._scratch.handle(_with_token(one.request, self._tokens))
-        if response.body == one.response.body:
+        if response.content == one.response.content:
             self._pages.pass_over(one.response)
             return False
         then, now = _Answer(one.response), _Answer(response)
@@ -392,7 +392,7 @@ def _entries(bundle: Json) -> list[Json]:
 
 def _parsed(response: Response) -> Json:
     try:
-        return orjson.loads(response.body)
+        return orjson.loads(response.content)
     except orjson.JSONDecodeError:
         return None
 

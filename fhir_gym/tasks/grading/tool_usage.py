@@ -128,7 +128,7 @@ def _untouched(logged: Sequence[LoggedRequest], required: Iterable[str]) -> tupl
     """The required types that occur in no URL, body or response."""
     touched = {one.resource_type for one in _interactions(logged)}
     left = [kind for kind in required if kind not in touched]
-    texts = (text for one in read_by_verdicts(logged) for text in (one.request.body, one.response.body))
+    texts = (text for one in read_by_verdicts(logged) for text in (one.request.body, one.response.content))
     while left and (text := next(texts, None)) is not None:
         found = {match[1] or match[2] for match in _TYPE.finditer(text)}
         left = [kind for kind in left if kind.encode() not in found]

@@ -263,7 +263,7 @@ def _is_truncated(requests: Sequence[LoggedRequest]) -> bool:
     """Return whether the last request that returned Observations had further pages."""
     for one in reversed(read_by_verdicts(requests)):
         if any(name.startswith("Observation/") for name in returned_resources([one])):
-            return _NEXT.search(one.response.body) is not None
+            return _NEXT.search(one.response.content) is not None
     return False
 
 

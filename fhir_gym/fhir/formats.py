@@ -1,0 +1,135 @@
+"""Select the format that a request asks for, and write a response in it: JSON, XML or a page for browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from html import escape
+from http import HTTPStatus
+from typing import Literal, NamedTuple
+
+from fhir_gym.fhir import serialization
+from fhir_gym.fhir.limits import Limits
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.serialization.xml_writer import write_xml
+from fhir_gym.fhir.urls import Pairs
+
+_BYTES_A_STEP = 2  # of JSON that is converted
+
+
+class Format(NamedTuple):
+    """A format of responses.
+
+    Attributes:
+        syntax: The syntax of the body.
+        media_type: The media type in the Content-Type header.
+    """
+
+    syntax: Literal["json", "xml", "html", "turtle"]
+    media_type: str
+
+
+DEFAULT = Format("json", "application/fhir+json")
+_XML = Format("xml", "application/fhir+xml")
+_HTML = Format("html", "text/html")
+_TURTLE = Format("turtle", "application/x-turtle")
+_FORMATS = {
+    **dict.fromkeys(("json", "text/json", "application/json", "application/fhir+json"), DEFAULT),
+    "application/json+fhir": Format("json", "application/json+fhir"),
+    **dict.fromkeys(("xml", "text/xml", "application/xml", "application/fhir+xml"), _XML),
+    "application/xml+fhir": Format("xml", "application/xml+fhir"),
+    "application/fhir+ndjson": Format("xml", "application/fhir+ndjson"),  # this is what HAPI sends
+    **dict.fromkeys(("ttl", "application/x-turtle", "application/fhir+turtle"), _TURTLE),
+    "text/turtle": Format("turtle", "text/turtle"),
+}
+_PAGES = frozenset({"html", "text/html", "html/json", "html/xml", "html/turtle"})
+
+
+def requested_format(request: Request, pairs: Pairs) -> Format:
+    """Return the format of the answer to a request; `pairs` are the decoded parameters of its query.
+
+    `_format` takes precedence over `Accept`. An unknown format is ignored.
+    """
+    accept = request.headers.get("accept")
+    given = [value for name, value in pairs if name == "_format"] if pairs else []
+    if not given and (accept is None or accept == DEFAULT.media_type):
+        return DEFAULT
+    if given and given[0].partition(";")[0].strip() in _PAGES:
+        return _HTML
+    for value in given:
+        if found := _FORMATS.get(value.partition(";")[0].strip().replace(" ", "+")):
+            return found
+    return _accepted(request, accept or "", page=not given)
+
+
+def _accepted(request: Request, accept: str, *, page: bool) -> Format:
+    """Return the first of the known formats with the highest quality in an Accept header.
+
+    A browser (a GET for HTML without an Origin) gets a page.
+    """
+    ranges = [_media_range(piece) for piece in accept.split(",") if piece.strip()]
+    highest = max((quality for _, quality in ranges), default=0)
+    if page and request.method == "GET" and ("text/html", highest) in ranges and not request.headers.get("origin"):
+        return _HTML
+    known = [(quality, _FORMATS[name]) for name, quality in ranges if name in _FORMATS]
+    return max(known, key=lambda one: one[0])[1] if known else DEFAULT
+
+
+def _media_range(piece: str) -> tuple[str, float]:
+    name, *parameters = piece.strip().split(";")
+    quality = 1.0
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            try:
+                quality = max(float(value), 0.0)
+            except ValueError:
+                continue
+    return name.strip(), quality if quality == quality else 1.0  # a quality may be NaN
+
+
+def write_response(
+    response: Response, wanted: Format, *, indent: bool, limits: Limits, spend: Callable[[int], None] | None = None
+) -> Response:
+    """Write a response whose body is compact JSON in the requested format.
+
+    Args:
+        response: The response; a body with another Content-Type is left as it is.
+        wanted: The format.
+        indent: Whether to indent the body, unless it is too large.
+        limits: The session's limits.
+        spend: Function that counts the steps of the work; None for an error, whose body is small.
+
+    Raises:
+        FhirError: 406 for a format that this server does not write. An error is then JSON.
+    """
+    body = response.body
+    if not body or "Content-Type" in response.headers:
+        return response
+    indent = indent and len(body) <= limits.indented_bytes
+    if wanted.syntax == "turtle":
+        if spend is not None:
+            raise FhirError(406, "This server does not write Turtle: ask for JSON or XML", code="not-supported")
+        wanted = DEFAULT
+    headers = {"Content-Type": f"{wanted.media_type};charset=UTF-8", **response.headers}
+    if wanted.syntax == "json":
+        return replace(response, headers=headers, body=serialization.pretty(body) if indent else body)
+    if spend is not None:
+        spend(len(body) // _BYTES_A_STEP)
+    if wanted.syntax == "xml":
+        text = write_xml(serialization.loads(body), indent=indent)
+    else:
+        headers = {"Content-Type": headers["Content-Type"]}  # as in HAPI, a page has no other headers
+        text = _page(response.status, serialization.pretty(body) if indent else body)
+    return replace(response, headers=headers, body=text, json_body=body)
+
+
+def _page(status: int, body: bytes) -> bytes:
+    """Return a page that shows a response."""
+    title = f"HTTP {status} {HTTPStatus(status).phrase}"
+    text = escape(body.decode("utf-8", "replace"))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f"<body>\n<h1>{title}</h1>\n<pre>{text}</pre>\n</body>\n</html>\n"
+    ).encode()
