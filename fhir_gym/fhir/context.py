@@ -131,4 +131,6 @@ class RequestContext:
 
     def bundle_headers(self, bundle_id: str) -> dict[str, str]:
         """Return Content-Location and Last-Modified of a Bundle made for this answer (history, operations)."""
-        return {"Content-Location": f"{self.base_url}/Bundle/{bundle_id}", "Last-Modified": self.now_http}
+        url = f"{self.base_url}/Bundle/{bundle_id}"
+        location = {"Location": url} if self.request.method == "POST" else {}
+        return {**location, "Content-Location": url, "Last-Modified": self.now_http}

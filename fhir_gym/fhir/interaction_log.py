@@ -6,7 +6,7 @@ The server adds this log to its `Response` object; agents never see it. For a re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 Kind = Literal[
@@ -48,22 +48,3 @@ class Interaction(NamedTuple):
     def looks(self) -> bool:
         """Whether the interaction only reads."""
         return self.kind in _LOOKS and not self.effect
-
-
-def attempted(method: str, segments: Sequence[str]) -> Interaction:
-    """Return the interaction that a request attempted, from its method and its decoded path segments."""
-    kind = segments[0] if segments and segments[0][:1].isupper() else ""
-    rest = [*segments[1:]] if kind else [*segments]
-    id = rest[0] if kind and rest and rest[0][:1] not in ("_", "$") else ""
-    if method in ("PUT", "PATCH", "DELETE"):
-        return Interaction(WRITES[method], kind, id)
-    operation = next((segment for segment in segments if segment.startswith("$")), "")
-    if operation:
-        return Interaction("operation", kind, id, operation=operation)
-    if method == "POST":
-        return Interaction("search" if rest[-1:] == ["_search"] else "create" if kind else "other", kind, id)
-    if method not in ("GET", "HEAD"):
-        return Interaction("other", kind, id)
-    if "_history" in rest:
-        return Interaction("history", kind, id)
-    return Interaction("read" if id else "search" if kind or not segments else "other", kind, id)

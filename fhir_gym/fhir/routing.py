@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+
 from fhir_gym.fhir import search, serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.costs import STEPS_OF_A_VALUE, json_values
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES
+from fhir_gym.fhir.interaction_log import Kind
 from fhir_gym.fhir.interactions import batch, write
 from fhir_gym.fhir.interactions.history import history
 from fhir_gym.fhir.interactions.operations import operate
 from fhir_gym.fhir.interactions.read import read, shape, vread
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
+from fhir_gym.fhir.routes import Target, parse_path, route
 from fhir_gym.fhir.urls import decode, decode_query
 
 _STEPS_OF_METADATA = 20_000
+_NO_TARGET = Target()
+_ON_SERVER = frozenset({"capabilities", "history", "operation"})
+_UNREADABLE = re.compile("#|%00|\x00")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -27,29 +35,25 @@ def dispatch(ctx: RequestContext) -> Response:
     request = ctx.request
     _check_size(ctx)
     rest = request.path.removeprefix("/")
+    if request.method == "TRACE":
+        raise FhirError(405, "TRACE is not allowed", code="not-supported")
+    if _UNREADABLE.search(rest):
+        raise FhirError(400, "The path contains a character that no URL can contain: '#' or a zero byte")
     segments = [decode(part) for part in rest.split("/") if part]
     ctx.pairs = decode_query(request.query)
     if not segments:
         return _base(ctx, rest)
-    if request.method == "TRACE":
-        raise FhirError(405, "TRACE is not allowed", code="not-supported")
-    if request.method not in _METHODS:
-        raise unroutable(request.method, "/".join(segments), ctx.pairs)
-    if segments[0] in RESOURCE_TYPE_SET:
-        return _on_type(ctx, segments)
-    if segments[0] == "metadata":
-        if request.method not in ("GET", "HEAD"):
-            raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
-        return _metadata(ctx)
-    if segments == ["_history"]:
-        ctx.doing("history")
-        return history(ctx)
-    if segments[0].startswith("$"):
-        return operate(ctx, None, None, segments)
-    if segments == ["_search"]:
-        raise unroutable(request.method, "_search", ctx.pairs)
-    known = ", ".join(RESOURCE_TYPES)
-    raise FhirError(404, f"HAPI-0302: Unknown resource type '{segments[0]}' - Server knows how to handle: [{known}]")
+    target = parse_path(segments)
+    kind = target.resource_type
+    if kind and kind not in RESOURCE_TYPE_SET:
+        known = ", ".join(RESOURCE_TYPES)
+        raise FhirError(404, f"HAPI-0302: Unknown resource type '{kind}' - Server knows how to handle: [{known}]")
+    interaction = route(request.method, target) if request.method in _METHODS else None
+    if interaction is not None and (kind or interaction in _ON_SERVER):
+        return _HANDLERS[interaction](ctx, target)
+    if request.method == "HEAD" and segments == [kind]:
+        raise FhirError(400, f"HEAD is not answered for a search of {kind}; use GET", code="not-supported")
+    raise unroutable(request.method, rest, ctx.pairs)
 
 
 def _check_size(ctx: RequestContext) -> None:
@@ -65,7 +69,9 @@ def _check_size(ctx: RequestContext) -> None:
     ctx.store.spend(STEPS_OF_A_VALUE * values)
 
 
-def _metadata(ctx: RequestContext) -> Response:
+def _metadata(ctx: RequestContext, _: Target = _NO_TARGET) -> Response:
+    if ctx.request.method not in ("GET", "HEAD", "OPTIONS"):
+        raise FhirError(405, "HAPI-0388: /metadata request must use HTTP GET or HTTP HEAD")
     from fhir_gym.fhir.interactions.capability import capability_statement  # a large table, which is rarely used
 
     ctx.doing("capabilities")
@@ -94,58 +100,48 @@ def _base(ctx: RequestContext, rest: str) -> Response:
     )
 
 
-def _on_type(ctx: RequestContext, segments: list[str]) -> Response:
-    method, kind, second = ctx.request.method, segments[0], segments[1] if len(segments) > 1 else None
-    if second is None:
-        return _type_level(ctx, kind)
-    if second == "_history" and len(segments) == 2 and method in ("GET", "HEAD"):
-        ctx.doing("history", kind)
-        return history(ctx, kind)
-    if second == "_search" and len(segments) == 2 and method in ("GET", "POST"):
-        ctx.doing("search", kind)
-        return search.search(ctx, kind, f"{kind}/_search")
-    if second.startswith("$") and len(segments) == 2:
-        return operate(ctx, kind, None, segments)
-    if second.startswith("_") and method in ("GET", "HEAD", "POST"):
-        raise unroutable(method, "/".join(segments), ctx.pairs)
-    return _instance_level(ctx, kind, second, segments[2:])
+def _search(ctx: RequestContext, target: Target) -> Response:
+    kind = target.resource_type
+    ctx.doing("search", kind)
+    return search.search(ctx, kind, f"{kind}/_search" if target.operation else kind)
 
 
-def _type_level(ctx: RequestContext, kind: str) -> Response:
-    match ctx.request.method:
-        case "GET":
-            ctx.doing("search", kind)
-            return search.search(ctx, kind, kind)
-        case "POST":
-            return write.create(ctx, kind)
-        case "PUT":
-            return write.update_where(ctx, kind)
-        case "PATCH":
-            return write.patch_where(ctx, kind)
-        case "DELETE":
-            return write.delete_where(ctx, kind)
-    raise FhirError(400, f"HEAD is not answered for a search of {kind}; use GET", code="not-supported")
+def _history(ctx: RequestContext, target: Target) -> Response:
+    ctx.doing("history", target.resource_type, target.id if target.resource_type else "")
+    return history(ctx, target.resource_type or None, (target.id or None) if target.resource_type else None)
 
 
-def _instance_level(ctx: RequestContext, kind: str, id: str, rest: list[str]) -> Response:
-    method = ctx.request.method
-    if method in ("GET", "HEAD") and not rest:
-        ctx.doing("read", kind, id)
-        return read(ctx, kind, id)
-    if rest and rest[0].startswith("$") and len(rest) == 1:
-        return operate(ctx, kind, id, [kind, id, *rest])
-    if method == "PUT":
-        return write.update(ctx, kind, id)
-    if method == "PATCH":
-        return write.patch(ctx, kind, id)
-    if method == "DELETE":
-        return write.delete(ctx, kind, id)
-    if rest == ["_history"]:
-        ctx.doing("history", kind, id)
-        return history(ctx, kind, id)
-    if method == "POST" and not rest:
-        return write.create(ctx, kind)
-    if method in ("GET", "HEAD") and len(rest) == 2 and rest[0] == "_history":
-        ctx.doing("vread", kind, id)
-        return vread(ctx, kind, id, rest[1])
-    raise unroutable(method, "/".join([kind, id, *rest]), ctx.pairs)
+def _read(ctx: RequestContext, target: Target) -> Response:
+    ctx.doing("read", target.resource_type, target.id)
+    return read(ctx, target.resource_type, target.id)
+
+
+def _vread(ctx: RequestContext, target: Target) -> Response:
+    ctx.doing("vread", target.resource_type, target.id)
+    return vread(ctx, target.resource_type, target.id, target.version)
+
+
+def _update(ctx: RequestContext, target: Target) -> Response:
+    return write.update(ctx, target) if target.id else write.update_where(ctx, target.resource_type)
+
+
+def _patch(ctx: RequestContext, target: Target) -> Response:
+    return write.patch(ctx, target) if target.id else write.patch_where(ctx, target.resource_type)
+
+
+def _delete(ctx: RequestContext, target: Target) -> Response:
+    return write.delete(ctx, target) if target.id else write.delete_where(ctx, target.resource_type)
+
+
+_HANDLERS: Mapping[Kind, Callable[[RequestContext, Target], Response]] = {
+    "capabilities": _metadata,
+    "create": write.create,
+    "delete": _delete,
+    "history": _history,
+    "operation": operate,
+    "patch": _patch,
+    "read": _read,
+    "search": _search,
+    "update": _update,
+    "vread": _vread,
+}

@@ -22,12 +22,13 @@ from fhir_gym.fhir.costs import STEPS_OF_A_REQUEST, refusal
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.formats import DEFAULT as DEFAULT_FORMAT
 from fhir_gym.fhir.formats import requested_format, write_response
-from fhir_gym.fhir.interaction_log import Interaction, attempted
+from fhir_gym.fhir.interaction_log import Interaction
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
 from fhir_gym.fhir.protocol import Change, FhirSession
+from fhir_gym.fhir.routes import attempted
 from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import ResourceRow, Savepoint, Snapshot, Store, WorkBudget, WorldFile, stored
 from fhir_gym.fhir.store.connections import unreadable

@@ -94,7 +94,7 @@ WRITES: dict[str, Callable[[AnySession], list[Response]]] = {
     "update": lambda s: [send(s, "PUT", "/Patient/S1", patient("S1", "Changed"))],
     "update twice": lambda s: [send(s, "PUT", "/Patient/S1", patient("S1", name)) for name in ("One", "Two")],
     "update as create": lambda s: [send(s, "PUT", "/Patient/mine", patient("mine", "Mine"))],
-    "update through a longer path": lambda s: [send(s, "PUT", "//Patient/S1/_history/1", patient("S1", "Longer"))],
+    "update through a longer path": lambda s: [send(s, "PUT", "//Patient/S1/longer", patient("S1", "Longer"))],
     "update through an encoded id": lambda s: [send(s, "PUT", "/Patient/%531", patient("S1", "Encoded"))],
     "conditional update": lambda s: [
         send(s, "PUT", "/Patient?family=Alba&_summary=true&_count=0", patient(None, "Alba", active=True)),

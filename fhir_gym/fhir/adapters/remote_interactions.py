@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fhir_gym.fhir.adapters.write_targets import RequestPart, is_bundle, is_write
-from fhir_gym.fhir.interaction_log import WRITES, Effect, Interaction, attempted
+from fhir_gym.fhir.interaction_log import WRITES, Effect, Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.routes import attempted
 from fhir_gym.fhir.serialization.xml import parse_xml
 from fhir_gym.types import Json, Resource
 
@@ -62,9 +63,11 @@ def _alone(
 ) -> Interaction:
     named = attempted(asked.method, asked.segments)._replace(status=response.status)
     if request.method in ("GET", "HEAD"):
-        return named._replace(kind="capabilities") if asked.segments == ["metadata"] else named
+        return named
     if request.method != "POST":
         return _effected(named, changed, created(response))
+    if named.kind == "history":  # a history is read with every method
+        return named
     if found := created(response):
         return named._replace(kind="create", resource_type=found[0][0], id=found[0][1], effect="created")
     if response.status >= 300:

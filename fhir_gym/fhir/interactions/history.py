@@ -4,51 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.interactions.read import known, shape
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.search.conditions.dates import parse_bounds
+from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.fhir.store import ResourceRow, versions
 from fhir_gym.fhir.urls import Pairs, encode_pairs
 
 _PAGE = 20
+_SUBSETS = frozenset({"true", "data", "count"})
 
 
 def history(ctx: RequestContext, resource_type: str | None = None, id: str | None = None) -> Response:
     """GET [base]/_history, [type]/_history or [type]/[id]/_history. The newest version comes first."""
     values = {name: value for name, value in reversed(ctx.pairs)}
-    count, offset = _number(values.get("_count"), _PAGE), _number(values.get("_offset"), 0)
-    count = min(count, ctx.limits.page_entries)
-    bounds = [_instant(values[name]) for name in ("_since", "_at") if values.get(name)]
-    rows, total = _rows(ctx, resource_type, id, max(bounds, default=None), offset, count + 1)
-    entries = _entries(ctx, rows[:count])
-    following = offset + len(entries) if count and len(rows) > len(entries) else None
+    offset = _number(values.get("_offset"), 0)
+    if values.get("_summary", "").lower() == "count":
+        count = 0
+    elif (values.get("_count") or "").startswith("-"):
+        count = max(-_number(values["_count"][1:], -_PAGE), -ctx.limits.page_entries)
+    else:
+        count = min(_number(values.get("_count"), _PAGE), ctx.limits.page_entries)
+    span = _span(ctx, values.get("_since"))
+    rows, total = _rows(ctx, resource_type, id, span, offset, max(count + 1, 0))
+    entries = _entries(ctx, rows[: max(count, 0)])
+    more = len(rows) > len(entries) if count > 0 else count < 0
     bundle_id = ctx.counters.new_token()
+    tagged = count == 0 or {value.lower() for name, value in ctx.pairs if name == "_summary"} & _SUBSETS
     bundle = {
         "resourceType": "Bundle",
         "id": bundle_id,
-        "meta": {"lastUpdated": ctx.now_text},
+        "meta": {"lastUpdated": ctx.now_text, **({"tag": [SUBSETTED]} if tagged else {})},
         "type": "history",
-        **({} if bounds else {"total": total}),
+        **({"total": total} if span is None else {}),
     }
     if count:
-        bundle["link"] = _links(ctx, count, offset, following)
+        bundle["link"] = _links(ctx, count, offset, offset + (len(entries) or count) if more else None)
     head = serialization.dumps(bundle)
     if entries:
         head = head[:-1] + b',"entry":[' + b",".join(entries) + b"]}"
     return Response(200, ctx.bundle_headers(bundle_id), head)
 
 
+class _Span(NamedTuple):
+    """The times of the versions, in milliseconds; `current` includes the version that was current at the start."""
+
+    since: int | None
+    until: int | None
+    current: bool
+
+
+def _span(ctx: RequestContext, since: str | None) -> _Span | None:
+    """Return the times that `_since` and `_at` select; None if neither is given.
+
+    `_at` takes dates of any precision, with prefixes as in a search.
+    """
+    start, end = [_instant(since)] if since else [], []
+    bounds = parse_bounds([value for name, value in ctx.pairs if name == "_at" and value])
+    for bound in bounds:
+        if bound.prefix in ("", "eq", "ne", "ge"):
+            start.append(bound.span.low)
+        elif bound.prefix in ("gt", "sa"):
+            start.append(bound.end + 1)
+        if bound.prefix in ("", "eq", "ne", "le"):
+            end.append(bound.end)
+        elif bound.prefix in ("lt", "eb"):
+            end.append(bound.span.low - 1)
+    if not since and not bounds:
+        return None
+    return _Span(max(start, default=None), min(end, default=None), current=bool(bounds))
+
+
 def _rows(
-    ctx: RequestContext, resource_type: str | None, id: str | None, since: int | None, offset: int, limit: int
+    ctx: RequestContext, resource_type: str | None, id: str | None, span: _Span | None, offset: int, limit: int
 ) -> tuple[Sequence[ResourceRow], int]:
+    since, until, is_at = span or (None, None, False)
     if id is not None and resource_type is not None:
         current = known(ctx, resource_type, id)
-        rows = versions.versions(ctx.store, current.rid, since=since)
+        rows = versions.versions(ctx.store, current.rid, since=since, until=until, current=is_at)
         return rows[offset : offset + limit], len(rows)
-    rows = versions.history(ctx.store, resource_type, limit=limit, offset=offset, since=since)
+    rows = versions.history(ctx.store, resource_type, limit=limit, offset=offset, since=since, until=until)
     return rows, versions.history_total(ctx.store, resource_type)
 
 
@@ -83,10 +123,10 @@ def _entry(ctx: RequestContext, row: ResourceRow, pairs: Pairs) -> bytes:
 
 
 def _links(ctx: RequestContext, count: int, offset: int, following: int | None) -> list[dict[str, str]]:
-    values, path = dict(ctx.pairs), ctx.request.path.removeprefix("/")
+    path = ctx.request.path.removeprefix("/")
 
     def url(**changes: str) -> str:
-        query = encode_pairs({**values, **changes}.items())
+        query = encode_pairs([*(pair for pair in ctx.pairs if pair[0] not in changes), *changes.items()])
         return f"{ctx.base_url}/{path}" + (f"?{query}" if query else "")
 
     links = [{"relation": "self", "url": url()}]

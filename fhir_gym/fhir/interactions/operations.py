@@ -13,10 +13,11 @@ from fhir_gym.fhir.index import index_spec
 from fhir_gym.fhir.interaction_log import Effect, Interaction
 from fhir_gym.fhir.interactions.everything import EVERYTHING_TYPES, everything
 from fhir_gym.fhir.interactions.persistence import check_room
-from fhir_gym.fhir.interactions.read import known
+from fhir_gym.fhir.interactions.read import existing_version, known
 from fhir_gym.fhir.interactions.validate import validate
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
+from fhir_gym.fhir.routes import Target
 from fhir_gym.fhir.store import ResourceRow, stored
 from fhir_gym.fhir.store.versions import versions
 from fhir_gym.fhir.terminology import expand, validate_code
@@ -24,34 +25,52 @@ from fhir_gym.types import Resource
 
 _ON_VALUE_SETS = {"$expand": expand, "$validate-code": validate_code}
 _STEPS_OF_A_VALUE_SET = 20_000
+_CHANGE_META = frozenset({"$meta-add", "$meta-delete"})
 _TAGS = ("profile", "security", "tag")
 
 
-def operate(ctx: RequestContext, resource_type: str | None, id: str | None, segments: list[str]) -> Response:
-    """Run the operation in the last of `segments`, at system, type or instance level."""
-    request = ctx.request
-    name, path = segments[-1], "/".join(segments)
+def operate(ctx: RequestContext, target: Target) -> Response:
+    """Run an operation at system, type or instance level."""
+    request, name = ctx.request, target.operation
+    resource_type = target.resource_type or None
+    id = (target.id or None) if resource_type else None
     ctx.doing("operation", resource_type or "", id or "", name)
-    if request.method == "DELETE":
-        raise FhirError(405, "HAPI-0427: HTTP Method DELETE is not allowed for this operation. Allowed method(s): POST")
-    if request.method not in ("GET", "HEAD", "POST"):
+    path = request.path.removeprefix("/")
+    methods = _methods(name, resource_type, id) if resource_type or not target.id else ()
+    if not methods:
         raise unroutable(request.method, path, ctx.pairs)
+    if request.method not in methods:
+        code = "0426" if request.method == "GET" else "0427"
+        raise FhirError(
+            405,
+            f"HAPI-{code}: HTTP Method {request.method} is not allowed for this operation. "
+            f"Allowed method(s): {', '.join(methods)}",
+        )
     if name == "$meta":
-        return _meta(ctx, resource_type, id)
-    if name in ("$meta-add", "$meta-delete") and resource_type and id:
-        if request.method != "POST":
-            raise FhirError(
-                405, "HAPI-0426: HTTP Method GET is not allowed for this operation. Allowed method(s): POST"
-            )
+        return _meta(ctx, resource_type, id, target.version)
+    if name in _CHANGE_META and resource_type and id:
         return _change_meta(ctx, resource_type, id, request, add=name == "$meta-add")
     if name == "$validate" and resource_type:
         return validate(ctx, resource_type, id)
-    if name == "$everything" and resource_type in EVERYTHING_TYPES:
+    if name == "$everything" and resource_type:
         return everything(ctx, resource_type, id, path)
-    if resource_type == "ValueSet" and id is None and name in _ON_VALUE_SETS:
+    if name in _ON_VALUE_SETS:
         ctx.store.spend(_STEPS_OF_A_VALUE_SET)
         return _ON_VALUE_SETS[name](ctx.pairs)
     raise unroutable(request.method, path, ctx.pairs)
+
+
+def _methods(name: str, resource_type: str | None, id: str | None) -> tuple[str, ...]:
+    """Return the methods of an operation at this level; empty if there is no such operation."""
+    if name == "$expunge" or (name in _CHANGE_META and resource_type and id):
+        return ("POST",)
+    exists = (
+        name == "$meta"
+        or (name == "$validate" and resource_type)
+        or (name == "$everything" and resource_type in EVERYTHING_TYPES)
+        or (name in _ON_VALUE_SETS and resource_type == "ValueSet" and not id)
+    )
+    return ("POST", "GET") if exists else ()
 
 
 def _find(ctx: RequestContext, resource_type: str, id: str) -> ResourceRow:
@@ -62,9 +81,11 @@ def _find(ctx: RequestContext, resource_type: str, id: str) -> ResourceRow:
     return row
 
 
-def _meta(ctx: RequestContext, resource_type: str | None, id: str | None) -> Response:
+def _meta(ctx: RequestContext, resource_type: str | None, id: str | None, version: str) -> Response:
     if resource_type is None or id is None:
         return _returned(_all_tags(ctx, resource_type))
+    if version:
+        return _returned(stored(existing_version(ctx, resource_type, id, version).body).get("meta", {}))
     return _returned(stored(_find(ctx, resource_type, id).body).get("meta", {}))
 
 

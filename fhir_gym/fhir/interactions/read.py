@@ -29,15 +29,7 @@ def read(ctx: RequestContext, resource_type: str, id: str) -> Response:
 def vread(ctx: RequestContext, resource_type: str, id: str, version: str) -> Response:
     """GET [type]/[id]/_history/[version]."""
     _check_parameters(ctx, resource_type, f"{id}/_history/{version}")
-    current = known(ctx, resource_type, id)
-    if not (version.isascii() and version.isdigit()):
-        raise FhirError(404, f'HAPI-0978: Version "{version}" is not valid for resource {resource_type}/{id}')
-    row = next((r for r in versions(ctx.store, current.rid) if str(r.version) == version.lstrip("0")), None)
-    if row is None:
-        raise FhirError(404, f'HAPI-0979: Version "{version}" is not valid for resource {resource_type}/{id}')
-    if row.deleted:
-        raise _gone(ctx, row)
-    return _answer(ctx, row)
+    return _answer(ctx, existing_version(ctx, resource_type, id, version))
 
 
 def known(ctx: RequestContext, resource_type: str, id: str) -> ResourceRow:
@@ -51,6 +43,19 @@ def known(ctx: RequestContext, resource_type: str, id: str) -> ResourceRow:
 def existing(ctx: RequestContext, resource_type: str, id: str) -> ResourceRow:
     """Return the current version of a resource; raise 404 if it never existed, 410 if it is deleted."""
     row = known(ctx, resource_type, id)
+    if row.deleted:
+        raise _gone(ctx, row)
+    return row
+
+
+def existing_version(ctx: RequestContext, resource_type: str, id: str, version: str) -> ResourceRow:
+    """Return a version of a resource; raise 404 if it never existed, 410 if it is a deletion."""
+    current = known(ctx, resource_type, id)
+    if not (version.isascii() and version.isdigit()):
+        raise FhirError(404, f'HAPI-0978: Version "{version}" is not valid for resource {resource_type}/{id}')
+    row = next((r for r in versions(ctx.store, current.rid) if str(r.version) == version.lstrip("0")), None)
+    if row is None:
+        raise FhirError(404, f'HAPI-0979: Version "{version}" is not valid for resource {resource_type}/{id}')
     if row.deleted:
         raise _gone(ctx, row)
     return row
@@ -89,6 +94,8 @@ def _check_parameters(ctx: RequestContext, resource_type: str, rest: str) -> Non
             raise FhirError(400, f'HAPI-0384: Invalid query parameter(s) for this request: "[{name}]"')
         if name not in _ALLOWED and not name.startswith("_"):
             raise unroutable(ctx.request.method, f"{resource_type}/{rest}", ctx.pairs)
+    if any(piece.startswith("=") for piece in ctx.request.query.split("&")):  # a parameter without a name
+        raise unroutable(ctx.request.method, f"{resource_type}/{rest}", ctx.pairs)
 
 
 def _answer(ctx: RequestContext, row: ResourceRow) -> Response:

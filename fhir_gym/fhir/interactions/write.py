@@ -15,6 +15,7 @@ from fhir_gym.fhir.interactions.persistence import WriteContext, WriteResult
 from fhir_gym.fhir.interactions.read import existing, shape
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.routes import Target
 from fhir_gym.fhir.serialization import dumps, parse_resource
 from fhir_gym.fhir.serialization.xml import parse_xml
 from fhir_gym.types import Resource
@@ -28,15 +29,15 @@ _PREFERENCES = frozenset({"minimal", "representation", "OperationOutcome"})
 # interactions
 
 
-def create(ctx: RequestContext, resource_type: str) -> Response:
+def create(ctx: RequestContext, target: Target) -> Response:
     """POST [type]; conditional if there is an If-None-Exist header."""
+    resource_type = target.resource_type
     ctx.doing("create", resource_type)
-    id = ctx.request.path.strip("/").partition("/")[2].partition("/")[0]
-    if id:
+    if target.id:
         raise FhirError(
             400,
-            f'HAPI-0365: Can not create resource with ID "{id}", ID must not be supplied on a create (POST) operation '
-            "(use an HTTP PUT / update operation if you wish to supply an ID)",
+            f'HAPI-0365: Can not create resource with ID "{target.id}", ID must not be supplied on a create (POST) '
+            "operation (use an HTTP PUT / update operation if you wish to supply an ID)",
         )
     resource = _binary(ctx.request) if resource_type == "Binary" else None
     if resource is None:
@@ -48,13 +49,15 @@ def create(ctx: RequestContext, resource_type: str) -> Response:
     return _answer(ctx, written, {"Location": headers["Content-Location"], **headers})
 
 
-def update(ctx: RequestContext, resource_type: str, id: str) -> Response:
-    """PUT [type]/[id]; an If-Match header is respected."""
+def update(ctx: RequestContext, target: Target) -> Response:
+    """PUT [type]/[id], which may name the current version; an If-Match header is respected."""
+    resource_type, id = target.resource_type, target.id
     ctx.doing("update", resource_type, id)
     resource = _binary(ctx.request) if resource_type == "Binary" else None
     if resource is None:
         resource = parse_body(ctx.request, resource_type, "UPDATE")
         _check_body_id(resource, id)
+    _check_version(ctx, target, "HAPI-0989: Trying to update {url} but this is not the current version")
     written = persistence.update(WriteContext(ctx), resource, id, if_match=ctx.request.headers.get("if-match", ""))
     ctx.log = (written.interaction("update"),)
     return _answer(ctx, written, _headers(ctx, written))
@@ -75,11 +78,14 @@ def update_where(ctx: RequestContext, resource_type: str) -> Response:
     return _answer(ctx, written, _headers(ctx, written))
 
 
-def patch(ctx: RequestContext, resource_type: str, id: str) -> Response:
-    """PATCH [type]/[id]; an If-Match header is respected."""
+def patch(ctx: RequestContext, target: Target) -> Response:
+    """PATCH [type]/[id], which may name the current version; an If-Match header is respected."""
+    resource_type, id = target.resource_type, target.id
     ctx.doing("patch", resource_type, id)
     change = _patch_body(ctx.request)
     row = existing(ctx, resource_type, id)
+    text = "HAPI-0974: Version {version} is not the most recent version of this resource, unable to apply patch"
+    _check_version(ctx, target, text)
     written = persistence.patch(WriteContext(ctx), row, change, if_match=ctx.request.headers.get("if-match", ""))
     ctx.log = (written.interaction("patch"),)
     return _answer(ctx, written, _headers(ctx, written, etag=False))
@@ -96,9 +102,11 @@ def patch_where(ctx: RequestContext, resource_type: str) -> Response:
     return _answer(ctx, written, _headers(ctx, written, etag=False))
 
 
-def delete(ctx: RequestContext, resource_type: str, id: str) -> Response:
-    """DELETE [type]/[id]."""
+def delete(ctx: RequestContext, target: Target) -> Response:
+    """DELETE [type]/[id], which may name the current version."""
+    resource_type, id = target.resource_type, target.id
     ctx.doing("delete", resource_type, id)
+    _check_version(ctx, target, "HAPI-0961: Trying to delete {url} but this is not the current version")
     written = persistence.delete(WriteContext(ctx), resource_type, id)
     ctx.log = (written.interaction("delete"),)
     headers = {"Content-Location": f"{ctx.base_url}/{written.location}"}
@@ -113,6 +121,19 @@ def delete_where(ctx: RequestContext, resource_type: str) -> Response:
     written = conditional.delete(WriteContext(ctx), resource_type, ctx.request.query)
     ctx.log = (written.interaction("delete"),)
     return Response(200, {}, dumps(written.outcome.resource()))
+
+
+def _check_version(ctx: RequestContext, target: Target, text: str) -> None:
+    """Refuse a write whose URL names another version than the current one."""
+    version = target.version
+    if not version:
+        return
+    if not (version.isascii() and version.lstrip("+-").isdigit()):
+        raise FhirError(400, f'HAPI-2223: For input string: "{version}"')
+    row = ctx.store.find(target.resource_type, target.id)
+    if row is not None and str(row.version) != (version.lstrip("+0") or "0"):
+        url = f"{target.resource_type}/{target.id}/_history/{version}"
+        raise FhirError(409, "HAPI-0550: " + text.format(url=url, version=version))
 
 
 # requests

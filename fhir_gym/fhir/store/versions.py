@@ -47,10 +47,19 @@ class _Versions(Sequence[ResourceRow]):
         return _rows(self._store, f"SELECT {COLUMNS} FROM overlay.log WHERE rid = ? AND seq = ?", rid, seq)[0]
 
 
-def versions(store: Store, rid: int, *, since: int | None = None) -> Sequence[ResourceRow]:
-    """Return all versions of one resource, newest first.
+def versions(
+    store: Store, rid: int, *, since: int | None = None, until: int | None = None, current: bool = False
+) -> Sequence[ResourceRow]:
+    """Return the versions of one resource, newest first.
 
-    A version changed by `Store.amend` appears once, in its last form. `since` is in milliseconds since the epoch.
+    A version changed by `Store.amend` appears once, in its last form.
+
+    Args:
+        store: The store.
+        rid: The resource.
+        since: The earliest time of a version, in milliseconds since the epoch.
+        until: The latest time of a version.
+        current: Whether to include the version that was current at `since`.
     """
     both = (
         "SELECT version, seq, updated FROM overlay.log WHERE rid = ? UNION ALL "
@@ -59,14 +68,29 @@ def versions(store: Store, rid: int, *, since: int | None = None) -> Sequence[Re
     newest: dict[int, tuple[int, int]] = {}
     for version, seq, updated in store.db.execute(both, (rid, rid)):
         newest.setdefault(version, (seq, updated))
-    return _Versions(store, [(seq, rid) for seq, updated in newest.values() if since is None or updated >= since])
+    if since is not None and current:
+        since = max((updated for _, updated in newest.values() if updated <= since), default=since)
+    return _Versions(
+        store,
+        [
+            (seq, rid)
+            for seq, updated in newest.values()
+            if (since is None or updated >= since) and (until is None or updated <= until)
+        ],
+    )
 
 
 def history(
-    store: Store, resource_type: str | None, *, limit: int, offset: int = 0, since: int | None = None
+    store: Store,
+    resource_type: str | None,
+    *,
+    limit: int,
+    offset: int = 0,
+    since: int | None = None,
+    until: int | None = None,
 ) -> Sequence[ResourceRow]:
-    """Return versions of a type, or of all types, newest first; `since` is in milliseconds since the epoch."""
-    where, values = _filter(resource_type, since)
+    """Return versions of a type, or of all types, newest first; times are in milliseconds since the epoch."""
+    where, values = _filter(resource_type, since, until)
     both = (
         f"SELECT updated, seq, rid FROM overlay.log {where} UNION ALL "
         f"SELECT updated, 0 AS seq, rid FROM main.resource {where}"
@@ -79,7 +103,7 @@ def history(
 
 def history_total(store: Store, resource_type: str | None) -> int:
     """Return the number of versions in the whole history of a type, or of all types."""
-    where, values = _filter(resource_type, None)
+    where, values = _filter(resource_type, None, None)
     (written,) = store.db.execute(f"SELECT count(*) FROM overlay.log {where}", values).fetchone()
     if resource_type is None:
         return store.checks.resources + int(written)
@@ -109,8 +133,8 @@ def _rows(store: Store, query: str, *values: int) -> list[ResourceRow]:
     return [ResourceRow(*row) for row in store.db.execute(query, values)]
 
 
-def _filter(resource_type: str | None, since: int | None) -> tuple[str, tuple[str | int, ...]]:
-    tests = [("type = ?", resource_type), ("updated >= ?", since)]
+def _filter(resource_type: str | None, since: int | None, until: int | None) -> tuple[str, tuple[str | int, ...]]:
+    tests = [("type = ?", resource_type), ("updated >= ?", since), ("updated <= ?", until)]
     asked = [(test, value) for test, value in tests if value is not None]
     where = "WHERE " + " AND ".join(test for test, _ in asked) if asked else ""
     return where, tuple(value for _, value in asked if value is not None)
