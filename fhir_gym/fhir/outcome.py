@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fhir_gym.fhir.hash_order import names_in_hash_order
 from fhir_gym.types import Resource
 
 
@@ -38,30 +39,9 @@ def operation_outcome(diagnostics: str, *, severity: str = "error", code: str = 
     }
 
 
-def in_hash_order(names: Iterable[str]) -> list[str]:
-    """Return the distinct names in the order in which a Java ``HashMap`` iterates over them.
-
-    HAPI keeps the parameters of a request in such a map, so this order decides which of several errors it reports.
-    """
-    found = list(dict.fromkeys(names))
-    size = 16
-    while len(found) > size * 3 // 4:
-        size *= 2
-    return sorted(found, key=lambda name: _spread_hash(name) & (size - 1))
-
-
-def _spread_hash(text: str) -> int:
-    """Return Java's hash code of a string, spread as in ``HashMap``."""
-    code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8) + low) & 0xFFFFFFFF
-    return code ^ (code >> 16)
-
-
 def unroutable(method: str, path: str, pairs: Iterable[tuple[str, str]]) -> FhirError:
     """Return the error for a request that is not a FHIR interaction; `path` is decoded and has no leading slash."""
-    names = ", ".join(in_hash_order(name for name, _ in pairs))
+    names = ", ".join(names_in_hash_order(name for name, _ in pairs))
     return FhirError(
         400,
         f"Invalid request: The FHIR endpoint on this server does not know how to handle {method} "

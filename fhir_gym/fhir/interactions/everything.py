@@ -7,6 +7,7 @@ from array import array
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES, patient_parameters, search_parameters
+from fhir_gym.fhir.hash_order import resources_in_hash_order
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.bundles import fill, searchset
@@ -69,13 +70,13 @@ def _posted(ctx: RequestContext) -> Pairs:
 
 
 def _selected(ctx: RequestContext, resource_type: str, ids: list[str]) -> list[int]:
-    """Return the resources with these ids, or all resources of the type, in creation order."""
+    """Return the resources with these ids, in hash order, or all resources of the type in creation order."""
     if not ids:
         return check_number(fetch(ctx, CompiledQuery(resource_type, (), ()), MAX_INCLUDED + 1))
     if len(ids) > MAX_VALUES:
         raise FhirError(400, f"More than {MAX_VALUES} ids are not supported by this server")
     rows = [ctx.store.find(resource_type, id) for id in ids]
-    found = sorted({row.rid for row in rows if row is not None and not row.deleted})
+    found = resources_in_hash_order(sorted({row.rid for row in rows if row is not None and not row.deleted}))
     if not found:
         shown = ", ".join(f"TokenParam[system=,value={id}]" for id in ids)
         raise FhirError(404, f"HAPI-2841: Resource [[{shown}]] is not known.")
@@ -124,7 +125,7 @@ def _links(resource_type: str, source: str) -> tuple[str, ...]:
 
 
 def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, seen: set[int], rounds: int) -> list[int]:
-    """Return the resources that can be reached by at most `rounds` references in a row, in creation order.
+    """Return the resources that can be reached by at most `rounds` references in a row, in hash order.
 
     References in a Patient are not followed, because they could lead to other patients' data.
     """
@@ -141,4 +142,4 @@ def _referred_to(ctx: RequestContext, resource_type: str, rids: list[int], *, se
             break
         seen.update(frontier)
         found += frontier
-    return sorted(found)
+    return resources_in_hash_order(sorted(found))

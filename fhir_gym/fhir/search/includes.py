@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, RESOURCE_TYPES
+from fhir_gym.fhir.hash_order import resources_in_hash_order
 from fhir_gym.fhir.index import index_spec
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.query import Include
@@ -23,7 +24,7 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
     """Return the rids of a page's included resources, without repeats.
 
     The groups are in HAPI's order: resources that refer to the matches, resources that the matches refer to, then the
-    resources found by iteration. Each group is in creation order.
+    resources found by iteration. Each group is in hash order.
     """
     seen = set(matches)
     found: list[int] = []
@@ -45,13 +46,14 @@ def included(ctx: RequestContext, includes: Sequence[Include], resource_type: st
             _follow(ctx, include, frontier, group)
         frontier = {}
         _take(group, seen, found, frontier)
-    return found[:first] + sorted(found[first:])
+    return found[:first] + resources_in_hash_order(sorted(found[first:]))
 
 
 def _take(group: dict[str, set[int]], seen: set[int], found: list[int], frontier: dict[str, list[int]]) -> None:
     """Add new resources to the answer and to the starting points of the next round."""
-    new = sorted((rid, type_) for type_, rids in group.items() for rid in rids if rid not in seen)
-    for rid, type_ in new:
+    types = {rid: type_ for type_, rids in group.items() for rid in rids if rid not in seen}
+    for rid in resources_in_hash_order(sorted(types)):
+        type_ = types[rid]
         seen.add(rid)
         found.append(rid)
         frontier.setdefault(type_, []).append(rid)

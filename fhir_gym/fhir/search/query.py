@@ -153,7 +153,8 @@ class SearchOptions:
         Raises:
             FhirError: The values of `_elements` and `_summary` are invalid.
         """
-        return parse_shape(*self.subsets, limits)
+        elements, summaries = self.subsets
+        return parse_shape(elements, summaries, limits) if elements or summaries else WHOLE
 
 
 def parse_options(pairs: Pairs) -> tuple[SearchOptions, Pairs]:

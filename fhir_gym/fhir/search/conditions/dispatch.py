@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fhir_gym.fhir.definitions import search_parameters
-from fhir_gym.fhir.outcome import FhirError, in_hash_order
+from fhir_gym.fhir.hash_order import names_in_hash_order
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.chains import chain_condition, has_condition
 from fhir_gym.fhir.search.conditions.composites import composite_condition
 from fhir_gym.fhir.search.conditions.dates import check_range, date_condition, parse_bounds, updated_condition
@@ -54,10 +55,12 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
         raise FhirError(400, f"A search with more than {MAX_PARAMETERS} parameters is not supported by this server")
     if sum(value.count(",") + 1 for values in by_name.values() for value in values) > MAX_ALL_VALUES:
         raise FhirError(400, f"A search with more than {MAX_ALL_VALUES} values is not supported by this server")
+    modified = False
     for name in by_name:
         _require_known(scope, name)
+        modified = modified or ":" in name
     try:
-        if any(":" in name for name in by_name):
+        if modified:
             _check_ranges(scope, by_name)
         found = [compile_parameter(scope, name, values) for name, values in by_name.items()]
     except FhirError as error:
@@ -72,7 +75,7 @@ def _check_ranges(scope: Scope, by_name: Mapping[str, list[str]]) -> None:
     """
     parameters = search_parameters(scope.resource_type)
     values: dict[str, list[str]] = {}
-    for name in sorted(in_hash_order(by_name), key=lambda name: ":" in name):
+    for name in sorted(names_in_hash_order(by_name), key=lambda name: ":" in name):
         base, modifier, chain = parse_name(name)
         if chain is None and base in parameters and parameters[base].type == "date" and base != "_lastUpdated":
             given = [value for value in by_name[name] if _alternatives(value)]

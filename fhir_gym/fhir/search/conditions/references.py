@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fhir_gym.fhir.definitions import RESOURCE_TYPES
+from fhir_gym.fhir.hash_order import names_in_hash_order
 from fhir_gym.fhir.index import IndexField
 from fhir_gym.fhir.index.values import compartment_key
-from fhir_gym.fhir.outcome import FhirError, in_hash_order
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.query import unescape
 from fhir_gym.fhir.search.sql.compile import CREATED
 from fhir_gym.fhir.search.sql.predicates import BY_REFERENCE, NOTHING, Condition, RowCondition, Scope, any_of, marks
@@ -30,7 +31,7 @@ def target_type(scope: Scope, modifier: str | None, *, chained: bool = False) ->
         return _TYPES[modifier.lower()] if chained else modifier
     if chained or f":{modifier}" in _KNOWN_MODIFIERS:
         raise unknown_type(modifier)
-    asked = (f":{name.rpartition(':')[2]}" for name in in_hash_order(scope.names) if ":" in name)
+    asked = (f":{name.rpartition(':')[2]}" for name in names_in_hash_order(scope.names) if ":" in name)
     unsupported = [name for name in asked if name not in _KNOWN_MODIFIERS] or [f":{modifier}"]
     raise FhirError(
         400,
