@@ -157,9 +157,12 @@ FAILING: list[tuple[dict[str, Any], int, str]] = [
         400,
         "HAPI-0535: Transaction bundle contains multiple resources with ID: ",
     ),
-    (entry("PUT", "Nope/1", patient("1")), 400, "Unable to perform PUT"),
+    (entry("PUT", "Nope/1", patient("1")), 400, "HAPI-2006: Unable to perform PUT, URL provided is invalid: Nope/1"),
+    (entry("POST", "$validate", patient()), 400, "HAPI-2006: Unable to perform POST"),
+    (entry("PUT", "Patient/1/", patient("1")), 400, "HAPI-1101: Parameter value missing in request"),
+    (entry("DELETE", "Patient/there/foo"), 400, "HAPI-1742: Invalid FHIR resource URL: Patient/there/foo"),
     (entry("PUT", "Group/1", patient("1")), 400, "Unable to perform PUT"),
-    (entry("DELETE", "http://elsewhere/fhir/Patient/1"), 400, "Entry url http://elsewhere/fhir/Patient/1 is not on"),
+    (entry("DELETE", "http://elsewhere/fhir/Patient/1"), 400, "HAPI-2006: Unable to perform DELETE"),
 ]
 
 

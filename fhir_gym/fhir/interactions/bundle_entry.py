@@ -57,14 +57,6 @@ class BundleEntry:
             return Interaction(WRITES[self.verb], self.type, self.id, entry=self.number)
         return attempted(self.verb, self.path.split("/"))._replace(entry=self.number)
 
-    def no_verb(self) -> FhirError:
-        """Return the error for an entry without a method."""
-        return FhirError(
-            400,
-            "HAPI-0529: Transaction bundle entry has missing or invalid HTTP Verb specified in "
-            f'Bundle.entry({self.number}).request.method. Found value: "null"',
-        )
-
     def check(self) -> None:
         """Raise if the entry lacks something that its method needs."""
         if self.verb not in _VERBS:
@@ -75,15 +67,33 @@ class BundleEntry:
             return
         if self.verb in _BODY_VERBS:
             self.body()
-        if self.verb != "POST":
-            if not self.url:
-                raise FhirError(400, f"Unable to perform {self.verb}, no URL provided.")
-            if self.type not in RESOURCE_TYPE_SET:
-                raise FhirError(400, f"Unable to perform {self.verb}: {self.url} does not start with a resource type")
+        self._check_url()
         if self.verb == "PUT" and self.type != self.body()["resourceType"]:
             raise FhirError(
                 400, f"Unable to perform PUT: {self.url} is not the place of a {self.body()['resourceType']}"
             )
+
+    def _check_url(self) -> None:
+        """Raise if the URL does not name a place to write. A POST may have any URL that begins with a type."""
+        path = self.url.partition("?")[0].removeprefix("/")
+        first, *rest = self.path.split("/")
+        if self.verb == "POST" and not first:
+            return
+        if first and decode(first) not in RESOURCE_TYPE_SET:
+            raise FhirError(400, f"HAPI-2006: Unable to perform {self.verb}, URL provided is invalid: {self.url}")
+        if self.verb == "POST":
+            return
+        if not first or path.endswith("/"):
+            raise FhirError(400, "HAPI-1101: Parameter value missing in request")
+        if rest[1:] and (rest[1] != "_history" or rest[3:]):
+            raise FhirError(400, f"HAPI-1742: Invalid FHIR resource URL: {self.url}")
+
+    def read_query(self) -> str:
+        """Return the query of a GET entry; a read in a bundle ignores `_elements` and `_summary`."""
+        if self.is_search or not self.query:
+            return self.query
+        pieces = self.query.split("&")
+        return "&".join(piece for piece in pieces if piece.partition("=")[0] not in ("_elements", "_summary"))
 
     def body(self) -> Resource:
         """Return the entry's resource; raise if the entry has no resource."""
@@ -102,6 +112,15 @@ class BundleEntry:
         raise FhirError(400, f"HAPI-0518: Invalid match URL[{self.type}?{self.path}] - URL has no search parameters")
 
 
+def no_verb(number: int) -> FhirError:
+    """Return the error for an entry without a method."""
+    return FhirError(
+        400,
+        "HAPI-0529: Transaction bundle entry has missing or invalid HTTP Verb specified in "
+        f'Bundle.entry({number}).request.method. Found value: "null"',
+    )
+
+
 def read_entries(ctx: RequestContext, listed: list[Any]) -> list[BundleEntry]:
     """Parse the entries of a normalised Bundle."""
     return [_read(ctx, number, item) for number, item in enumerate(listed) if isinstance(item, dict)]
@@ -112,7 +131,7 @@ def _read(ctx: RequestContext, number: int, item: dict[str, Any]) -> BundleEntry
     resource = item.get("resource")
     verb = str(request.get("method", ""))
     url = str(request.get("url", ""))
-    path, _, query = _below_base(ctx, url).partition("?")
+    path, _, query = url.removeprefix(ctx.base_url).partition("?")
     path = path.strip("/")
     segments = path.split("/")
     kind = decode(segments[0])
@@ -132,14 +151,6 @@ def _read(ctx: RequestContext, number: int, item: dict[str, Any]) -> BundleEntry
         if_none_match=str(request.get("ifNoneMatch", "")),
         if_none_exist=str(request.get("ifNoneExist", "")),
     )
-
-
-def _below_base(ctx: RequestContext, url: str) -> str:
-    if url.startswith(ctx.base_url):
-        return url[len(ctx.base_url) :]
-    if "://" in url.partition("?")[0]:
-        raise FhirError(400, f"Entry url {url} is not on this server, {ctx.base_url}")
-    return url
 
 
 def read_patch_resource(resource: Resource) -> Patch:
