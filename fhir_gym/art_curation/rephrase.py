@@ -14,6 +14,7 @@ from fhir_gym.agents.chat_messages import Completion, Message, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.art_curation.wording import changes
+from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.files import write_file
 from fhir_gym.tasks.packs.action_reasoning.cases import ReasoningCase
@@ -165,13 +166,9 @@ class Rephraser:
             progress(done, len(cases))
             return outcome
 
-        tasks = [asyncio.create_task(one(case)) for case in cases]
         try:
-            return list(await asyncio.gather(*tasks))
+            return await gather_or_cancel(map(one, cases))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             if self._provider is not None:
                 await self._provider.aclose()
                 self._provider = None  # its connections do not work in another event loop

@@ -12,6 +12,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from fhir_gym.agents import ConcurrentAgent
+from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation
@@ -98,13 +99,7 @@ class AsyncWorkerPool:
             await self._agent.aclose()
 
     async def _all(self) -> None:
-        workers = [asyncio.create_task(self._worker()) for _ in range(self._concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        await gather_or_cancel(self._worker() for _ in range(self._concurrency))
 
     async def _worker(self) -> None:
         for episode in self._episodes:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from fhir_gym.agents.chat_messages import Completion, Opening
 from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import FhirGymError, InfraError, RecordError
 from fhir_gym.files import lock_folder, unlock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
@@ -181,13 +182,9 @@ class _Pass(ExitStack):
         self._done = 0
 
     async def run(self, rollouts: Iterator[Rollout]) -> None:
-        workers = [asyncio.create_task(self._work(rollouts)) for _ in range(self._reviewer._concurrency)]
         try:
-            await asyncio.gather(*workers)
+            await gather_or_cancel(self._work(rollouts) for _ in range(self._reviewer._concurrency))
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
             await self._reviewer._provider.aclose()
 
     async def _work(self, rollouts: Iterator[Rollout]) -> None:
