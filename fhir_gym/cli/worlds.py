@@ -1,8 +1,9 @@
-"""`fhir-gym worlds …`: list, build, import, remove, info, verify."""
+"""`fhir-gym worlds …`: list, build, import, upload, compare, export, remove, info, verify."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
     from fhir_gym.worlds import ImportReport
 
 app = typer.Typer(
-    help="List, build, import, remove, inspect and verify worlds (the data with which a server starts).",
+    help="List, build, import, upload, compare, export, remove, inspect and verify worlds (the data with "
+    "which a server starts).",
     no_args_is_help=True,
 )
 
 _PATHS_SHOWN = 20
+
+WorldArgument = Annotated[str, typer.Argument(help="Name of a world or path of a world file.")]
+ServerArgument = Annotated[str, typer.Argument(help="Base URL of the server, such as http://localhost:8080/fhir.")]
 
 OutOption = Annotated[Path | None, typer.Option(help="World file to write; by default a file in the cache.")]
 
@@ -110,6 +115,96 @@ def import_(
 
 
 @app.command()
+def upload(
+    world: WorldArgument,
+    server: ServerArgument,
+    add: Annotated[
+        bool,
+        typer.Option(
+            "--add",
+            help="Keep other resources of the world's types on the server; those with the same id are replaced.",
+        ),
+    ] = False,
+    header: HeaderOption = None,
+    header_from_env: HeaderFromEnvOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload a world to a FHIR server, and compare them afterwards.
+
+    To resume an interrupted upload, run the same command again.
+
+    Example: fhir-gym worlds upload hospital-small http://localhost:8080/fhir
+    """
+    from fhir_gym import worlds
+
+    headers = request_headers(header, header_from_env)
+    with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
+        report = worlds.upload(opened, server, add=add, headers=headers, ca=ca, progress=update)
+    if as_json:
+        print_json(asdict(report))
+        return
+    before = f", of which {report.held:,} were there before" if report.held else ""
+    print_text(f"{report.server} has all {report.resources:,} resources of {report.world}{before}; compared: equal")
+    note(f"{report.requests} requests")
+
+
+@app.command()
+def compare(
+    world: WorldArgument,
+    server: ServerArgument,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many differences; all are counted.")] = 100,
+    header: HeaderOption = None,
+    header_from_env: HeaderFromEnvOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare a world with the resources of the same types on a FHIR server; exit with 1 if they differ.
+
+    Versions, times of the last update and other elements that servers set themselves are not compared.
+
+    Example: fhir-gym worlds compare hospital-small http://localhost:8080/fhir
+    """
+    from fhir_gym import worlds
+
+    headers = request_headers(header, header_from_env)
+    with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
+        found = worlds.compare(opened, server, headers=headers, ca=ca, most=limit, progress=update)
+    if as_json:
+        print_json({**asdict(found), "equal": found.equal})
+    elif found.equal:
+        print_text(f"equal: {found.server} has the {found.compared:,} resources of {found.world}")
+    else:
+        for one in found.differences:
+            print_text(f"{one.kind}  {one.resource}{'  ' + one.path if one.path else ''}")
+        told = ", ".join(f"{number:,} {kind}" for kind, number in found.counts.items())
+        note(f"{found.server} differs from {found.world}: {told}")
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    world: WorldArgument,
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist or must be empty.")],
+    format: Annotated[
+        Literal["ndjson", "transaction"],
+        typer.Option(help="ndjson: one file per type, as in Bulk Data; transaction: Bundles to post in order."),
+    ] = "ndjson",
+) -> None:
+    """Export a world as files.
+
+    Example: fhir-gym worlds export hospital-small exported/
+    """
+    from fhir_gym import worlds
+
+    with _opened(world) as opened:
+        with progress(f"Exporting {opened.name}") as update:
+            files = worlds.export(opened, folder, format=format, progress=update)
+        print_text(f"{opened.manifest.total:,} resources in {len(files)} file{'s' if len(files) > 1 else ''} of {folder}")
+
+
+@app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="Name of an imported or a generated world.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -136,15 +231,9 @@ def remove(
 
 
 @app.command()
-def info(
-    world: Annotated[str, typer.Argument(help="Name of a world or path of a world file.")], as_json: JsonOption = False
-) -> None:
+def info(world: WorldArgument, as_json: JsonOption = False) -> None:
     """Show a world's counts, current time, seed and content hash."""
-    from fhir_gym import worlds
-
-    with progress(f"Building {world}") as update:
-        opened = worlds.load(world, progress=update)
-    with opened:
+    with _opened(world) as opened:
         if as_json:
             print_json({**opened.manifest.model_dump(mode="json"), "path": str(opened.path)})
         else:
@@ -152,18 +241,22 @@ def info(
 
 
 @app.command()
-def verify(world: Annotated[str, typer.Argument(help="Name of a world or path of a world file.")]) -> None:
+def verify(world: WorldArgument) -> None:
     """Verify a world file against its content hash; exit with an error if it is damaged.
 
     This takes about ten seconds per million resources.
     """
+    with _opened(world) as opened:
+        opened.verify()
+        print_text(f"{opened.path} is intact ({opened.manifest.total:,} resources)")
+
+
+def _opened(world: str) -> World:
+    """Open a world, and build it first if necessary."""
     from fhir_gym import worlds
 
     with progress(f"Building {world}") as update:
-        opened = worlds.load(world, progress=update)
-    with opened:
-        opened.verify()
-        print_text(f"{opened.path} is intact ({opened.manifest.total:,} resources)")
+        return worlds.load(world, progress=update)
 
 
 def _show(world: World) -> None:

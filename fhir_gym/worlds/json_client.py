@@ -53,6 +53,12 @@ class JsonClient:
         timeout: Timeout of one request in seconds.
         pause: Function that waits before a retry; called with the number of seconds.
 
+    Attributes:
+        base: The base URL, without a user, a password or a trailing slash.
+        name: The server's name in file names.
+        pause: The function that waits.
+        requests: Number of requests so far, including repeated ones.
+
     Raises:
         WorldError: The base URL, a header or the CA file is invalid.
     """
@@ -75,6 +81,7 @@ class JsonClient:
             raise WorldError(str(error)) from error
         self.base, self.name = self._address.base, self._address.name
         self.pause = pause
+        self.requests = 0
 
     def close(self) -> None:
         """Close the connections."""
@@ -125,6 +132,7 @@ class JsonClient:
 
     def _ask(self, url: str, body: bytes | None) -> _Answer:
         """Send one request and decompress at most `_ANSWER_BYTES` of the response."""
+        self.requests += 1
         content = bytearray()
         headers = {} if body is None else {"Content-Type": JSON}
         with self._client.stream("GET" if body is None else "POST", url, content=body, headers=headers) as answer:

@@ -13,6 +13,7 @@ from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
 from tests.cli.conftest import Cli
 from tests.worlds.serving import Watched, served
+from tests.worlds.strict_server import strict_server
 
 ENV = "FHIRAgent/Appointment-v0"
 
@@ -114,6 +115,30 @@ def test_import_from_an_invalid_server(cli: Cli, tmp_path: Path) -> None:
         assert outcome.code != 0 and complaint in outcome.err
     outcome = cli("worlds", "import", "http://127.0.0.1:1/fhir", "--header", "nonsense")
     assert outcome.code != 0 and "Name: value" in outcome.err
+
+
+def test_worlds_upload_compare_and_export(
+    cli: Cli, empty_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "Bearer s3cret")
+    (tmp_path / "Patient.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n{"resourceType":"Patient","id":"b"}')
+    world = tmp_path / "w.sqlite"
+    cli("worlds", "import", tmp_path / "Patient.ndjson", "--out", world)
+    access = ("--header-from-env", "Authorization:SECRET")
+    with strict_server(empty_world, authorization="Bearer s3cret") as (url, server):
+        before = cli("worlds", "compare", world, url, *access)
+        assert before.code == 1 and before.out == "missing  Patient/a\nmissing  Patient/b\n"
+        assert "2 missing" in before.err
+        assert "all 2 resources" in cli("worlds", "upload", world, url, *access).out
+        assert "equal: " in cli("worlds", "compare", world, url, *access).out
+        server.session.load([{"resourceType": "Patient", "id": "b", "active": True}])
+        found = cli("worlds", "compare", world, url, "--json", *access)
+        refused = cli("worlds", "upload", world, url, "--header", "Authorization: Bearer 0ther")
+    assert found.code == 1 and json.loads(found.out)["differences"][0]["path"] == "Patient.active"
+    assert refused.code == 1 and "requires credentials" in refused.err and "0ther" not in refused.err
+    unset = cli("worlds", "upload", world, url, "--header-from-env", "X:NO_SUCH_VARIABLE")
+    assert unset.code == 2 and "is not set" in unset.err
+    assert "2 resources in 1 file of" in cli("worlds", "export", world, tmp_path / "out").out
 
 
 def test_tasks_list(cli: Cli) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -135,13 +135,22 @@ class WorldFile:
 
     def resources(self, resource_type: str | None = None) -> Iterator[bytes]:
         """Yield the stored JSON of all resources, or of all resources of one type, in creation order."""
+        return (row.body for row in self.scan(resource_type))
+
+    def scan(self, resource_type: str | None = None) -> Iterator[ResourceRow]:
+        """Yield the rows of all resources, or of all resources of one type, in creation order."""
         total = self.manifest.total
         where, values = ("WHERE type = ?", (resource_type, total)) if resource_type else ("", (total,))
         with self._failures(), closing(connect(self.path)) as db:
             for row in map(
                 ResourceRow._make, db.execute(f"SELECT * FROM resource {where} ORDER BY rid LIMIT ?", values)
             ):
-                yield self.connections.checks.check(row).body
+                yield self.connections.checks.check(row)
+
+    def rows(self, rids: Sequence[int]) -> list[ResourceRow]:
+        """Return the rows with these numbers, from 1 to the number of resources, in the order given."""
+        with self._reading() as store:
+            return store.rows(rids)
 
     def verify(self) -> None:
         """Read the whole file and compare it with its manifest; slow on a large world.

@@ -1,0 +1,202 @@
+"""Compare the resources of a world with those of a FHIR server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir import World, serialization
+from fhir_gym.types import Json, Resource
+from fhir_gym.worlds.batches import BatchClient, Record, batches, follow
+from fhir_gym.worlds.loading import Progress
+from fhir_gym.worlds.references import rewrite_references
+
+_PAGE = 500
+_MOST_SHOWN = 1000
+_LABELS = ("profile", "security", "tag")
+_OWN = ("versionId", "lastUpdated")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One resource that differs.
+
+    Attributes:
+        kind: `missing` from the server, `extra` on the server, or `different` content.
+        resource: Type and id.
+        path: First path whose value differs; empty unless the content differs.
+    """
+
+    kind: Literal["missing", "extra", "different"]
+    resource: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of comparing a world with a server.
+
+    Attributes:
+        world: Name of the world.
+        server: Base URL of the server.
+        compared: Number of resources in the world.
+        counts: Number of differences of each kind.
+        differences: The first differences.
+    """
+
+    world: str
+    server: str
+    compared: int
+    counts: dict[str, int]
+    differences: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether the server has exactly the world's resources, as far as the world's types go."""
+        return not any(self.counts.values())
+
+
+def compare(
+    world: World,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    ca: str | Path | None = None,
+    extra: bool = True,
+    most: int = _MOST_SHOWN,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare the resources of a world with those that a server has of the same types.
+
+    Elements that servers set themselves are not compared: `meta.versionId`, `meta.lastUpdated`, the part of
+    `meta.source` after `#`, the order of labels in `meta`, and the server's own base URL in references.
+
+    Args:
+        world: The world.
+        url: Base URL of the server.
+        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
+        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+        extra: Whether resources that only the server has are differences.
+        most: Maximum number of differences to return; all are counted.
+        progress: Called with the number of compared resources and the total.
+
+    Raises:
+        WorldError: The server is not an R4 server, or fails for more than half a minute.
+    """
+    client = BatchClient(url, headers=headers, ca=ca)
+    try:
+        client.check_types(list(world.manifest.counts))
+        return compare_with(client, world, extra=extra, most=most, progress=progress)
+    finally:
+        client.close()
+
+
+def compare_with(
+    client: BatchClient, world: World, *, extra: bool = True, most: int = _MOST_SHOWN, progress: Progress | None = None
+) -> Comparison:
+    """Compare a world with the server of a client; see `compare`."""
+    counts: Counter[str] = Counter({"missing": 0, "extra": 0, "different": 0})
+    shown: list[Difference] = []
+    for difference in _differences(client, world, extra, progress):
+        counts[difference.kind] += 1
+        if len(shown) < most:
+            shown.append(difference)
+    return Comparison(world.name, client.base, world.manifest.total, dict(counts), tuple(shown))
+
+
+def _differences(client: BatchClient, world: World, extra: bool, progress: Progress | None) -> Iterator[Difference]:
+    total, done = world.manifest.total, 0
+    present: Counter[str] = Counter()
+    for group in batches(world, range(1, total + 1)):
+        records = [record for _, record in group]
+        for record, found in zip(records, client.read_all(records), strict=True):
+            if found is None:
+                yield Difference("missing", record.url)
+                continue
+            present[record.type] += 1
+            path = first_difference(client, record, found)
+            if path is not None:
+                yield Difference("different", record.url, path)
+        done += len(group)
+        if progress:
+            progress(done, total)
+    if extra:
+        types = list(world.manifest.counts)
+        for name, number in client.totals(types).items():
+            if number > present[name]:
+                yield from _extra(client, world, name, number - present[name])
+
+
+def _extra(client: BatchClient, world: World, resource_type: str, number: int) -> Iterator[Difference]:
+    """Yield the resources of a type that only the server has; stop when their number is reached."""
+    seen: set[str] = set()
+    vain = 0
+    first = f"{client.base}/{resource_type}?_elements=id&_count={_PAGE}"
+    for page in follow(lambda url: client.page(url, resource_type), first):
+        before = len(seen)
+        for resource in page.resources:
+            id = str(resource.get("id"))
+            if id not in seen and not world.holds(resource_type, id):
+                seen.add(id)
+                yield Difference("extra", f"{resource_type}/{id}")
+                if len(seen) == number:
+                    return
+        vain = vain + 1 if len(seen) == before else 0
+        if vain > 2 * world.manifest.counts[resource_type] + 10:
+            raise WorldError(f"paging through {resource_type} of {client.base} does not end")
+    if len(seen) < number:
+        raise WorldError(
+            f"{client.base} reports {number:,} other resources of {resource_type}, but its pages have {len(seen):,}"
+        )
+
+
+def first_difference(client: BatchClient, record: Record, found: Resource) -> str | None:
+    """Return the first path whose value differs between a world's and a server's resource; None if they are equal."""
+    rewrite_references(found, partial(_relative, f"{client.base}/"))
+    wanted = serialization.loads(record.body)
+    return _path(record.type, _without_own(wanted), _without_own(found))
+
+
+def _relative(own: str, target: str) -> str:
+    return target.removeprefix(own)
+
+
+def _without_own(resource: Json) -> Json:
+    """Return a resource without what servers set themselves."""
+    if not isinstance(resource, dict):
+        return resource
+    meta = resource.get("meta")
+    if not isinstance(meta, dict):
+        return resource
+    kept = {name: value for name, value in meta.items() if name not in _OWN}
+    for name in _LABELS:
+        if isinstance(kept.get(name), list):
+            kept[name] = sorted(kept[name], key=serialization.dumps)
+    if isinstance(kept.get("source"), str):
+        kept["source"] = kept["source"].partition("#")[0]
+    kept = {name: value for name, value in kept.items() if value}
+    others = {name: value for name, value in resource.items() if name != "meta"}
+    return {**others, "meta": kept} if kept else others
+
+
+def _path(path: str, wanted: Json, found: Json) -> str | None:
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for name in [*wanted, *(name for name in found if name not in wanted)]:
+            if name not in wanted or name not in found:
+                return f"{path}.{name}"
+            inner = _path(f"{path}.{name}", wanted[name], found[name])
+            if inner is not None:
+                return inner
+        return None
+    if isinstance(wanted, list) and isinstance(found, list):
+        for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
+            inner = _path(f"{path}[{at}]", one, other)
+            if inner is not None:
+                return inner
+        return None if len(wanted) == len(found) else f"{path}[{min(len(wanted), len(found))}]"
+    return None if serialization.dumps(wanted) == serialization.dumps(found) else path

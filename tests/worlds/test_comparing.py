@@ -1,0 +1,81 @@
+"""A comparison names every resource that differs, and ignores what servers set themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fhir_gym import worlds
+from fhir_gym.errors import WorldError
+from fhir_gym.types import Resource
+from fhir_gym.worlds import Difference
+from fhir_gym.worlds.batches import BatchClient, Record
+from fhir_gym.worlds.comparing import first_difference
+from tests.worlds.linked_world import linked_resources, write_world
+from tests.worlds.strict_server import strict_server
+
+BASE = "http://127.0.0.1:1/fhir"
+
+
+def test_missing_extra_and_different(tmp_path: Path) -> None:
+    resources = linked_resources()
+    other = [one for one in linked_resources() if one["id"] != "x4"]
+    other[0]["name"] = "Another name"
+    other += [{"resourceType": "Patient", "id": f"e{at}"} for at in range(3)]
+    other.append({"resourceType": "Basic", "id": "unrelated", "code": {"text": "x"}})
+    seen: list[tuple[int, int]] = []
+    with (
+        write_world(tmp_path / "w", resources) as world,
+        write_world(tmp_path / "o", other) as theirs,
+        strict_server(theirs) as (url, _),
+    ):
+        found = worlds.compare(world, url, progress=lambda done, total: seen.append((done, total)))
+        assert worlds.compare(world, url, most=1).differences == found.differences[:1]
+        assert not worlds.compare(world, url, extra=False).counts["extra"]
+    assert not found.equal and found.counts == {"missing": 1, "extra": 3, "different": 1}
+    assert found.differences == (
+        Difference("different", "Organization/o0", "Organization.name"),
+        Difference("missing", "Observation/x4"),
+        *(Difference("extra", f"Patient/e{at}") for at in range(3)),
+    )
+    assert seen[-1] == (len(resources), len(resources))
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (lambda one: one | {"meta": {"versionId": "7", "lastUpdated": "2020-01-01T00:00:00Z", "source": "a#x"}}, None),
+        (lambda one: one | {"subject": {"reference": f"{BASE}/Patient/p"}}, None),
+        (lambda one: dict(reversed(one.items())), None),
+        (lambda one: one | {"subject": {"reference": "http://elsewhere/Patient/p"}}, "Observation.subject.reference"),
+        (lambda one: one | {"meta": {}}, "Observation.meta"),
+        (lambda one: one | {"component": [{}]}, "Observation.component"),
+        (lambda one: one | {"category": [{"text": "a"}]}, "Observation.category[1]"),
+        (lambda one: one | {"category": [{"text": "a"}, {"text": "c"}]}, "Observation.category[1].text"),
+        (lambda one: one | {"valueInteger": True}, "Observation.valueInteger"),
+        (lambda one: {name: value for name, value in one.items() if name != "subject"}, "Observation.subject"),
+    ],
+)
+def test_paths(change: Callable[[Resource], Resource], path: str | None) -> None:
+    body = (
+        b'{"resourceType":"Observation","id":"x","meta":{"source":"a"},"subject":{"reference":"Patient/p"},'
+        b'"category":[{"text":"a"},{"text":"b"}],"valueInteger":1}'
+    )
+    resource: Resource = {
+        **{"resourceType": "Observation", "id": "x", "meta": {"source": "a"}, "subject": {"reference": "Patient/p"}},
+        **{"category": [{"text": "a"}, {"text": "b"}], "valueInteger": 1},
+    }
+    client = BatchClient(BASE)
+    assert first_difference(client, Record("Observation", "x", body), change(resource)) == path
+    client.close()
+
+
+def test_a_server_without_a_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchClient, "types", lambda _: ["Patient"])
+    with (
+        write_world(tmp_path / "w", linked_resources()) as world,
+        pytest.raises(WorldError, match="does not support Observation, Organization"),
+    ):
+        worlds.compare(world, BASE)
