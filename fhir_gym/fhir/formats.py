@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Literal, NamedTuple
 
 from fhir_gym.fhir import serialization
+from fhir_gym.fhir.costs import json_values
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
@@ -16,6 +17,7 @@ from fhir_gym.fhir.serialization.xml_writer import write_xml
 from fhir_gym.fhir.urls import Pairs
 
 _BYTES_A_STEP = 2  # of JSON that is converted
+_STEPS_OF_A_VALUE = 20
 
 
 class Format(NamedTuple):
@@ -116,9 +118,12 @@ def write_response(
     if wanted.syntax == "json":
         return replace(response, headers=headers, body=serialization.pretty(body) if indent else body)
     if spend is not None:
-        spend(len(body) // _BYTES_A_STEP)
+        spend(len(body) // _BYTES_A_STEP + _STEPS_OF_A_VALUE * json_values(body))
     if wanted.syntax == "xml":
-        text = write_xml(serialization.loads(body), indent=indent)
+        try:
+            text = write_xml(serialization.loads(body), indent=indent)
+        except ValueError as error:  # in a Bundle, a stored resource may be nested too deeply
+            raise FhirError(406, f"This answer cannot be XML ({error}): ask for JSON", code="not-supported") from None
     else:
         headers = {"Content-Type": headers["Content-Type"]}  # as in HAPI, a page has no other headers
         text = _page(response.status, serialization.pretty(body) if indent else body)

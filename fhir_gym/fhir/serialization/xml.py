@@ -1,4 +1,4 @@
-"""Parse request bodies in FHIR's XML format; responses are always JSON."""
+"""Parse request bodies in FHIR's XML format."""
 
 from __future__ import annotations
 
