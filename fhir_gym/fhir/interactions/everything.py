@@ -34,7 +34,7 @@ def everything(ctx: RequestContext, resource_type: str, id: str | None, path: st
         FhirError: The resource or a type is unknown, or there are too many resources.
     """
     options, rest = parse_options([*ctx.pairs, *_posted(ctx)])
-    shape = options.shape(ctx.limits)
+    shape = options.shape(ctx.limits, resource_type)
     for name, _ in rest:
         if name in FULLTEXT:
             raise no_fulltext(name)

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
+from fhir_gym.fhir.costs import steps_of_subset
 from fhir_gym.fhir.interactions.read import known, shape
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.conditions.dates import parse_bounds
-from fhir_gym.fhir.serialization.subset import SUBSETTED
-from fhir_gym.fhir.store import ResourceRow, versions
-from fhir_gym.fhir.urls import Pairs, encode_pairs
+from fhir_gym.fhir.serialization.subset import SUBSETTED, subset
+from fhir_gym.fhir.store import ResourceRow, stored, versions
+from fhir_gym.fhir.urls import encode_pairs
 
 _PAGE = 20
 _SUBSETS = frozenset({"true", "data", "count"})
@@ -94,12 +95,10 @@ def _rows(
 
 def _entries(ctx: RequestContext, rows: Sequence[ResourceRow]) -> list[bytes]:
     """Return the entries of as many versions as fit into an answer, but at least one entry."""
-    # `_summary=text` requests an HTML page, which an entry cannot contain
-    pairs = [(name, value) for name, value in ctx.pairs if not (name == "_summary" and value.lower() == "text")]
     entries: list[bytes] = []
     size = 0
     for row in rows:
-        entry = _entry(ctx, row, pairs)
+        entry = _entry(ctx, row)
         size += len(entry)
         if entries and size > ctx.limits.answer_bytes // 2:
             break
@@ -107,7 +106,7 @@ def _entries(ctx: RequestContext, rows: Sequence[ResourceRow]) -> list[bytes]:
     return entries
 
 
-def _entry(ctx: RequestContext, row: ResourceRow, pairs: Pairs) -> bytes:
+def _entry(ctx: RequestContext, row: ResourceRow) -> bytes:
     url = f"{row.type}/{row.id}"
     method = row.method if row.version > 1 else "POST"  # HAPI reports POST for every first version
     status = "201 Created" if row.version == 1 else "200 OK"
@@ -118,8 +117,15 @@ def _entry(ctx: RequestContext, row: ResourceRow, pairs: Pairs) -> bytes:
         }
     )
     head = serialization.dumps({"fullUrl": f"{ctx.base_url}/{url}"})[:-1]
-    resource = b"" if row.deleted else b',"resource":' + shape(ctx, row.body, pairs).body
+    resource = b"" if row.deleted else b',"resource":' + _shown(ctx, row.body)
     return head + resource + b"," + tail[1:]
+
+
+def _shown(ctx: RequestContext, body: bytes) -> bytes:
+    if any(name == "_summary" and value.lower() == "text" for name, value in ctx.pairs):  # a read answers with HTML
+        ctx.store.spend(steps_of_subset(body))
+        return serialization.dumps(subset(stored(body), elements=None, summary="text"))
+    return shape(ctx, body, ctx.pairs).body
 
 
 def _links(ctx: RequestContext, count: int, offset: int, following: int | None) -> list[dict[str, str]]:

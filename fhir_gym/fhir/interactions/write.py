@@ -34,6 +34,8 @@ def create(ctx: RequestContext, target: Target) -> Response:
     resource_type = target.resource_type
     ctx.doing("create", resource_type)
     if target.id:
+        if not (ctx.request.body or ctx.request.headers.get("content-type", "").strip()):
+            raise _no_body("CREATE")
         raise FhirError(
             400,
             f'HAPI-0365: Can not create resource with ID "{target.id}", ID must not be supplied on a create (POST) '
@@ -139,6 +141,11 @@ def _check_version(ctx: RequestContext, target: Target, text: str) -> None:
 # requests
 
 
+def _no_body(operation: str) -> FhirError:
+    code = "0986" if operation == "UPDATE" else "0956"
+    return FhirError(400, f"HAPI-{code}: No body was supplied in request")
+
+
 def parse_body(request: Request, resource_type: str, operation: str) -> Resource:
     """Check the Content-Type of a request and parse the resource in its body.
 
@@ -147,8 +154,7 @@ def parse_body(request: Request, resource_type: str, operation: str) -> Resource
     given = request.headers.get("content-type", "").strip()
     if not given:
         if not request.body:
-            code = "0986" if operation == "UPDATE" else "0956"
-            raise FhirError(400, f"HAPI-{code}: No body was supplied in request")
+            raise _no_body(operation)
         raise FhirError(
             400,
             "HAPI-0448: No Content-Type header was provided in the request. "

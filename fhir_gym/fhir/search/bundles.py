@@ -96,4 +96,4 @@ def _entries(ctx: RequestContext, rids: Sequence[int], shape: Shape, mode: bytes
 
 def _subset(ctx: RequestContext, body: bytes, shape: Shape) -> bytes:
     ctx.store.spend(steps_of_subset(body))
-    return serialization.dumps(subset(stored(body), elements=shape.elements, summary=shape.summary))
+    return serialization.dumps(subset(stored(body), elements=shape.elements, summary=shape.summary, scope=shape.scope))

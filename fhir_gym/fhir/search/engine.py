@@ -120,7 +120,7 @@ def search(ctx: RequestContext, resource_type: str, path: str) -> Response:
     includes = parse_includes(options.includes, ctx.limits.includes)
     query = CompiledQuery(resource_type, tuple(conditions), tuple(keys))
     link = f"{ctx.base_url}/{path}"
-    shape = options.shape(ctx.limits)
+    shape = options.shape(ctx.limits, resource_type)
     self_link = ("self", f"{link}?{encode_pairs(shown)}" if shown else link)
     if options.count == 0 or shape.summary == "count":
         links = [self_link] if shape.elements else []  # as in HAPI
@@ -284,7 +284,7 @@ def page(ctx: RequestContext) -> Response:
     result = result.upto(ctx, offset + size)
     remember(ctx, token, result)
     matches = list(result.known[offset : offset + size])
-    shape = asked.shape if asked.shape.elements else result.shape
+    shape = replace(asked.shape, scope=result.query.resource_type) if asked.shape.elements else result.shape
     entries, shown = fill(ctx, matches, shape)
     truncated, matches = shown < len(matches), matches[:shown]
     beside = included(ctx, result.includes, result.query.resource_type, matches) if matches else []

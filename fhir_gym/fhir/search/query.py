@@ -117,10 +117,12 @@ class Shape:
     Attributes:
         elements: The requested elements; None if all are requested.
         summary: ``true``, ``data``, ``text`` or ``count``; None for the whole resource.
+        scope: The type in the request's path, to which the elements apply; None means the resource's own type.
     """
 
     elements: tuple[str, ...] | None = None
     summary: str | None = None
+    scope: str | None = None
 
     @property
     def whole(self) -> bool:
@@ -147,14 +149,14 @@ class SearchOptions:
     format: str | None
     pretty: str | None
 
-    def shape(self, limits: Limits) -> Shape:
-        """Return the requested parts of each resource.
+    def shape(self, limits: Limits, scope: str) -> Shape:
+        """Return the requested parts of each resource; `scope` is the type in the request's path.
 
         Raises:
             FhirError: The values of `_elements` and `_summary` are invalid.
         """
         elements, summaries = self.subsets
-        return parse_shape(elements, summaries, limits) if elements or summaries else WHOLE
+        return parse_shape(elements, summaries, limits, scope) if elements or summaries else WHOLE
 
 
 def parse_options(pairs: Pairs) -> tuple[SearchOptions, Pairs]:
@@ -220,7 +222,7 @@ def _check_contained(values: Sequence[str]) -> None:
         raise FhirError(405, "HAPI-0983: Contained mode 'both' is not currently supported")
 
 
-def parse_shape(elements: Sequence[str], summaries: Sequence[str], limits: Limits) -> Shape:
+def parse_shape(elements: Sequence[str], summaries: Sequence[str], limits: Limits, scope: str | None = None) -> Shape:
     """Parse the values of all `_elements` and `_summary` parameters."""
     if not elements and not summaries:
         return WHOLE
@@ -232,7 +234,7 @@ def parse_shape(elements: Sequence[str], summaries: Sequence[str], limits: Limit
     if "text" in modes and len(modes) > 1:
         raise FhirError(400, "HAPI-0380: Can not combine _summary=text with other values for _summary")
     summary = next((mode for mode in ("count", "text", "data", "true") if mode in modes), None)
-    return Shape(names or None, summary)
+    return Shape(names or None, summary, scope)
 
 
 # includes

@@ -57,7 +57,8 @@ def compile_query(scope: Scope, pairs: Iterable[tuple[str, str]]) -> list[Condit
         raise FhirError(400, f"A search with more than {MAX_ALL_VALUES} values is not supported by this server")
     modified = False
     for name in by_name:
-        _require_known(scope, name)
+        if not _is_known(scope, name):
+            raise _first_unknown(scope, by_name)
         modified = modified or ":" in name
     try:
         if modified:
@@ -110,10 +111,14 @@ def _first_error(scope: Scope, by_name: Mapping[str, list[str]]) -> FhirError | 
     return errors[0] if errors else None
 
 
-def _require_known(scope: Scope, name: str) -> None:
+def _is_known(scope: Scope, name: str) -> bool:
     base = parse_name(name).base
-    if not base.startswith("_") and base not in search_parameters(scope.resource_type):
-        raise unknown_parameter(scope.resource_type, base if base else name)
+    return base.startswith("_") or base in search_parameters(scope.resource_type)
+
+
+def _first_unknown(scope: Scope, names: Iterable[str]) -> FhirError:
+    name = next(name for name in names_in_hash_order(names) if not _is_known(scope, name))
+    return unknown_parameter(scope.resource_type, parse_name(name).base or name)
 
 
 def compile_parameter(scope: Scope, name: str, values: list[str]) -> Condition | None:
