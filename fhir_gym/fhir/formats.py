@@ -1,4 +1,4 @@
-"""Select the format that a request asks for, and write a response in it: JSON, XML or a page for browsers."""
+"""Select the format that a request asks for, and write a response in it: JSON, XML, Turtle or a page for browsers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fhir_gym.fhir.costs import json_values
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.serialization.turtle_writer import write_turtle
 from fhir_gym.fhir.serialization.xml_writer import write_xml
 from fhir_gym.fhir.urls import Pairs
 
@@ -104,30 +105,28 @@ def write_response(
         spend: Function that counts the steps of the work; None for an error, whose body is small.
 
     Raises:
-        FhirError: 406 for a format that this server does not write. An error is then JSON.
+        FhirError: 406 for a body that this format cannot contain.
     """
     body = response.body
     if not body or "Content-Type" in response.headers:
         return response
     indent = indent and len(body) <= limits.indented_bytes
-    if wanted.syntax == "turtle":
-        if spend is not None:
-            raise FhirError(406, "This server does not write Turtle: ask for JSON or XML", code="not-supported")
-        wanted = DEFAULT
     headers = {"Content-Type": f"{wanted.media_type};charset=UTF-8", **response.headers}
     if wanted.syntax == "json":
         return replace(response, headers=headers, body=serialization.pretty(body) if indent else body)
     if spend is not None:
         spend(len(body) // _BYTES_A_STEP + _STEPS_OF_A_VALUE * json_values(body))
-    if wanted.syntax == "xml":
+    if wanted.syntax in ("xml", "turtle"):
         try:
-            text = write_xml(serialization.loads(body), indent=indent)
+            decoded = serialization.loads(body)
         except ValueError as error:  # in a Bundle, a stored resource may be nested too deeply
-            raise FhirError(406, f"This answer cannot be XML ({error}): ask for JSON", code="not-supported") from None
+            text = f"This answer cannot be {wanted.media_type} ({error}): ask for JSON"
+            raise FhirError(406, text, code="not-supported") from None
+        written = write_xml(decoded, indent=indent) if wanted.syntax == "xml" else write_turtle(decoded)
     else:
         headers = {"Content-Type": headers["Content-Type"]}  # as in HAPI, a page has no other headers
-        text = _page(response.status, serialization.pretty(body) if indent else body)
-    return replace(response, headers=headers, body=text, json_body=body)
+        written = _page(response.status, serialization.pretty(body) if indent else body)
+    return replace(response, headers=headers, body=written, json_body=body)
 
 
 def _page(status: int, body: bytes) -> bytes:

@@ -102,3 +102,22 @@ def test_a_session_answers_in_the_requested_format(empty_world: World) -> None:
         assert missing.body.startswith(
             b'<OperationOutcome xmlns="http://hl7.org/fhir"><issue><severity value="error"/>'
         )
+
+
+def test_turtle_has_values_types_and_indexes(empty_world: World) -> None:
+    body = (
+        b'{"resourceType": "Observation", "id": "x", "status": "final", "issued": "2020-01-01T00:00:00Z", '
+        b'"code": {"text": "a\\"\\n"}, "valueQuantity": {"value": 1.50}, "note": [{"text": "one"}]}'
+    )
+    with empty_world.session() as session:
+        session.handle(Request("PUT", "/Observation/x", "", {"content-type": "application/fhir+json"}, body))
+        text = session.handle(Request("GET", "/Observation/x", "_format=ttl")).text
+    for part in (
+        "rdf:type fhir:Observation ;",
+        'fhir:Resource.id [ fhir:value "x" ]',
+        'fhir:Observation.issued [ fhir:value "2020-01-01T00:00:00Z"^^xsd:dateTime ]',
+        'fhir:Observation.valueQuantity [ fhir:Quantity.value [ fhir:value "1.50"^^xsd:decimal ] ]',
+        'fhir:Observation.code [ fhir:CodeableConcept.text [ fhir:value "a\\"\\n" ] ]',
+        'fhir:Observation.note [ fhir:Annotation.text [ fhir:value "one" ] ; fhir:index 0 ]',
+    ):
+        assert part in text
