@@ -201,7 +201,9 @@ def export(
     with _opened(world) as opened:
         with progress(f"Exporting {opened.name}") as update:
             files = worlds.export(opened, folder, format=format, progress=update)
-        print_text(f"{opened.manifest.total:,} resources in {len(files)} file{'s' if len(files) > 1 else ''} of {folder}")
+        print_text(
+            f"{opened.manifest.total:,} resources in {len(files)} file{'s' if len(files) > 1 else ''} of {folder}"
+        )
 
 
 @app.command()

@@ -20,8 +20,14 @@ _IDLE = 8
 """Number of idle connections to keep. A trainer has only a few threads, each with one open episode at a time."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open a world file read-only; the connection may be used by one thread at a time."""
+def connect(path: Path, *, mapped: bool = True) -> sqlite3.Connection:
+    """Open a world file read-only; the connection may be used by one thread at a time.
+
+    Args:
+        path: The world file.
+        mapped: Whether to map the file into memory. Searches are faster with it, but after reading a large world from
+            end to end, the process would hold the whole file.
+    """
     db = sqlite3.connect(
         f"file:{quote(str(path))}?mode=ro&immutable=1",
         uri=True,
@@ -34,7 +40,7 @@ def connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA trusted_schema=OFF")  # the file may be untrusted
         # No cell_size_check: this check reads each cell of a mapped page on every visit, which doubles the time of a
         # search in a large world. `World.verify` checks all pages once.
-        db.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
+        db.execute(f"PRAGMA mmap_size={_MMAP_BYTES if mapped else 0}")
         db.execute("PRAGMA cache_size=-256")
         db.execute("PRAGMA temp_store=MEMORY")
     except sqlite3.Error:  # a damaged file

@@ -19,7 +19,7 @@ from fhir_gym.fhir.store.manifest import ContentHash, Manifest
 from fhir_gym.fhir.store.opening import read_manifest
 from fhir_gym.fhir.store.row_checks import RowChecks
 from fhir_gym.fhir.store.schema import ResourceRow, stored
-from fhir_gym.fhir.store.store import Store
+from fhir_gym.fhir.store.store import Store, marks
 from fhir_gym.types import Resource
 
 
@@ -141,16 +141,19 @@ class WorldFile:
         """Yield the rows of all resources, or of all resources of one type, in creation order."""
         total = self.manifest.total
         where, values = ("WHERE type = ?", (resource_type, total)) if resource_type else ("", (total,))
-        with self._failures(), closing(connect(self.path)) as db:
-            for row in map(
-                ResourceRow._make, db.execute(f"SELECT * FROM resource {where} ORDER BY rid LIMIT ?", values)
-            ):
+        query = f"SELECT * FROM resource {where} ORDER BY rid LIMIT ?"
+        with self._failures(), closing(connect(self.path, mapped=False)) as db:
+            for row in map(ResourceRow._make, db.execute(query, values)):
                 yield self.connections.checks.check(row)
 
     def rows(self, rids: Sequence[int]) -> list[ResourceRow]:
         """Return the rows with these numbers, from 1 to the number of resources, in the order given."""
-        with self._reading() as store:
-            return store.rows(rids)
+        query = f"SELECT * FROM resource WHERE rid IN ({marks(len(rids))})"
+        with self._failures(), closing(connect(self.path, mapped=False)) as db:
+            found = {row[0]: self.connections.checks.check(ResourceRow(*row)) for row in db.execute(query, rids)}
+            if missing := next((rid for rid in rids if rid not in found), None):
+                raise sqlite3.DatabaseError(f"resource {missing} is missing")
+            return [found[rid] for rid in rids]
 
     def verify(self) -> None:
         """Read the whole file and compare it with its manifest; slow on a large world.
