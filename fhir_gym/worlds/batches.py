@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +86,7 @@ class BatchClient(FhirClient):
             some = names[start : start + _COUNT_TYPES]
             entries = [_get_entry(f"{name}?_summary=count") for name in some]
             for name, answer in zip(some, self._exchange_all(entries), strict=True):
-                total = (answer.get("resource") or {}).get("total")
+                total = _object(answer, "resource").get("total")
                 if _status(answer) != 200 or not isinstance(total, int) or isinstance(total, bool):
                     raise WorldError(f"{self.base} reports no total for {name}?_summary=count{self._reason(answer)}")
                 found[name] = total
@@ -101,10 +101,10 @@ class BatchClient(FhirClient):
         answers = self._settled([_get_entry(record.url) for record in records])
         found: list[Resource | None] = []
         for record, answer in zip(records, answers, strict=True):
-            resource = answer.get("resource")
+            resource = _object(answer, "resource")
             if _status(answer) in (404, 410):
                 found.append(None)
-            elif _status(answer) != 200 or not isinstance(resource, dict):
+            elif _status(answer) != 200 or not resource:
                 raise WorldError(f"{self.base} cannot read {record.url}: {_shown(answer)}{self._reason(answer)}")
             elif (resource.get("resourceType"), resource.get("id")) != (record.type, record.id):
                 raise WorldError(f"{self.base} returned another resource for {record.url}")
@@ -166,35 +166,30 @@ class BatchClient(FhirClient):
 
     def _reason(self, answer: Resource) -> str:
         """Return the server's explanation as the end of an error message."""
-        outcome: Any = (answer.get("response") or {}).get("outcome") or answer.get("resource")
-        said = diagnostics(outcome)
+        said = diagnostics(_object(answer, "response").get("outcome") or _object(answer, "resource"))
         return f": {self.hide(said)}" if said else ""
-
-
-def follow(fetch: Callable[[str], Any], url: str | None) -> Iterator[Any]:
-    """Yield pages until there is no next page."""
-    while url is not None:
-        page = fetch(url)
-        yield page
-        url = page.next
 
 
 def _get_entry(url: str) -> bytes:
     return f'{{"request":{{"method":"GET","url":"{url}"}}}}'.encode()
 
 
+def _object(value: Resource, name: str) -> Resource:
+    """Return a member of an object; an empty object if the member is not an object."""
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
 def _status(answer: Resource) -> int:
     """Return the status of a response entry, such as "201 Created"; 0 if it has none."""
-    response = answer.get("response")
-    text = str(response.get("status", "")) if isinstance(response, dict) else ""
-    return int(text[:3]) if text[:3].isascii() and text[:3].isdigit() else 0
+    text = str(_object(answer, "response").get("status", ""))[:3]
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _shown(answer: Resource) -> str:
-    response = answer.get("response")
-    return one_line(f"status {response.get('status')}", 60) if isinstance(response, dict) else "no status"
+    return one_line(f"status {_object(answer, 'response').get('status')}", 60)
 
 
 def _too_costly(answer: Resource) -> bool:
-    outcome = (answer.get("response") or {}).get("outcome")
-    return any(issue.get("code") == "too-costly" for issue in objects((outcome or {}).get("issue")))
+    outcome = _object(_object(answer, "response"), "outcome")
+    return any(issue.get("code") == "too-costly" for issue in objects(outcome.get("issue")))

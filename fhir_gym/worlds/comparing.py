@@ -11,8 +11,9 @@ from typing import Literal
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World, serialization
+from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
-from fhir_gym.worlds.batches import BatchClient, Record, batches, follow
+from fhir_gym.worlds.batches import BatchClient, Record, batches
 from fhir_gym.worlds.loading import Progress
 from fhir_gym.worlds.references import rewrite_references
 
@@ -135,19 +136,20 @@ def _differences(client: BatchClient, world: World, extra: bool, progress: Progr
 def _extra(client: BatchClient, world: World, resource_type: str, number: int) -> Iterator[Difference]:
     """Yield the resources of a type that only the server has; stop when their number is reached."""
     seen: set[str] = set()
-    vain = 0
-    first = f"{client.base}/{resource_type}?_elements=id&_count={_PAGE}"
-    for page in follow(lambda url: client.page(url, resource_type), first):
-        before = len(seen)
+    pages: set[str] = set()
+    url: str | None = f"{client.base}/{resource_type}?_elements=id&_count={_PAGE}"
+    while url is not None:
+        pages.add(url)
+        page = client.page(url, resource_type)
         for resource in page.resources:
             id = str(resource.get("id"))
             if id not in seen and not world.holds(resource_type, id):
                 seen.add(id)
-                yield Difference("extra", f"{resource_type}/{id}")
+                yield Difference("extra", one_line(f"{resource_type}/{id}", 200))
                 if len(seen) == number:
                     return
-        vain = vain + 1 if len(seen) == before else 0
-        if vain > 2 * world.manifest.counts[resource_type] + 10:
+        url = page.next
+        if url in pages or len(pages) > world.manifest.counts[resource_type] + number:
             raise WorldError(f"paging through {resource_type} of {client.base} does not end")
     if len(seen) < number:
         raise WorldError(
@@ -159,7 +161,8 @@ def first_difference(client: BatchClient, record: Record, found: Resource) -> st
     """Return the first path whose value differs between a world's and a server's resource; None if they are equal."""
     rewrite_references(found, partial(_relative, f"{client.base}/"))
     wanted = serialization.loads(record.body)
-    return _path(record.type, _without_own(wanted), _without_own(found))
+    path = _path(record.type, _without_own(wanted), _without_own(found))
+    return path and one_line(path, 300)
 
 
 def _relative(own: str, target: str) -> str:

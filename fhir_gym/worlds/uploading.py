@@ -58,7 +58,8 @@ def upload(
             the same type and id are replaced.
         headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
         ca: PEM file with the certificate authorities to trust; by default those of certifi.
-        progress: Called with the number of processed resources (first sent, then compared) and the total.
+        progress: Called with the number of processed resources and the total. If the server has resources of the
+            world's types, all resources are first read, then sent, then compared; otherwise they are sent and compared.
 
     Raises:
         WorldError: The server is not an R4 server, has other resources, refuses a resource, fails for more than half a
@@ -133,6 +134,8 @@ class _Upload:
                     self._held[rid] = 1
                 elif plan.positions[rid] >= self._journal.sent:
                     different.append(f"{record.url} differs at {path}")
+            if self._progress:
+                self._progress(group[-1][0], self._total)
         others = [f"{totals[name] - present[name]:,} of {name}" for name in totals if totals[name] > present[name]]
         more = [f"and {len(different) - 1:,} more that differ"] if len(different) > 1 else []
         return [*others[: _SHOWN - 2], *different[:1], *more]

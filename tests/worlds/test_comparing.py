@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,3 +80,32 @@ def test_a_server_without_a_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         pytest.raises(WorldError, match="does not support Observation, Organization"),
     ):
         worlds.compare(world, BASE)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ({"response": {"status": "404 Not Found"}}, "equal"),
+        ({"response": {"status": "410"}}, "equal"),
+        ({"response": {"status": "200"}, "resource": {"resourceType": "Patient", "id": "b"}}, "another resource"),
+        ({"response": {"status": "200"}, "resource": []}, r"cannot read Patient/a: status 200$"),
+        ({"response": {"status": "403", "outcome": "<script>"}}, r"cannot read Patient/a: status 403$"),
+        ({"response": {"status": "²00\n\x1b"}}, r"cannot read Patient/a: status ²00\?\?$"),
+        ({"response": []}, "cannot read Patient/a: status None$"),
+        (
+            {"response": {"status": 401, "outcome": {"issue": [{"diagnostics": "unknown: s3cret\nx"}]}}},
+            r"status 401: unknown: …\?x$",
+        ),
+    ],
+)
+def test_answers_that_are_none(answer: Any, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = BatchClient(BASE, headers={"Authorization": "Bearer s3cret"})
+    monkeypatch.setattr(client, "exchange", lambda *_: {"resourceType": "Bundle", "entry": [answer]})
+    if complaint == "equal":
+        assert client.read_all([Record("Patient", "a", b"")]) == [None]
+    else:
+        with pytest.raises(WorldError, match=complaint):
+            client.read_all([Record("Patient", "a", b"")])
+    with pytest.raises(WorldError, match="did not answer a batch"):
+        client.read_all([Record("Patient", "a", b"")] * 2)
+    client.close()
