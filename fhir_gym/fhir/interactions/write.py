@@ -22,7 +22,7 @@ from fhir_gym.types import Resource
 
 _JSON_TYPES = frozenset({"application/fhir+json", "application/json", "application/json+fhir", "text/json"})
 _XML_TYPES = frozenset({"application/fhir+xml", "application/xml", "application/xml+fhir", "text/xml"})
-_FORM_TYPES = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
+_FORM_TYPES = frozenset({"application/x-www-form-urlencoded"})
 _PREFERENCES = frozenset({"minimal", "representation", "OperationOutcome"})
 
 

@@ -19,6 +19,9 @@ _CHUNK = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/", "'": "'"}
 _LITERALS = {"true": True, "false": False, "null": None}
 _VALUES = "(JSON String, Number, Array, Object or token 'null', 'true' or 'false')"
+_COMMENT = (
+    "maybe a (non-standard) comment? (not recognized as one since Feature 'ALLOW_COMMENTS' not enabled for parser)"
+)
 _MAX_WORD = 256
 
 
@@ -176,11 +179,6 @@ class _Reader:
             self._not_a_number(word)
         if not word or not (char.isalpha() or char in "_$"):
             self.at = start
-            if char == "/":
-                self._unexpected(
-                    "maybe a (non-standard) comment? (not recognized as one since Feature 'ALLOW_COMMENTS' not enabled "
-                    "for parser)"
-                )
             self._unexpected(f"expected a valid value {_VALUES}")
         shown = word if len(word) < _MAX_WORD else f"{word[:_MAX_WORD]}..."
         self._fail(f"Unrecognized token '{shown}': was expecting {_VALUES}", start + min(len(word), _MAX_WORD))
@@ -199,34 +197,35 @@ class _Reader:
                 self.at = start + len(word)
                 self._not_a_number(word)
             sign = "minus" if self.text[start] == "-" else "plus"
-            self._bad_number(f"expected digit (0-9) to follow {sign} sign, for valid numeric value")
+            self._bad_number(f"expected digit (0-9) to follow {sign} sign, for valid numeric value", start)
         self.at = found.end()
         if found[1] == "0" and self.text[self.at : self.at + 1].isdigit():
             self._fail("Invalid numeric value: Leading zeroes not allowed", self.at)
         whole = True
         if self._char() == ".":
             whole = False
-            self._digits("Decimal point not followed by a digit")
+            self._digits("Decimal point not followed by a digit", start)
         if self._char() in ("e", "E"):
             whole = False
             if self.text[self.at + 1 : self.at + 2] in ("+", "-"):
                 self.at += 1
-            self._digits("Exponent indicator not followed by a digit")
+            self._digits("Exponent indicator not followed by a digit", start)
         text = self.text[start : self.at].removeprefix("+")
         return integer(text) if whole else Number(text)
 
-    def _digits(self, complaint: str) -> None:
+    def _digits(self, complaint: str, number: int) -> None:
         self.at += 1
         start = self.at
         while self._char() and self._char() in "0123456789":
             self.at += 1
         if self.at == start:
-            self._bad_number(complaint)
+            self._bad_number(complaint, number)
 
-    def _bad_number(self, complaint: str) -> NoReturn:
+    def _bad_number(self, complaint: str, number: int) -> NoReturn:
+        """Refuse a number; HAPI reports the place after its first character."""
         if self.at >= len(self.text):
             self._fail("Unexpected end-of-input in numeric value", self.at)
-        self._fail(f"Unexpected character ({_described(self.text[self.at])}) in numeric value: {complaint}", self.at)
+        self._fail(f"Unexpected character ({_described(self.text[self.at])}) in numeric value: {complaint}", number + 1)
 
     def _string(self, quote: str, place: str) -> str:
         parts: list[str] = []
@@ -246,7 +245,8 @@ class _Reader:
             if char != "\\":
                 what = "name" if "name" in place else "string value"
                 escaped = f"has to be escaped using backslash to be included in {what}"
-                self._fail(f"Illegal unquoted character ({_described(char)}): {escaped}", self.at)
+                position = self._place(self.at - 1, 2)  # a line break does not count as one
+                raise ValueError(f"Illegal unquoted character ({_described(char)}): {escaped}\n at {position}")
             parts.append(self._escape())
 
     def _escape(self) -> str:
@@ -290,15 +290,18 @@ class _Reader:
         self._fail(f"Unexpected end-of-input within/between {kind} entries", self.at)
 
     def _unexpected(self, expectation: str) -> NoReturn:
+        if self.text[self.at] == "/":
+            expectation = _COMMENT
         self._fail(f"Unexpected character ({_described(self.text[self.at])}): {expectation}", self.at)
 
     def _fail(self, message: str, at: int) -> NoReturn:
         raise ValueError(f"{message}\n at {self._place(at)}")
 
-    def _place(self, at: int) -> str:
+    def _place(self, at: int, first: int = 1) -> str:
         before = self.text[:at].replace("\r\n", "\n").replace("\r", "\n")
         last = before[before.rfind("\n") + 1 :]
-        return f"[line: {before.count(chr(10)) + 1}, column: {len(last.encode('utf-16-le', 'surrogatepass')) // 2 + 1}]"
+        column = len(last.encode("utf-16-le", "surrogatepass")) // 2 + first
+        return f"[line: {before.count(chr(10)) + 1}, column: {column}]"
 
 
 def _described(char: str) -> str:
