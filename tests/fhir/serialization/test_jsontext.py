@@ -112,7 +112,7 @@ def test_brackets_in_strings_do_not_count_as_nesting() -> None:
         (f'{START},"a":02}}', "Invalid numeric value: Leading zeroes not allowed\n at {P32}"),
         (
             f'{START},"a":1.}}',
-            "Unexpected character ('}' (code 125)) in numeric value: Decimal point not followed by a digit\n at {P33}",
+            "Unexpected character ('}' (code 125)) in numeric value: Decimal point not followed by a digit\n at {P32}",
         ),
         (f"{START}}}}}", "Unexpected close marker '}': no open Object to close\n at {P28}"),
         (f"{START},'a':[}}", "Unexpected close marker '}': expected ']' (for Array starting at {P31})\n at {P33}"),
