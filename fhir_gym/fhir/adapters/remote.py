@@ -272,7 +272,7 @@ class RemoteSession(FhirSession):
                     raise InfraError(f"{self.base_url} is not the base URL of a FHIR server: it has no /metadata")
                 raise InfraError(
                     f"{self.base_url} does not contain the world {self.world.name!r}: it has no Patient/{id}; "
-                    "load the world's resources there, or name the world that it contains"
+                    "put it there with `fhir-gym worlds upload`, or name the world that it contains"
                 )
 
     def _written(self, start: int) -> list[ResourceStates]:
