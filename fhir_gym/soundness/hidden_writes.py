@@ -13,8 +13,9 @@ from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.types import Json, Resource
 
-_ODD = ("/_history", "/_history/1", "/foo", "/$a/b")
-_ODD_PLACES = ("Patient/_search", "Basic/_history", "Basic/$x", "_history", "Patient?family=Nobody")
+# Ends of URLs that write like the URL without them, in a request and in a Bundle's entry.
+_ODD, _ODD_IN_BUNDLE = ("/foo", "/_history/1"), ("/_history", "/_history/1")
+_ODD_PLACES = ("Patient/_search", "Basic/_history", "Basic/$x", "Patient?family=Nobody")
 _EXTRA: Resource = {"resourceType": "Basic", "code": {"text": "Something nobody asked for"}}
 _LABEL: Resource = {"system": "urn:fhir-gym:label", "code": "seen"}
 
@@ -77,6 +78,7 @@ def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool)
             turned = {**one, name: one[name][::-1]}
             if turned != one:
                 yield also("list reversed", f"{kind}.{name}", Put(url, turned))
+        odd = url + _ODD_IN_BUNDLE[number % len(_ODD_IN_BUNDLE)]
         yield also("odd url in a bundle", f"PUT {odd[1:]}, and back", _batch(Put(odd, changed)), _batch(Put(odd, one)))
     for place in _ODD_PLACES:
         yield also("odd url in a bundle", f"POST {place}", _batch(Post(place, _EXTRA)))
