@@ -70,17 +70,17 @@ def by_post(url: str) -> Callable[[Resource], list[Action]]:
 
 
 HOLES: dict[str, Callable[[Resource], list[Action]]] = {
-    **{f"PUT {tail}": by_url(tail) for tail in ("", "/", "/_history", "/_history/1", "/foo", "/$a/b", "//foo")},
-    **{f"entry PUT {tail}": by_entry(tail) for tail in ("", "/_history/1", "/foo", "/$a/b", "/_search")},
-    **{f"entry POST {url}": by_post(url) for url in ("Patient/_search", "Basic/_history", "Basic/$x", "metadata")},
+    **{f"PUT {tail}": by_url(tail) for tail in ("", "/", "/foo", "//foo")},
+    **{f"entry PUT {tail}": by_entry(tail) for tail in ("", "/_history", "/_history/1")},
+    **{f"entry POST {url}": by_post(url) for url in ("Patient/_search", "Basic/_history", "Basic/$x")},
     "both in one bundle": lambda one: [batch("PUT", f"Patient/{one['id']}", {**one, "name": NAMES[:1]}, one)],
     "patch and back": lambda one: [
-        Patch(f"/Patient/{one['id']}/_history/1", OTHER),
+        Patch(f"/Patient/{one['id']}/foo", OTHER),
         Patch(f"/Patient/{one['id']}", [{"op": "remove", "path": "/gender"}]),
     ],
-    "delete and put back": lambda one: [Delete(f"/Patient/{one['id']}/_history/1"), Put(f"/Patient/{one['id']}", one)],
+    "delete and put back": lambda one: [Delete(f"/Patient/{one['id']}/foo"), Put(f"/Patient/{one['id']}", one)],
     "delete and put back by entries": lambda one: [
-        batch("DELETE", f"Patient/{one['id']}/$x/y"),
+        batch("DELETE", f"Patient/{one['id']}/_history/1"),
         batch("PUT", f"Patient/{one['id']}", one),
     ],
     "conditional delete": lambda one: [Delete("/Patient?identifier=urn:x|bystander")],
@@ -102,6 +102,13 @@ HOLES: dict[str, Callable[[Resource], list[Action]]] = {
         Put(f"/Patient/{one['id']}", {**one, "text": {"status": "generated", "div": "<div>x</div>"}})
     ],
 }
+
+NO_WRITES: dict[str, Callable[[Resource], list[Action]]] = {
+    **{f"PUT {tail}": by_url(tail) for tail in ("/_history", "/_history/99", "/$a/b")},
+    **{f"entry PUT {tail}": by_entry(tail) for tail in ("/foo", "/$a/b", "/_search")},
+    **{f"entry POST {url}": by_post(url) for url in ("metadata", "_history")},
+}
+"""Requests that look like writes but are refused, or are reads."""
 
 
 def furnish(episode: Episode) -> Resource:
@@ -151,6 +158,15 @@ def require_no_win(episode: Episode, holes: Iterable[str] = HOLES) -> None:
 def test_no_hidden_write_wins(own_world: Callable[[str], World], env_id: str, key: str) -> None:
     with Episode(env_id, task=key, world=own_world(env_id), max_steps=100) as episode:
         require_no_win(episode)
+
+
+def test_refused_writes_are_no_writes(hospital: World) -> None:
+    with Episode(APPOINTMENT, task="07", world=hospital, max_steps=100) as episode:
+        one = furnish(episode)
+        for name, actions in NO_WRITES.items():
+            assert play(episode, *actions(one)).success, name
+            sent = episode._log[-len(actions(one)) :]
+            assert not any(done.effect for logged in sent for done in logged.response.done), name
 
 
 @pytest.mark.parametrize("key", ["11a", pytest.param("15a", marks=pytest.mark.slow)])
