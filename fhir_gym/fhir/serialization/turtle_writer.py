@@ -33,7 +33,7 @@ def write_turtle(resource: Resource) -> bytes:
     """Return a decoded JSON resource as Turtle; elements without a definition are left out."""
     kind, properties = _resource(resource)
     tree = [("fhir:nodeRole", "fhir:treeRoot")]
-    return (_PREFIXES + _node([*kind, *properties, *tree], 0) + " .\n").encode()
+    return (_PREFIXES + _node([*kind, *properties, *tree], 0) + " .\n").encode("utf-8", "replace")
 
 
 def _resource(value: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
