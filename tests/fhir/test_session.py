@@ -176,6 +176,13 @@ def test_validate_names_missing_elements(session: Session) -> None:
     appointment = {"resourceType": "Appointment", "status": "booked", "start": "2023-11-13T10:00:00Z"}
     texts = [i["diagnostics"] for i in ask(session, "POST", "/Appointment/$validate", appointment).json()["issue"]]
     assert [text.split(":")[1].strip() for text in texts[1:3]] == ["app-2", "app-3"]
+    people = [{"actor": {"display": "x"}}, {"status": "accepted"}]
+    text = json.dumps({"resourceType": "Appointment", "participant": people, "comment": "x"})
+    issues = ask(session, "POST", "/Appointment/$validate", text.encode()).json()["issue"]
+    column = text.index("}], ") + 2
+    assert [issue["location"] for issue in issues if "app-1" in issue["diagnostics"]] == [
+        ["Appointment.participant[1]", f"Line[1] Col[{column}]"]
+    ]
 
 
 @pytest.mark.parametrize(

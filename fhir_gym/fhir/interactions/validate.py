@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.context import RequestContext
 from fhir_gym.fhir.definitions import children
@@ -11,6 +13,11 @@ from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.types import Json, Resource
 
+Steps = tuple[str | int, ...]
+"""Keys and list positions that lead to a value."""
+
+_DECODER = json.JSONDecoder()
+_MOST_PLACES = 10  # each place is looked up from the start of the text
 _MODES = frozenset({"create", "update", "delete", "profile"})
 _DEFINITION = "http://hl7.org/fhir/StructureDefinition"
 _EXTENSION = f"{_DEFINITION}/operationoutcome"
@@ -39,6 +46,7 @@ def validate(ctx: RequestContext, resource_type: str, id: str | None) -> Respons
     mode = dict(reversed(ctx.pairs)).get("mode") or None
     resource: Resource | None = None
     expression = ""
+    inside: Steps = ()
     if ctx.request.method == "POST":
         resource = serialization.parse_resource(ctx.request.body, None)
         if resource["resourceType"] == "Parameters":
@@ -47,6 +55,7 @@ def validate(ctx: RequestContext, resource_type: str, id: str | None) -> Respons
             if resource is not None:
                 target = f"{resource['resourceType']}/{resource.get('id', 'null')}"
                 expression = f"Parameters.parameter[{place}].resource/*{target}*/"
+                inside = ("parameter", place, "resource")
     if mode is not None and mode not in _MODES:
         raise FhirError(400, f'HAPI-0364: Invalid mode value: "{mode}"')
     if mode == "delete":
@@ -64,7 +73,7 @@ def validate(ctx: RequestContext, resource_type: str, id: str | None) -> Respons
         raise FhirError(422, "HAPI-0997: Resource has an ID - ID must not be populated for a FHIR create")
     if mode == "update" and not resource.get("id"):
         raise FhirError(422, "HAPI-0998: Resource has no ID - ID must be populated for a FHIR update")
-    return _outcome(_issues(resource, expression or resource["resourceType"], _end(text)))
+    return _outcome(_issues(resource, expression or resource["resourceType"], text, inside))
 
 
 def _from_parameters(parameters: Resource) -> tuple[int, Resource | None, str | None]:
@@ -93,42 +102,90 @@ def _outcome(issues: list[Json]) -> Response:
     return Response(200, {}, serialization.dumps({"resourceType": "OperationOutcome", "issue": issues}))
 
 
-def _issues(resource: Resource, path: str, end: tuple[int, int]) -> list[Json]:
-    kind = resource["resourceType"]
+def _issues(resource: Resource, path: str, text: bytes, inside: Steps) -> list[Json]:
+    """Return the issues of a resource, which is the value at the steps `inside` of the text."""
+    kind, end = resource["resourceType"], _end(text, inside)
     found = [
-        _issue("error", path, text, "Validation_VAL_Profile_Minimum", end) for text in _missing(kind, kind, resource)
+        _issue("error", path, problem, "Validation_VAL_Profile_Minimum", end)
+        for problem in _missing(kind, kind, resource)
     ]
     if kind == "Appointment":
-        found += [
-            _issue("error", path, f"Constraint failed: {text}", f"{_DEFINITION}/Appointment#{text.split(':')[0]}", end)
-            for text in _appointment_constraints(resource)
-        ]
+        for steps, problem in _appointment_constraints(resource):
+            where = f"{path}.{steps[0]}[{steps[1]}]" if steps else path
+            message = f"{_DEFINITION}/Appointment#{problem.partition(':')[0]}"
+            place = _end(text, (*inside, *steps)) if steps else end
+            found.append(_issue("error", where, f"Constraint failed: {problem}", message, place))
     if "text" not in resource and "text" in children(kind):
         found.append(_issue("warning", path, _NO_NARRATIVE, f"{_DEFINITION}/DomainResource#dom-6", end))
     if kind == "Observation":
         for names, message, shown in _RECOMMENDED:
             if not any(name in resource for name in names):
-                text = f"Best Practice Recommendation: In general, all observations should have {shown}"
-                found.append(_issue("warning", path, text, f"All_observations_should_have_{message}", end))
+                advice = f"Best Practice Recommendation: In general, all observations should have {shown}"
+                found.append(_issue("warning", path, advice, f"All_observations_should_have_{message}", end))
     if not found:
-        text = "No issues detected during validation"
-        found.append({"severity": "information", "code": "informational", "diagnostics": text})
+        success = "No issues detected during validation"
+        found.append({"severity": "information", "code": "informational", "diagnostics": success})
     return found
 
 
-def _appointment_constraints(resource: Resource) -> list[str]:
-    """Return the constraints on start and end that an Appointment does not fulfil."""
+def _appointment_constraints(resource: Resource) -> list[tuple[Steps, str]]:
+    """Return the constraints that an Appointment does not fulfil, with the place of the object."""
+    people = resource.get("participant")
+    found: list[tuple[Steps, str]] = [
+        (("participant", number), "app-1: 'Either the type or actor on the participant SHALL be specified'")
+        for number, one in enumerate(people if isinstance(people, list) else [])
+        if isinstance(one, dict) and not {"type", "actor"} & set(one)
+    ][:_MOST_PLACES]
     times = [name for name in ("start", "end") if name in resource]
-    found = ["app-2: 'Either start and end are specified, or neither'"] if len(times) == 1 else []
+    if len(times) == 1:
+        found.append(((), "app-2: 'Either start and end are specified, or neither'"))
     if len(times) < 2 and resource.get("status") not in ("proposed", "cancelled", "waitlist"):
-        found.append("app-3: 'Only proposed or cancelled appointments can be missing start/end dates'")
+        found.append(((), "app-3: 'Only proposed or cancelled appointments can be missing start/end dates'"))
     return found
 
 
-def _end(text: bytes) -> tuple[int, int]:
-    """Return line and column of the end of a text, from 1."""
-    lines = text.decode("utf-8", "replace").rstrip().split("\n")
-    return len(lines), len(lines[-1]) + 1
+# positions
+
+
+def _end(text: bytes, steps: Steps) -> tuple[int, int]:
+    """Return line and column, from 1, of the end of the value at `steps`; if the value is not found, of the text."""
+    shown = text.decode("utf-8", "replace").rstrip()
+    stop = len(shown)
+    try:
+        position = _after_space(shown, 0)
+        for step in steps:
+            position = _member(shown, position, step)
+        if steps:
+            stop = _DECODER.raw_decode(shown, position)[1]
+    except (ValueError, LookupError, RecursionError):  # XML, or JSON that only the lenient parser accepts
+        pass
+    return shown.count("\n", 0, stop) + 1, stop - shown.rfind("\n", 0, stop)
+
+
+def _member(text: str, position: int, step: str | int) -> int:
+    """Return the position of a member's value in the object or list that starts at `position`."""
+    listed = text[position] == "["
+    key: object = 0
+    position = _after_space(text, position + 1)
+    while True:
+        if not listed:
+            key, position = _DECODER.raw_decode(text, position)
+            position = _after_space(text, _after_space(text, position) + 1)
+        if key == step:
+            return position
+        _, position = _DECODER.raw_decode(text, position)
+        position = _after_space(text, position)
+        if text[position] != ",":
+            raise LookupError(step)
+        position = _after_space(text, position + 1)
+        if isinstance(key, int):
+            key += 1
+
+
+def _after_space(text: str, position: int) -> int:
+    while text[position] in " \t\r\n":
+        position += 1
+    return position
 
 
 def _issue(severity: str, path: str, text: str, message: str, end: tuple[int, int]) -> Json:
