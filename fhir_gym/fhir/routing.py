@@ -17,7 +17,7 @@ from fhir_gym.fhir.interactions.read import read, shape, vread
 from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError, unroutable
 from fhir_gym.fhir.routes import Target, parse_path, route
-from fhir_gym.fhir.urls import decode, decode_query
+from fhir_gym.fhir.urls import decode, decode_form, decode_query
 
 _STEPS_OF_METADATA = 20_000
 _NO_TARGET = Target()
@@ -53,7 +53,9 @@ def dispatch(ctx: RequestContext) -> Response:
         return _HANDLERS[interaction](ctx, target)
     if request.method == "HEAD" and segments == [kind]:
         raise FhirError(400, f"HEAD is not answered for a search of {kind}; use GET", code="not-supported")
-    raise unroutable(request.method, rest, ctx.pairs)
+    posted = request.body if request.method == "POST" and len(request.body) <= ctx.limits.form_bytes else b""
+    form = decode_form(request.headers.get("content-type", ""), posted)
+    raise unroutable(request.method, rest, [*ctx.pairs, *form])
 
 
 def _check_size(ctx: RequestContext) -> None:

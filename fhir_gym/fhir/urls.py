@@ -46,6 +46,13 @@ def decode_query(query: str) -> Pairs:
     return pairs
 
 
+def decode_form(content_type: str, body: bytes) -> Pairs:
+    """Decode the parameters in the body of a POST; there are none if the body is no form."""
+    if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        return []
+    return decode_query(body.decode("utf-8", "replace"))
+
+
 def element_names(limits: Limits, values: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct names in all `_elements` parameters.
 

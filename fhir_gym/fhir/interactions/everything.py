@@ -12,11 +12,11 @@ from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.search.bundles import fill, searchset
 from fhir_gym.fhir.search.conditions.dispatch import FULLTEXT, no_fulltext
-from fhir_gym.fhir.search.engine import FORM, CompiledQuery, SearchResult, fetch, remember
+from fhir_gym.fhir.search.engine import CompiledQuery, SearchResult, fetch, remember
 from fhir_gym.fhir.search.includes import CHUNK, MAX_INCLUDED, MAX_ROUNDS, check_number, included, referring
 from fhir_gym.fhir.search.query import DEFAULT_COUNT, Include, SearchOptions, Shape, parse_options
 from fhir_gym.fhir.search.sql.predicates import MAX_VALUES
-from fhir_gym.fhir.urls import Pairs, decode_query, encode_pairs
+from fhir_gym.fhir.urls import Pairs, decode_form, encode_pairs
 
 EVERYTHING_TYPES = ("Encounter", "Patient")
 _STEPS, _STEPS_OF_A_RESOURCE = 10_000, 100
@@ -56,8 +56,8 @@ def _posted(ctx: RequestContext) -> Pairs:
     """Return the parameters in the body of a POST: a form, or a Parameters resource."""
     if ctx.request.method != "POST":
         return []
-    if ctx.request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
-        return decode_query(ctx.request.body.decode("utf-8", "replace"))
+    if form := decode_form(ctx.request.headers.get("content-type", ""), ctx.request.body):
+        return form
     resource = serialization.parse_resource(ctx.request.body, "Parameters")
     listed = resource.get("parameter")
     return [

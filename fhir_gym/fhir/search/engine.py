@@ -53,7 +53,7 @@ _LOOKUP = "INDEXED BY"
 _CHEAP, _EXPENSIVE = 5, 1 / 3
 _STEPS_PER_CHARACTER = 3  # the cost of compiling a query here and in SQLite, per character of its text
 _MAX_SQL_VALUES = 32_000  # SQLite's own limit is 32,766
-FORM = "application/x-www-form-urlencoded"
+_FORM = "application/x-www-form-urlencoded"
 _NOT_SEARCHES = frozenset({"_getpages", "_query"})
 
 
@@ -108,7 +108,7 @@ def search(ctx: RequestContext, resource_type: str, path: str) -> Response:
         raise unroutable(ctx.request.method, path, pairs)
     if ctx.request.method == "POST":
         shown = []
-        if ctx.request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
+        if ctx.request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
             if (size := len(ctx.request.body)) > ctx.limits.form_bytes:
                 raise FhirError(413, f"The form has {size} bytes, more than the {ctx.limits.form_bytes} of a search")
             pairs = [*pairs, *decode_query(ctx.request.body.decode("utf-8", "replace"))]
