@@ -131,11 +131,14 @@ def _issues(resource: Resource, path: str, text: bytes, inside: Steps) -> list[J
 def _appointment_constraints(resource: Resource) -> list[tuple[Steps, str]]:
     """Return the constraints that an Appointment does not fulfil, with the place of the object."""
     people = resource.get("participant")
-    found: list[tuple[Steps, str]] = [
-        (("participant", number), "app-1: 'Either the type or actor on the participant SHALL be specified'")
+    alone = [
+        number
         for number, one in enumerate(people if isinstance(people, list) else [])
         if isinstance(one, dict) and not {"type", "actor"} & set(one)
-    ][:_MOST_PLACES]
+    ]
+    unnamed = "app-1: 'Either the type or actor on the participant SHALL be specified'"
+    found: list[tuple[Steps, str]] = []
+    found += [(("participant", number), unnamed) for number in alone[:_MOST_PLACES]]
     times = [name for name in ("start", "end") if name in resource]
     if len(times) == 1:
         found.append(((), "app-2: 'Either start and end are specified, or neither'"))
