@@ -131,7 +131,7 @@ BUNDLE = [
     ("POST", "Basic/_history", {"resourceType": "Basic", "code": {"text": "x"}}, "create Basic/ created"),
     ("POST", "Basic/$x", {"resourceType": "Basic", "code": {"text": "x"}}, "create Basic/ created"),
     ("PUT", "Patient/S2/_history/1", patient("S2", "Changed"), "update Patient/S2 updated"),
-    ("DELETE", "Observation/o1/foo", None, "delete Observation/o1 deleted"),
+    ("DELETE", "Observation/o1/_history/1", None, "delete Observation/o1 deleted"),
     ("GET", "Observation?subject=Patient/S1", None, "search Observation/"),
 ]
 

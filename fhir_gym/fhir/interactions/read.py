@@ -94,7 +94,8 @@ def _check_parameters(ctx: RequestContext, resource_type: str, rest: str) -> Non
             raise FhirError(400, f'HAPI-0384: Invalid query parameter(s) for this request: "[{name}]"')
         if name not in _ALLOWED and not name.startswith("_"):
             raise unroutable(ctx.request.method, f"{resource_type}/{rest}", ctx.pairs)
-    if any(piece.startswith("=") for piece in ctx.request.query.split("&")):  # a parameter without a name
+    query = ctx.request.query
+    if query and any(piece.startswith("=") for piece in query.split("&")):  # a parameter without a name
         raise unroutable(ctx.request.method, f"{resource_type}/{rest}", ctx.pairs)
 
 
