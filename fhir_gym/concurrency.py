@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+__all__ = ["gather_or_cancel"]
+
+_T = TypeVar("_T")
 
 
-async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
     """Run coroutines concurrently and return their results in order.
 
     If one raises an exception, the others are cancelled and awaited before the exception is raised, so none of them

@@ -16,6 +16,8 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PEOPLE = ("Patient", "Practitioner", "RelatedPerson")
 _SMALLEST = 10
 """Smaller whole numbers are too common in lessons to be particular to an episode."""
+_GUARDED: dict[tuple[str, str, str], InstanceData] = {}
+"""Results for packs, by variations and hash of the world: an experiment trains several memories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,20 @@ def guarded_data(env_ids: Iterable[str], numbers: str, worlds: Mapping[str, Worl
     """
     data = InstanceData()
     for env_id in env_ids:
-        for task in task_set(env_id).values():
-            for number in parse_numbers(numbers):
-                variation = task.variation(number, worlds[env_id])
-                data.add_variation(variation, task.prompt_values(variation.params, worlds[env_id]), terms=False)
+        world = worlds[env_id]
+        key = (env_id, numbers, world.manifest.content_hash)
+        if key not in _GUARDED:
+            _GUARDED[key] = _data_of_pack(env_id, numbers, world)
+        data.update(_GUARDED[key])
+    return data
+
+
+def _data_of_pack(env_id: str, numbers: str, world: World) -> InstanceData:
+    data = InstanceData()
+    for task in task_set(env_id).values():
+        for number in parse_numbers(numbers):
+            variation = task.variation(number, world)
+            data.add_variation(variation, task.prompt_values(variation.params, world), terms=False)
     return data
 
 

@@ -148,7 +148,7 @@ def test_kills_at_any_stage_change_nothing(hospital: World, tmp_path: Path) -> N
         total = len(server.requests)
         kills = 0
         while True:
-            model.left = total // 6 + 1
+            model.left = total // 4 + 1
             with subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.PIPE) as process:
                 model.process = process
                 message = process.communicate()[1]
@@ -158,7 +158,7 @@ def test_kills_at_any_stage_change_nothing(hospital: World, tmp_path: Path) -> N
             kills += 1
             assert kills < 20
         repeated = len(server.requests) - 2 * total
-    assert kills >= 4
+    assert kills >= 3
     assert results(tmp_path / "whole") == results(tmp_path / "killed")
     longest = 16  # requests of one episode
     assert 0 <= repeated <= kills * longest

@@ -24,10 +24,16 @@ pytestmark = pytest.mark.slow
 KEYS = ("01", "02a", "11a", "15a", "20", "21a")
 
 
-@pytest.fixture(scope="module")
-def study(hospital: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The folders of the four experiments."""
-    root = tmp_path_factory.mktemp("study")
+def test_all_experiments_with_all_configurations(hospital: World, tmp_path: Path) -> None:
+    """One test, because a fixture of several tests would run in each worker."""
+    folders = _study(hospital, tmp_path / "study")
+    _memory_helps_the_simulated_model(folders)
+    _every_figure_has_content(folders)
+    _the_report_is_written(folders, tmp_path / "report")
+
+
+def _study(hospital: World, root: Path) -> list[Path]:
+    """Return the folders of the four experiments."""
     with ChatServer(study_model(hospital, tasks=KEYS)) as server:
         for name in EXPERIMENTS:
             found = run_experiment(config_of(server, name, STUDY_CONFIGURATIONS, tasks=KEYS), root / name)
@@ -35,7 +41,7 @@ def study(hospital: World, tmp_path_factory: pytest.TempPathFactory) -> list[Pat
     return [root / name for name in EXPERIMENTS]
 
 
-def test_memory_helps_the_simulated_model(study: list[Path]) -> None:
+def _memory_helps_the_simulated_model(study: list[Path]) -> None:
     successes: Counter[str] = Counter()
     for folder in study:
         successes.update({one.name: one.successes for one in experiment_status(folder).configurations})
@@ -46,7 +52,7 @@ def test_memory_helps_the_simulated_model(study: list[Path]) -> None:
     assert any(lookup.result.startswith("1.") for one in read for lookup in one.lookups)
 
 
-def test_every_figure_has_content(study: list[Path]) -> None:
+def _every_figure_has_content(study: list[Path]) -> None:
     report = evaluation.Report(evaluation.read_runs(study))
     assert {run.experiment for run in report.runs} == set(EXPERIMENTS)
     pooled = report.pooled().statistics
@@ -61,9 +67,9 @@ def test_every_figure_has_content(study: list[Path]) -> None:
     assert any((one.difference or 0) > 0 for one in report.pooled().differences)
 
 
-def test_the_report_is_written(study: list[Path], tmp_path: Path) -> None:
-    write_report(study, out=tmp_path, pool=True, price_in=1, price_out=2)
-    written = (tmp_path / "report.md").read_text("utf-8")
+def _the_report_is_written(study: list[Path], out: Path) -> None:
+    write_report(study, out=out, pool=True, price_in=1, price_out=2)
+    written = (out / "report.md").read_text("utf-8")
     assert all(name in written for name in STUDY_CONFIGURATIONS)
 
 

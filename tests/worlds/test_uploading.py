@@ -164,17 +164,17 @@ def test_the_hospital_in_sixty_requests(hospital: World, empty_world: World) -> 
 
 
 @pytest.mark.slow
-def test_resumes_after_kills(mini: World, empty_world: World, folder: Path) -> None:
+def test_resumes_after_kills(hospital: World, empty_world: World, folder: Path) -> None:
     with strict_server(empty_world, delay=0.02) as (url, server):
-        for requests in (6, 30):
-            _kill_after(mini, url, server, server.requests + requests)
+        for requests in (5, 8):
+            _kill_after(hospital, url, server, server.requests + requests)
             assert len(journals(folder)) == 1
         written = len(server.written)
-        report = worlds.upload(mini, url)
-        assert 0 < report.held <= written < mini.manifest.total
-        assert worlds.compare(mini, url).equal
+        report = worlds.upload(hospital, url)
+        assert 0 < report.held <= written < hospital.manifest.total
+        assert worlds.compare(hospital, url).equal
     assert max(server.written.values()) <= 2, "only the batch in flight at a kill is sent again"
-    assert sum(server.written.values()) - mini.manifest.total <= 2 * batches.MOST_ENTRIES
+    assert sum(server.written.values()) - hospital.manifest.total <= 2 * batches.MOST_ENTRIES
 
 
 def _kill_after(world: World, url: str, server: StrictServer, requests: int) -> None:
