@@ -245,6 +245,7 @@ def test_a_killed_and_resumed_run_with_faults_gives_the_same_records(
         ) as process:
             while len(kept(stormy)) < 5 and process.poll() is None:
                 time.sleep(0.01)
+            time.sleep(0.2)  # longer than one reply, so that a running episode has a step
             os.killpg(process.pid, blow)
             process.communicate(timeout=60)
         before = kept(stormy)
