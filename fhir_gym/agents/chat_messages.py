@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.types import Json
 
@@ -66,12 +66,6 @@ class Opening(_Data):
     host: str | None = None
     seed: int | None = None
     tools: tuple[Message, ...] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_empty_tools(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty tools, so that records without tool sources keep their form."""
-        data: dict[str, Any] = handler(self)
-        return {name: value for name, value in data.items() if value or name != "tools"}
 
 
 class Completion(_Data):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
 from fhir_gym.tasks import Task, Variation, Verdict
@@ -20,17 +20,9 @@ VERSION_WITHOUT_LOOKUPS = 2
 StopReason = Literal["finished", "step_limit", "context_limit", "infra_error", "interrupted"]
 """Why an episode ended."""
 
-_LOOKUPS = frozenset({"lookups", "final_lookups"})
-
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_serializer(mode="wrap")
-    def _without_empty_lookups(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave empty lookups out, so that records without lookups keep the form of schema version 2."""
-        data: dict[str, Any] = handler(self)
-        return {name: value for name, value in data.items() if value or name not in _LOOKUPS}
 
 
 class TaskRecord(_Record):
@@ -274,7 +266,20 @@ class Rollout(_Record):
         """
         exclude = None if timings else {"timings"}
         data: dict[str, Any] = self.model_dump(mode="json", exclude=exclude)
+        _leave_out_if_empty(data, "final_lookups")
+        _leave_out_if_empty(data["opening"] or {}, "tools")
+        for turn in data["turns"]:
+            _leave_out_if_empty(turn, "lookups")
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _leave_out_if_empty(data: dict[str, Any], name: str) -> None:
+    """Remove an empty element, so that records without lookups keep the form of schema version 2.
+
+    A serializer of Pydantic would do the same, but would turn Ctrl-C during its call into another exception.
+    """
+    if not data.get(name):
+        data.pop(name, None)
 
 
 def lookup_messages(lookups: Iterable[Lookup]) -> Iterator[Message]:
