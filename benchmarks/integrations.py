@@ -1,0 +1,209 @@
+"""Measure what integrations add to a step: `python -m benchmarks.integrations [--frameworks trl,mcp] [--quick]`.
+
+Each framework plays the reference solutions of all Appointment tasks, and each action is also performed by a plain
+`Episode` in the same state. Prints one JSON line per installed framework: the times of both in microseconds of wall
+time, the median of their differences (`overhead_us`), and the limit that this median must stay below (`limit_us`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+from typing_extensions import override
+
+import fhir_gym
+from benchmarks._measure import Report, timed
+from fhir_gym import Episode, worlds
+from fhir_gym.actions import GRAMMAR, Action
+from fhir_gym.fhir import World
+
+__all__ = ["FRAMEWORKS", "Framework", "GoldActions", "Player", "main", "overhead"]
+
+ENV_ID = "FHIRAgent/Appointment-v0"
+
+
+@dataclass(frozen=True)
+class GoldActions:
+    """The actions of the reference solution of one episode.
+
+    Attributes:
+        task: Key of the task.
+        variation: Number of the variation.
+        actions: The actions; the last one is ``FINISH``.
+    """
+
+    task: str
+    variation: int
+    actions: Sequence[Action]
+
+
+class Player(ABC):
+    """Plays episodes through a framework. A framework without async functions does its work without awaiting."""
+
+    @abstractmethod
+    async def start(self, gold: GoldActions) -> None:
+        """Start an episode."""
+
+    @abstractmethod
+    async def step(self, action: Action) -> None:
+        """Perform one action through the framework."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework to measure.
+
+    Attributes:
+        package: Import name of the package that it needs.
+        open: Makes a player on a world. The player is closed at the end of the context.
+        limit_us: The overhead per step in microseconds that must not be exceeded.
+    """
+
+    package: str
+    open: Callable[[World], AbstractAsyncContextManager[Player]]
+    limit_us: int
+
+
+def gold_actions(world: World, variations: Sequence[int]) -> list[GoldActions]:
+    """Return the actions of the reference solutions of all tasks."""
+    found = []
+    for rollout in fhir_gym.run(ENV_ID, "gold", variations=variations, world=world):
+        actions = [GRAMMAR.parse(turn.action) for turn in rollout.turns]
+        spec = rollout.task
+        found.append(GoldActions(spec.key, spec.variation, [one for one in actions if isinstance(one, Action)]))
+    return found
+
+
+async def overhead(player: Player, world: World, episodes: Sequence[GoldActions]) -> tuple[list[float], list[float]]:
+    """Return the times of each step in microseconds: through the player, and by a plain `Episode`.
+
+    The two take turns in who performs an action first, because the second finds caches filled.
+    """
+    through: list[float] = []
+    plain: list[float] = []
+    for gold in episodes:
+        with Episode(ENV_ID, task=gold.task, variation=gold.variation, world=world) as episode:
+            episode.start()
+            await player.start(gold)
+            for action in gold.actions:
+                plain_first = len(plain) % 2
+                if plain_first:
+                    plain.append(timed(partial(episode.step, action), time.perf_counter_ns))
+                start = time.perf_counter_ns()
+                await player.step(action)
+                through.append((time.perf_counter_ns() - start) / 1_000)
+                if not plain_first:
+                    plain.append(timed(partial(episode.step, action), time.perf_counter_ns))
+    return through, plain
+
+
+def tool_call(action: Action) -> tuple[str, dict[str, Any]]:
+    """Return an action as the name and the arguments of a tool."""
+    call = GRAMMAR.to_tool_call(action)
+    if call is None:
+        raise ValueError(f"no tool can express {action.text()}")
+    return call
+
+
+class _ToolEnvPlayer(Player):
+    """The tools of TRL's ``environment_factory``, called as TRL's trainer calls them."""
+
+    def __init__(self, world: World) -> None:
+        from fhir_gym.integrations.trl import FHIRToolEnv
+
+        self._env = FHIRToolEnv(world=world)
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        self._env.reset(ENV_ID, gold.task, gold.variation)
+
+    @override
+    async def step(self, action: Action) -> None:
+        name, arguments = tool_call(action)
+        getattr(self._env, name)(**arguments)
+
+
+@asynccontextmanager
+async def trl(world: World) -> AsyncIterator[Player]:
+    """Play through `FHIRToolEnv`."""
+    yield _ToolEnvPlayer(world)
+
+
+class _McpPlayer(Player):
+    """An MCP client of the FHIR tools."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._episode = client, ""
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        task = {"env_id": ENV_ID, "task": gold.task, "variation": gold.variation}
+        started = await self._client.call_tool("start_task", task)
+        self._episode = started.structured_content["episode_id"]
+
+    @override
+    async def step(self, action: Action) -> None:
+        name, arguments = tool_call(action)
+        result = await self._client.call_tool(name, {"episode_id": self._episode, **arguments})
+        if result.is_error:
+            raise RuntimeError(f"{name} failed: {result.content}")
+
+
+@asynccontextmanager
+async def mcp(world: World) -> AsyncIterator[Player]:
+    """Play over streamable HTTP on a server process of its own, which serves the same world."""
+    from mcp import Client
+
+    from benchmarks.mcp import serving
+
+    with serving(max_steps=100) as (url, _):
+        async with Client(url) as client:
+            yield _McpPlayer(client)
+
+
+FRAMEWORKS = {"mcp": Framework("mcp", mcp, 5_000), "trl": Framework("trl", trl, 200)}
+"""The frameworks by name; a new integration adds a line."""
+
+
+async def measure(name: str, world: World, episodes: Sequence[GoldActions]) -> None:
+    """Measure one framework, and print the result."""
+    framework = FRAMEWORKS[name]
+    async with framework.open(world) as player:
+        await overhead(player, world, episodes)  # warms up
+        through, plain = await overhead(player, world, episodes)
+    Report(world.name, world.manifest.total).times(
+        f"step: {name}",
+        sorted(through),
+        plain_p50_us=round(median(plain), 1),
+        overhead_us=round(median(one - other for one, other in zip(through, plain, strict=True)), 1),
+        limit_us=framework.limit_us,
+    )
+
+
+def main() -> None:
+    """Measure the installed frameworks, and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.integrations", description=__doc__)
+    parser.add_argument("--frameworks", help="names, separated by commas (default: all that are installed)")
+    parser.add_argument("--variations", type=int, default=5, help="variations of each task")
+    parser.add_argument("--quick", action="store_true", help="one variation of each task")
+    options = parser.parse_args()
+    installed = [name for name, one in FRAMEWORKS.items() if find_spec(one.package)]
+    names = options.frameworks.split(",") if options.frameworks else installed
+    with worlds.load("hospital-small") as world:
+        episodes = gold_actions(world, range(1 if options.quick else options.variations))
+        for name in names:
+            asyncio.run(measure(name, world, episodes))
+
+
+if __name__ == "__main__":
+    main()

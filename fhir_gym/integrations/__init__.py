@@ -1,0 +1,1 @@
+"""Adapters that let other frameworks play episodes. Each module needs the framework that it names."""
