@@ -13,6 +13,7 @@ from fhir_gym.errors import WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.adapters.redirects import destination
+from fhir_gym.fhir.adapters.remote_client import LONGEST_PAUSE, retry_after
 from fhir_gym.fhir.messages import JSON
 from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
@@ -23,7 +24,6 @@ TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 ATTEMPTS = 7
 """Maximum number of attempts of a request; the pauses between them add up to half a minute."""
 
-_LONGEST_PAUSE = 60.0
 _ANSWER_BYTES = 32 * 1024 * 1024
 _ENCODINGS = "gzip, deflate"  # other encodings could expand a few bytes to gigabytes in one step
 
@@ -105,7 +105,7 @@ class JsonClient:
         """
         trouble = ""
         for attempt in range(ATTEMPTS):
-            wait = min(_LONGEST_PAUSE, 0.5 * 2**attempt)
+            wait = min(LONGEST_PAUSE, 0.5 * 2**attempt)
             try:
                 answer = self._ask(url, body)
             except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
@@ -122,7 +122,7 @@ class JsonClient:
                 if answer.status not in TRANSIENT:
                     return self._read(url, answer)
                 trouble = f"status {answer.status}{self._told(answer)}"
-                wait = _retry_after(answer) or wait
+                wait = retry_after(answer.headers) or wait
             if attempt + 1 < ATTEMPTS:
                 self.pause(wait)
         raise WorldError(
@@ -191,8 +191,3 @@ def diagnostics(outcome: Json) -> str:
     """Return the first diagnostics of an OperationOutcome as one line; empty if there are none."""
     issues = objects(outcome.get("issue")) if isinstance(outcome, dict) else []
     return one_line(next((issue["diagnostics"] for issue in issues if isinstance(issue.get("diagnostics"), str)), ""))
-
-
-def _retry_after(answer: _Answer) -> float | None:
-    text = answer.headers.get("retry-after", "")
-    return min(_LONGEST_PAUSE, float(text)) if text.isascii() and text.isdigit() else None

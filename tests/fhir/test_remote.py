@@ -39,6 +39,11 @@ def server(world: World) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.sleep", lambda _: None)
+
+
 @pytest.fixture
 def remote(server: str, world: World) -> Iterator[RemoteSession]:
     session = RemoteSession(server, world)

@@ -18,19 +18,16 @@ from typing_extensions import override
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import serialization
-from fhir_gym.fhir.adapters.redirects import destination
+from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
 from fhir_gym.fhir.adapters.write_targets import RequestPart, WriteTarget, is_write, request_parts, targets
 from fhir_gym.fhir.messages import JSON, Request, Response
-from fhir_gym.fhir.outcome import FhirError, operation_outcome
-from fhir_gym.fhir.paging import all_matches
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.protocol import Change, FhirSession
 from fhir_gym.fhir.urls import search_query
 from fhir_gym.fhir.world import World
 from fhir_gym.types import Json, Resource
 
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_DOWN = frozenset({502, 503, 504})
 _BATCH = 200
 _PAGE = 500
 
@@ -61,13 +58,13 @@ class RemoteSession(FhirSession):
             raise InfraError(f"{url!r} is not the base URL of a FHIR server, such as http://localhost:8080/fhir")
         self.base_url = url.rstrip("/")
         self.world = world
-        self._client = client or httpx.Client(timeout=timeout)
+        self._http = RemoteClient(self.base_url, client or httpx.Client(timeout=timeout))
         self._log: list[ResourceStates] = []
         self._lost: list[str] = []
         try:
             self._check_world()
         except BaseException:
-            self._client.close()
+            self._http.close()
             raise
 
     @property
@@ -84,7 +81,7 @@ class RemoteSession(FhirSession):
             InfraError: The server does not answer or reports that it is down.
         """
         if not is_write(request):
-            response = self._send(request)
+            response = self._http.send(request)
             one = RequestPart(request.method, f"{request.path}?{request.query}")
             return replace(response, done=interactions(request, response, [one], [[]]))
         return self._write(request)
@@ -93,9 +90,9 @@ class RemoteSession(FhirSession):
         """Send a write; read the changed resources afterwards if `logged`."""
         parts, states = self._before(request)
         try:
-            response = self._send(request)
+            response = self._http.send(request)
         except InfraError as error:
-            if not isinstance(error.__cause__, _NEVER_SENT):
+            if not isinstance(error, NotSentError):
                 self._log += [one for some in states for one in some]
                 self._lost.append(f"{request.method} {request.path or '/'}")
             raise
@@ -120,43 +117,22 @@ class RemoteSession(FhirSession):
             return None, []
         return parts, [[state for target in targets(one) for state in self._states(target)] for one in parts]
 
-    def _send(self, request: Request) -> Response:
-        path = request.path if request.path.startswith("/") or not request.path else f"/{request.path}"
-        url = f"{self.base_url}{path}" + (f"?{request.query}" if request.query else "")
-        headers = {"Accept": "application/fhir+json", "Cache-Control": "no-cache", **request.headers}
-        headers.pop("host", None)
-        try:
-            answer = self._client.request(
-                request.method, url, headers=headers, content=request.body or None, follow_redirects=False
-            )
-        except httpx.InvalidURL as error:  # the request is at fault, not the server
-            outcome = operation_outcome(f"The request is not valid HTTP: {error}", code="invalid")
-            return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
-        except httpx.TransportError as error:
-            raise InfraError(f"{self.base_url} does not answer: {type(error).__name__}: {error}") from error
-        if answer.status_code in _DOWN:
-            raise InfraError(f"{self.base_url} is down: it answered {answer.status_code}")
-        body = _compact(answer)
-        kept = ("Content-Type", "Location", "Content-Location", "ETag", "Last-Modified")
-        return Response(answer.status_code, {k: answer.headers[k] for k in kept if k in answer.headers}, body)
-
     def _states(self, target: WriteTarget) -> list[ResourceStates]:
         """Return the current state of the resources that a write may change."""
         if target.id:
             return [ResourceStates(target.type, target.id, self._now(target.type, target.id))]
         try:
-            matches = self._matches(f"/{quote(target.type)}?{target.query}&_count={_PAGE}")
+            matches = self._http.matches(f"/{quote(target.type)}?{target.query}&_count={_PAGE}")
         except FhirError:
             return []  # the server will refuse the write as well
         return [ResourceStates(target.type, match["id"], match) for match in matches]
 
     def _now(self, resource_type: str, id: str) -> Resource | None:
         """Return the current resource with an id; None if no resource has the id, or the id is invalid."""
-        response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}"))
-        self._check_not_moved(response)
+        response = self._http.read(f"/{quote(resource_type)}/{quote(id)}")
         if response.status >= 500:
             raise InfraError(f"{self.base_url} answered {response.status} for {resource_type}/{id}")
-        return self._json(response) if response.status == 200 else None
+        return self._http.json(response) if response.status == 200 else None
 
     @override
     def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
@@ -221,11 +197,11 @@ class RemoteSession(FhirSession):
         `before` is the version before this session's writes. `seen` are the states that the session read after its
         writes that made no new version.
         """
-        response = self._send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={_PAGE}"))
+        response = self._http.send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={_PAGE}"))
         if response.status != 200:
             return ()
         versions: list[Resource | None] = []
-        for entry in self._json(response).get("entry", []):
+        for entry in self._http.json(response).get("entry", []):
             resource = entry.get("resource")
             if before is not None and resource and _version(resource) == _version(before):
                 break
@@ -235,7 +211,7 @@ class RemoteSession(FhirSession):
     @override
     def get(self, url: str) -> Json:
         parts = urlsplit(url.removeprefix(self.base_url))
-        return self._json(self.handle(Request("GET", parts.path, parts.query)))
+        return self._http.json(self.handle(Request("GET", parts.path, parts.query)))
 
     @override
     def read(self, resource_type: str, id: str) -> Resource | None:
@@ -243,32 +219,21 @@ class RemoteSession(FhirSession):
 
     @override
     def search(self, resource_type: str, **params: object) -> list[Resource]:
-        return self._matches(f"/{resource_type}?{search_query(params, _PAGE)}")
-
-    def _matches(self, url: str) -> list[Resource]:
-        return all_matches(self._page, url)
-
-    def _page(self, url: str) -> Resource:
-        parts = urlsplit(url.removeprefix(self.base_url))
-        response = self._send(Request("GET", parts.path, parts.query))
-        bundle = self._json(response)
-        if response.status != 200:
-            raise FhirError(response.status, bundle["issue"][0].get("diagnostics", ""))
-        return bundle
+        return self._http.matches(f"/{resource_type}?{search_query(params, _PAGE)}")
 
     @override
     def close(self) -> None:
-        if not self._client.is_closed:
+        if not self._http.is_closed:
             try:
                 self.rollback()
             finally:
-                self._client.close()
+                self._http.close()
 
     def _check_world(self) -> None:
         ids = self.world.ids("Patient")
         for id in ids[:1] + ids[-1:]:
             if self.read("Patient", id) is None:
-                if b"CapabilityStatement" not in self._send(Request("GET", "/metadata")).body:
+                if b"CapabilityStatement" not in self._http.send(Request("GET", "/metadata")).body:
                     raise InfraError(f"{self.base_url} is not the base URL of a FHIR server: it has no /metadata")
                 raise InfraError(
                     f"{self.base_url} does not contain the world {self.world.name!r}: it has no Patient/{id}; "
@@ -303,37 +268,18 @@ class RemoteSession(FhirSession):
 
     def _post(self, path: str, resource: Resource) -> None:
         body = serialization.dumps(resource)
-        response = self._send(Request("POST", path, headers={"content-type": JSON}, body=body))
+        response = self._http.send(Request("POST", path, headers={"content-type": JSON}, body=body))
         if response.status != 200:
             asked = ", ".join(e["request"]["url"] for e in resource.get("entry", [])[:10]) or path
             raise InfraError(f"{self.base_url} could not undo writes to {asked}: {response.text[:300]}")
 
     def _resource(self, path: str) -> Resource | None:
-        response = self.handle(Request("GET", path))
-        self._check_not_moved(response)
+        response = self._http.read(path)
         if response.status in (404, 410):
             return None
         if response.status != 200:
             raise InfraError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
-        return self._json(response)
-
-    def _check_not_moved(self, response: Response) -> None:
-        if 300 <= response.status < 400:
-            target = destination(self.base_url, response.headers.get("Location")) or "elsewhere"
-            raise InfraError(
-                f"{self.base_url} redirects to {target} (HTTP {response.status}), but redirects are not followed: "
-                "if the redirect is right, use that URL for the server"
-            )
-
-    def _json(self, response: Response) -> Resource:
-        """Parse the JSON object in an answer; decimals keep their digits."""
-        try:
-            found = serialization.loads(response.body)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise InfraError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
-        return found
+        return self._http.json(response)
 
 
 def _is_address(url: str) -> bool:
@@ -342,16 +288,6 @@ def _is_address(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
-
-
-def _compact(answer: httpx.Response) -> bytes:
-    """Return the body as one line of JSON, as the embedded server does."""
-    if answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0]) and answer.content:
-        try:
-            return serialization.dumps(serialization.loads(answer.content))
-        except ValueError:
-            return answer.content
-    return answer.content
 
 
 def _content(resource: Resource | None) -> bytes:

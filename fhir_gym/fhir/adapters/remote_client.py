@@ -1,0 +1,184 @@
+"""HTTP client of a session on a running FHIR server, with retries of the requests that are safe to repeat."""
+
+from __future__ import annotations
+
+from time import sleep
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+
+from fhir_gym.errors import InfraError
+from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.redirects import destination
+from fhir_gym.fhir.adapters.write_targets import is_write
+from fhir_gym.fhir.messages import JSON, Request, Response
+from fhir_gym.fhir.outcome import FhirError, operation_outcome
+from fhir_gym.fhir.paging import all_matches
+from fhir_gym.types import Resource
+
+PAUSES = (0.5, 1.0, 2.0, 4.0)
+"""Pauses before the retries of a request, in seconds, unless the server asks for another pause."""
+
+LONGEST_PAUSE = 60.0
+"""Longest pause that a server can ask for, in seconds."""
+
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout)
+_REFUSED = 429
+_DOWN = frozenset({502, 503, 504})
+_HEADERS = ("Content-Type", "Location", "Content-Location", "ETag", "Last-Modified")
+
+
+class NotSentError(InfraError):
+    """The server did not carry out the request, because the request did not reach it or was refused."""
+
+
+class _Failure(NamedTuple):
+    """A failed attempt: its error, whether the cause may pass, and the pause in seconds that the server asks for."""
+
+    error: InfraError
+    passing: bool
+    pause: float | None = None
+
+
+class RemoteClient:
+    """Sends requests to one FHIR server.
+
+    A request that the server did not carry out is repeated: after a failed connection and after status 429. A request
+    that only reads is also repeated after an interrupted answer and after status 502, 503 and 504. A write is not,
+    because the server may have carried it out. Neither is a request that the server does not answer in time.
+
+    Args:
+        base_url: Base URL of the server, without a trailing slash.
+        client: The HTTP client.
+    """
+
+    def __init__(self, base_url: str, client: httpx.Client) -> None:
+        self.base_url = base_url
+        self._client = client
+        self._answered = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is closed."""
+        return self._client.is_closed
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def send(self, request: Request, *, repeatable: bool | None = None) -> Response:
+        """Send a request and return the answer.
+
+        Args:
+            request: The request.
+            repeatable: Whether it does no harm if the server carries out the request twice; by default, whether the
+                request only reads.
+
+        Raises:
+            NotSentError: The server did not carry out the request.
+            InfraError: The server does not answer or is down. It may have carried out the request.
+        """
+        if repeatable is None:
+            repeatable = not is_write(request)
+        pauses = iter(PAUSES)
+        while isinstance(result := self._attempt(request), _Failure):
+            pause = next(pauses, None)
+            if pause is None or not result.passing or not (repeatable or isinstance(result.error, NotSentError)):
+                raise result.error
+            sleep(pause if result.pause is None else result.pause)
+        return result
+
+    def read(self, path: str) -> Response:
+        """Send a GET and return the answer.
+
+        Raises:
+            InfraError: The server does not answer, is down or redirects.
+        """
+        response = self.send(Request("GET", path))
+        if 300 <= response.status < 400:
+            target = destination(self.base_url, response.headers.get("Location")) or "elsewhere"
+            raise InfraError(
+                f"{self.base_url} redirects to {target} (HTTP {response.status}), but redirects are not followed: "
+                "if the redirect is right, use that URL for the server"
+            )
+        return response
+
+    def matches(self, url: str) -> list[Resource]:
+        """Return the matches of a search on all its pages.
+
+        Raises:
+            FhirError: The server refuses the search.
+        """
+        return all_matches(self.page, url)
+
+    def page(self, url: str) -> Resource:
+        """Return the Bundle at a URL, absolute or relative to the base URL.
+
+        Raises:
+            FhirError: The server refuses the request.
+        """
+        parts = urlsplit(url.removeprefix(self.base_url))
+        response = self.send(Request("GET", parts.path, parts.query))
+        bundle = self.json(response)
+        if response.status != 200:
+            raise FhirError(response.status, bundle["issue"][0].get("diagnostics", ""))
+        return bundle
+
+    def json(self, response: Response) -> Resource:
+        """Parse the JSON object in an answer; decimals keep their digits."""
+        try:
+            found = serialization.loads(response.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise InfraError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
+        return found
+
+    def _attempt(self, request: Request) -> Response | _Failure:
+        try:
+            answer = self._exchange(request)
+        except httpx.InvalidURL as error:  # the request is at fault, not the server
+            outcome = operation_outcome(f"The request is not valid HTTP: {error}", code="invalid")
+            return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
+        except httpx.TransportError as error:
+            kind = NotSentError if isinstance(error, _NEVER_SENT) else InfraError
+            failure = kind(f"{self.base_url} does not answer: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return _Failure(failure, passing=self._answered and not isinstance(error, _TIMEOUTS))
+        self._answered = True
+        status = answer.status_code
+        if status == _REFUSED:
+            failure = NotSentError(f"{self.base_url} refuses requests because there are too many: it answered {status}")
+        elif status in _DOWN:
+            failure = InfraError(f"{self.base_url} is down: it answered {status}")
+        else:
+            kept = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
+            return Response(status, kept, _compact(answer))
+        return _Failure(failure, passing=True, pause=retry_after(answer.headers))
+
+    def _exchange(self, request: Request) -> httpx.Response:
+        path = request.path if request.path.startswith("/") or not request.path else f"/{request.path}"
+        url = f"{self.base_url}{path}" + (f"?{request.query}" if request.query else "")
+        headers = {"Accept": "application/fhir+json", "Cache-Control": "no-cache", **request.headers}
+        headers.pop("host", None)
+        return self._client.request(
+            request.method, url, headers=headers, content=request.body or None, follow_redirects=False
+        )
+
+
+def retry_after(headers: httpx.Headers) -> float | None:
+    """Return the pause in seconds that a server asks for, at most `LONGEST_PAUSE`; None if it asks for none."""
+    text = headers.get("retry-after", "")
+    return min(LONGEST_PAUSE, float(text)) if text.isascii() and text.isdigit() else None
+
+
+def _compact(answer: httpx.Response) -> bytes:
+    """Return the body as one line of JSON, as the embedded server does."""
+    if answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0]) and answer.content:
+        try:
+            return serialization.dumps(serialization.loads(answer.content))
+        except ValueError:
+            return answer.content
+    return answer.content
