@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fhir_gym.errors import FhirGymError
+from fhir_gym.file_lock import FileLock
 from fhir_gym.processes import is_running
 
 __all__ = [
@@ -24,14 +25,13 @@ __all__ = [
     "lock_folder",
     "require_writable",
     "resolve",
-    "unlock_folder",
     "why_not_writable",
     "write_file",
     "write_files",
 ]
 
 LOCK = ".lock"
-"""Name of the file that marks a folder as in use by a process."""
+"""Name of the file by which a run locks its folder."""
 
 
 @contextmanager
@@ -119,25 +119,21 @@ def resolve(path: str | PathLike[str]) -> Path:
         return Path(path).absolute()
 
 
-def lock_folder(folder: Path, error: type[FhirGymError] = FhirGymError) -> None:
-    """Mark a folder as in use by this process; a mark of a process that has ended is replaced.
+def lock_folder(folder: Path, error: type[FhirGymError] = FhirGymError) -> FileLock:
+    """Lock a folder, so that only one run uses it at a time.
 
     Args:
         folder: The folder; it is created if it does not exist.
-        error: Exception to raise if another process uses the folder, or if the mark cannot be written.
+        error: Exception to raise if another run uses the folder, or if the folder is not writable.
     """
-    lock = folder / LOCK
-    with suppress(OSError):
-        owner = lock.read_text("utf-8")
-        if owner.isdecimal() and int(owner) != os.getpid() and is_running(int(owner)):
-            raise error(f"{folder} is in use by process {owner}; if it is not, delete {lock}")
-    write_file(lock, str(os.getpid()), error)
-
-
-def unlock_folder(folder: Path) -> None:
-    """Remove the mark of `lock_folder`."""
-    with suppress(OSError):
-        (folder / LOCK).unlink()
+    path = folder / LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(path, delete=True)
+    except BlockingIOError:
+        raise error(f"{folder} is in use by process {FileLock.holder(path) or 'unknown'}") from None
+    except OSError as failure:
+        raise error(f"{folder} cannot be written: {failure.strerror or failure}") from failure
 
 
 def _begin(path: Path, stack: ExitStack) -> tuple[BinaryIO, Callable[[], None]]:

@@ -10,7 +10,7 @@ from typing import Self
 from fhir_gym.agents.memory import Memory
 from fhir_gym.errors import ExperimentError
 from fhir_gym.experiments.manifest import MANIFEST, Manifest, MemoryRecord, read_manifest
-from fhir_gym.files import LOCK, lock_folder, unlock_folder
+from fhir_gym.files import LOCK, lock_folder
 from fhir_gym.rollouts import Rollout, read_rollouts
 
 
@@ -43,15 +43,19 @@ class ExperimentFolder:
             known = None  # the earlier run ended before its first episode, so its settings may be replaced
         else:
             _require_same(self.path, known, manifest)
-        lock_folder(self.path, ExperimentError)
-        self.manifest = manifest if known is None else known.extended(manifest)
-        self.manifest.save(self.path)
+        self._lock = lock_folder(self.path, ExperimentError)
+        try:
+            self.manifest = manifest if known is None else known.extended(manifest)
+            self.manifest.save(self.path)
+        except BaseException:
+            self._lock.release()
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        unlock_folder(self.path)
+        self._lock.release()
 
     def save_memory(self, name: str, memory: Memory) -> None:
         """Record a trained memory in the manifest.

@@ -11,7 +11,7 @@ from typing import Self
 from fhir_gym.agents import Usage
 from fhir_gym.agents.memory import Memory
 from fhir_gym.errors import TrainingError
-from fhir_gym.files import lock_folder, require_writable, unlock_folder, write_file
+from fhir_gym.files import lock_folder, require_writable, write_file
 from fhir_gym.reflexion.journal import ReplyJournal
 from fhir_gym.reflexion.spending import folder_usage
 from fhir_gym.rollouts import Rollout, read_rollouts
@@ -45,16 +45,16 @@ class TrainingFolder:
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True)
-        lock_folder(self.path, TrainingError)
+        self._lock = lock_folder(self.path, TrainingError)
         try:
             self._require_same_settings()
         except BaseException:
-            unlock_folder(self.path)
+            self._lock.release()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        unlock_folder(self.path)
+        self._lock.release()
 
     def finished(self) -> Memory | None:
         """Return the memory if the training is complete.

@@ -13,7 +13,7 @@ from fhir_gym.agents import Agent, ConcurrentAgent, Usage, make_agent, require_a
 from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.errors import FhirGymError, RecordError
 from fhir_gym.evaluation import EpisodeMetrics
-from fhir_gym.files import lock_folder, require_writable, unlock_folder, write_files
+from fhir_gym.files import lock_folder, require_writable, write_files
 from fhir_gym.printable import one_line
 from fhir_gym.rollouts import Budget, BudgetTracker, Prices, Rollout, read_rollouts, run_plan, write_rollouts
 from fhir_gym.rollouts.record import AgentRecord
@@ -88,8 +88,7 @@ def evaluate(
     building = None if progress is None else lambda done, total: progress(done, total, "building a world")
     with ExitStack() as stack:
         content = stack.enter_context(open_suite(found, building))
-        lock_folder(folder, RecordError)
-        stack.callback(unlock_folder, folder)
+        stack.enter_context(lock_folder(folder, RecordError))
         run = _Evaluation(content, actor, repeats, seed)
         run.read(folder / ROLLOUTS)
         try:

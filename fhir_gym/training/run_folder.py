@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import fhir_gym
 from fhir_gym.errors import TrainingError
-from fhir_gym.files import LOCK, lock_folder, unlock_folder, write_file
+from fhir_gym.files import LOCK, lock_folder, write_file
 from fhir_gym.training.config import TrainingConfig
 from fhir_gym.training.evaluation import Evaluation
 
@@ -112,7 +112,7 @@ class RunFolder:
         else:
             self._require_equal(known)
         self.path.mkdir(parents=True, exist_ok=True)
-        lock_folder(self.path, TrainingError)
+        self._lock = lock_folder(self.path, TrainingError)
         try:
             if known is None:
                 content = {"recipe": recipe, "fhir_gym": fhir_gym.__version__, "config": config.model_dump(mode="json")}
@@ -134,7 +134,7 @@ class RunFolder:
         if self._board:
             self._board.close()
         self._board = None
-        unlock_folder(self.path)
+        self._lock.release()
 
     @property
     def cpu_seconds(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -12,37 +11,13 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from fhir_gym.errors import WorldError
+from fhir_gym.file_lock import FileLock
 
 VARIABLE = "FHIR_GYM_CACHE"
 """Environment variable that names another cache folder."""
 
 _ENDINGS = (".partial", ".scratch")
 _swept: set[Path] = set()
-
-if sys.platform == "win32":
-    import errno
-    import msvcrt
-
-    def _acquire(descriptor: int) -> None:
-        while True:
-            try:
-                return msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
-            except OSError as error:
-                if (
-                    error.errno != errno.EDEADLOCK
-                ):  # EDEADLOCK: the system stopped after ten attempts, but a build may take longer
-                    raise
-
-    def _try(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _acquire(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-    def _try(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def cache_dir() -> Path:
@@ -69,18 +44,12 @@ def build_lock(path: Path) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f".{path.name}.lock").open("ab")
+        lock = FileLock(path.with_name(f".{path.name}.lock"), wait=True)
     except OSError as error:
         raise WorldError(
             f"cannot write to the cache folder {path.parent}: {error.strerror}; set {VARIABLE} to use another folder"
         ) from error
-    with lock:  # closing the file releases the lock
-        try:
-            _acquire(lock.fileno())
-        except OSError as error:
-            raise WorldError(
-                f"cannot lock {lock.name}: {error.strerror}; set {VARIABLE} to use another folder"
-            ) from error
+    with lock:
         yield
 
 
@@ -99,9 +68,5 @@ def sweep(folder: Path) -> None:
     with suppress(OSError):  # cleaning up is optional: the folder may be missing or read-only
         names = {left.name.rsplit(".", 2)[0][1:] for left in folder.glob(".*.*") if left.suffix in _ENDINGS}
         for name in names:
-            with (
-                folder.joinpath(f".{name}.lock").open("ab") as lock,
-                suppress(OSError),
-            ):  # the lock is held: a build is running
-                _try(lock.fileno())
+            with suppress(BlockingIOError), FileLock(folder / f".{name}.lock"):  # otherwise a build is running
                 remove_leftovers(folder / name)

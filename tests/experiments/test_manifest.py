@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_folders_of_something_else_are_refused(hospital: World, tmp_path: Path) 
         ExperimentFolder(tmp_path, manifest(hospital))
     with pytest.raises(ExperimentError, match="is not a folder"):
         ExperimentFolder(tmp_path / "thesis.txt", manifest(hospital))
-    with ExperimentFolder(tmp_path / "new", manifest(hospital)):
-        (tmp_path / "new" / ".lock").write_text("1", "utf-8")
-        with pytest.raises(ExperimentError, match="in use by process 1"):
-            ExperimentFolder(tmp_path / "new", manifest(hospital))
+    new = tmp_path / "new"
+    in_use = pytest.raises(ExperimentError, match=f"in use by process {os.getpid()}")
+    with ExperimentFolder(new, manifest(hospital)), in_use:
+        ExperimentFolder(new, manifest(hospital))

@@ -18,6 +18,7 @@ from benchmarks.official_agreement import open_data
 from benchmarks.suites import AGENTS
 from fhir_gym.agents import EpisodeContext, GoldAgent, ScriptedAgent
 from fhir_gym.errors import FhirGymError, InfraError, RecordError, UnknownNameError, WrongTypeError
+from fhir_gym.file_lock import FileLock
 from fhir_gym.rollouts import Budget, Prices, read_rollouts, write_rollouts
 from fhir_gym.suites import OFFICIAL, Card, Suite, catalogue, evaluate, get_suite
 from fhir_gym.testing import ChatServer
@@ -184,10 +185,9 @@ def test_unusable_folders_are_refused_before_the_first_episode(tiny: Suite, tmp_
 
 
 def test_a_folder_in_use_is_refused(tiny: Suite, tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(str(os.getppid()))
-    with pytest.raises(RecordError, match="is in use by process"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(RecordError, match=f"is in use by process {os.getpid()}"):
         evaluate(tiny, "gold", tmp_path)
-    (tmp_path / ".lock").write_text("999999999")
+    assert (tmp_path / ".lock").exists()
     assert evaluate(tiny, "gold", tmp_path).complete, "the process has ended"
     assert not (tmp_path / ".lock").exists()
 

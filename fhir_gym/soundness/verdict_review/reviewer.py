@@ -18,7 +18,7 @@ from fhir_gym.agents.protocol import ContextWindowExceeded
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.errors import FhirGymError, InfraError, RecordError
-from fhir_gym.files import lock_folder, unlock_folder, write_file, write_files
+from fhir_gym.files import lock_folder, write_file, write_files
 from fhir_gym.rollouts import BudgetTracker, Rollout
 from fhir_gym.soundness.verdict_review.opinions import VerdictReview, is_quoted, read_opinion
 from fhir_gym.soundness.verdict_review.prompts import MAX_CHARS, Question, ask_about
@@ -139,8 +139,7 @@ class VerdictReviewer:
             RecordError: The folder contains opinions of another model, or other data.
         """
         target = Path(folder)
-        lock_folder(target, RecordError)
-        try:
+        with lock_folder(target, RecordError):
             known = {} if overwrite else _read(target / REVIEWS, self._sampling.model)
             with _Pass(self, target / REVIEWS, known, budget or BudgetTracker(), progress) as current:
                 try:
@@ -152,8 +151,6 @@ class VerdictReviewer:
                         files: dict[Path, str | bytes] = {target / REVIEWS: _lines(run.reviews)}
                         write_files(files | {target / SHEET: to_markdown(run.reviews)}, RecordError)
             return run
-        finally:
-            unlock_folder(target)
 
     def _question(self, rollout: Rollout, verdict: Verdict) -> tuple[Question, str]:
         """Return the question about a rollout, and the digest of the request."""
