@@ -126,7 +126,7 @@ class Episode(AbstractContextManager["Episode"]):
         if self._start_state is not None:
             return self._start_state.open_session(self.world)
         variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
-        session = _open_session(self.world, config.fhir_server)
+        session = _open_session(self.world, config)
         try:
             session.load(variation.setup, next_id=variation.next_id, normal=True)
         except FhirError as error:
@@ -388,9 +388,9 @@ def read_response(observation: str) -> Response | None:
     return Response(int(words[1]), body=rest.encode())
 
 
-def _open_session(world: World, fhir_server: str | None) -> FhirSession:
-    if fhir_server is None:
+def _open_session(world: World, config: EpisodeConfig) -> FhirSession:
+    if config.fhir_server is None:
         return world.session()
     from fhir_gym.fhir.adapters.remote import RemoteSession
 
-    return RemoteSession(fhir_server, world)
+    return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Self, TypedDict
 
 from fhir_gym import tasks, worlds
-from fhir_gym.arguments import require_name, require_url, require_whole
+from fhir_gym.arguments import require_name, require_whole
 from fhir_gym.errors import FhirGymError, UnknownNameError
-from fhir_gym.fhir import World
+from fhir_gym.fhir import Credentials, World
+from fhir_gym.fhir.adapters.credentials import ServerAddress
 from fhir_gym.tasks import GRADINGS, REWARD_RULES, Grading, RewardRule, Task, require_grading, require_phrasing
 
 __all__ = ["EpisodeConfig", "EpisodeSettings"]
@@ -21,6 +22,7 @@ class EpisodeSettings(TypedDict, total=False):
 
     world: World | str | Path | None
     fhir_server: str | None
+    fhir_credentials: Credentials | None
     phrasing: int | None
     grading: Grading
     reward: RewardRule
@@ -38,6 +40,7 @@ class EpisodeConfig:
         world: A world, or its name or path; None for the pack's default world.
         fhir_server: Base URL of a running FHIR server that contains the world; None for the embedded server. A running
             server can serve only one episode at a time.
+        fhir_credentials: Headers and certificate authority for the running server; see `fhir_gym.fhir.Credentials`.
         phrasing: Index of the prompt wording to use; None for the wording that each variation draws.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
@@ -60,6 +63,7 @@ class EpisodeConfig:
     env_id: str
     world: World | str | Path | None = None
     fhir_server: str | None = None
+    fhir_credentials: Credentials | None = None
     phrasing: int | None = None
     grading: Grading = "state"
     reward: RewardRule = "sparse"
@@ -71,7 +75,12 @@ class EpisodeConfig:
         """Refuse invalid values."""
         require_name("grading", self.grading, GRADINGS)
         require_name("reward rule", self.reward, REWARD_RULES)
-        require_url("fhir_server", self.fhir_server)
+        if self.fhir_server is not None:
+            _require_server(self.fhir_server)
+        if not (self.fhir_credentials is None or isinstance(self.fhir_credentials, Credentials)):
+            raise FhirGymError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
+        if self.fhir_server is None and self.fhir_credentials not in (None, Credentials()):
+            raise FhirGymError("fhir_credentials need a fhir_server")
         if self.max_steps is not None:
             require_whole("max_steps", self.max_steps, 1)
         if self.phrasing is not None:
@@ -133,3 +142,18 @@ class EpisodeConfig:
         if isinstance(self.world, World):
             return self.world, False
         return worlds.load(tasks.get_pack(self.env_id).world if self.world is None else self.world), True
+
+
+def _require_server(url: object) -> None:
+    """Check the base URL of a server. Prompts show it, so it must not contain a password."""
+    if not isinstance(url, str):
+        raise FhirGymError(f"fhir_server must be a base URL such as http://localhost:8080/fhir, not {url!r}")
+    try:
+        address = ServerAddress.of(url)
+    except ValueError as error:
+        raise FhirGymError(f"fhir_server: {error}") from None  # the cause could quote a password
+    if address.auth is not None:
+        raise FhirGymError(
+            f"fhir_server {address.base} must not contain a user or a password: pass them as "
+            "fhir_credentials=Credentials.basic(user, password), on the command line as --fhir-user"
+        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from fhir_gym.fhir import Credentials
     from fhir_gym.rollouts import Prices
 
 
@@ -95,39 +96,79 @@ SuiteWorldOption = Annotated[
 PriceInOption = Annotated[float | None, typer.Option(min=0, help="Price of a million input tokens.")]
 PriceOutOption = Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")]
 
-HeaderOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME:VALUE", help="Request header, such as 'Authorization: Bearer …'; may be repeated."),
+FhirServerOption = Annotated[
+    str | None,
+    typer.Option(help="Base URL of a running FHIR server that contains the world; default: the embedded server."),
 ]
-HeaderFromEnvOption = Annotated[
+FhirHeaderOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--header-from-env",
-        metavar="NAME:VARIABLE",
-        help="Request header whose value is in an environment variable, such as Authorization:FHIR_TOKEN; may be "
-        "repeated.",
+        "--fhir-header",
+        metavar="NAME:VALUE",
+        help="Header of all requests to the FHIR server, such as 'X-Tenant: ward-7'; may be repeated.",
     ),
 ]
-CaOption = Annotated[
-    Path | None, typer.Option("--ca", metavar="FILE", help="PEM file with the certificate authorities to trust.")
+FhirHeaderFromEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fhir-header-from-env",
+        metavar="NAME:VARIABLE",
+        help="Header whose value is in an environment variable, such as X-Api-Key:FHIR_KEY; may be repeated.",
+    ),
+]
+FhirTokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fhir-token-from-env",
+        metavar="VARIABLE",
+        help="Environment variable with the token that the FHIR server requires (Authorization: Bearer …).",
+    ),
+]
+FhirUserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fhir-user",
+        metavar="USER:VARIABLE",
+        help="User of the FHIR server (basic authentication), and the environment variable with the password.",
+    ),
+]
+FhirCaOption = Annotated[
+    Path | None, typer.Option("--fhir-ca", metavar="FILE", help="PEM file with the certificate authorities to trust.")
 ]
 
 
-def request_headers(lines: list[str] | None, from_env: list[str] | None) -> dict[str, str]:
-    """Parse headers given as ``NAME:VALUE``, and headers whose values are in environment variables.
+def fhir_credentials(
+    headers: list[str] | None, headers_from_env: list[str] | None, token: str | None, user: str | None, ca: Path | None
+) -> Credentials:
+    """Return the credentials that the options ``--fhir-…`` give.
 
     Raises:
-        typer.BadParameter: A header has another form, or a variable is not set.
+        typer.BadParameter: An argument has another form, a variable is not set, or two options set the same header.
     """
-    found = dict(_pair(line, "Name: value", "--header") for line in lines or ())
-    for line in from_env or ():
-        name, variable = _pair(line, "NAME:VARIABLE", "--header-from-env")
-        if variable not in os.environ:
-            raise typer.BadParameter(
-                f"the environment variable {variable!r} is not set", param_hint="--header-from-env"
-            )
-        found[name] = os.environ[variable].strip()
-    return found
+    from fhir_gym.fhir import Credentials
+
+    found = [_pair(line, "Name: value", "--fhir-header") for line in headers or ()]
+    for line in headers_from_env or ():
+        name, variable = _pair(line, "NAME:VARIABLE", "--fhir-header-from-env")
+        found.append((name, _from_env(variable, "--fhir-header-from-env")))
+    try:
+        if token is not None:
+            found += Credentials.bearer(_from_env(token, "--fhir-token-from-env")).headers.items()
+        if user is not None:
+            name, variable = _pair(user, "USER:VARIABLE", "--fhir-user")
+            found += Credentials.basic(name, _from_env(variable, "--fhir-user")).headers.items()
+        given = [name.lower() for name, _ in found]
+        if twice := sorted({name for name in given if given.count(name) > 1}):
+            raise typer.BadParameter(f"the options --fhir-… set the header {twice[0]!r} twice")
+        return Credentials(dict(found), ca=ca)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _from_env(variable: str, option: str) -> str:
+    if variable not in os.environ:  # the message does not quote the argument, which may be a password
+        raise typer.BadParameter("the environment variable that it names is not set", param_hint=option)
+    return os.environ[variable].strip()
 
 
 def _pair(line: str, form: str, option: str) -> tuple[str, str]:

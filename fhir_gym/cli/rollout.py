@@ -13,6 +13,12 @@ from fhir_gym.cli._options import (
     ConcurrencyOption,
     ConfigurationOption,
     EnvArgument,
+    FhirCaOption,
+    FhirHeaderFromEnvOption,
+    FhirHeaderOption,
+    FhirServerOption,
+    FhirTokenOption,
+    FhirUserOption,
     MaxCostOption,
     MaxEpisodesOption,
     MaxSecondsOption,
@@ -26,6 +32,7 @@ from fhir_gym.cli._options import (
     SettingsOption,
     WorkersOption,
     agent_settings,
+    fhir_credentials,
     names,
     prices_of,
     with_configuration,
@@ -66,10 +73,12 @@ def rollout(
     price_in: PriceInOption = None,
     price_out: PriceOutOption = None,
     world: OwnWorldOption = None,
-    fhir_server: Annotated[
-        str | None,
-        typer.Option(help="Base URL of a running FHIR server that contains the world; default: the embedded server."),
-    ] = None,
+    fhir_server: FhirServerOption = None,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     grading: Annotated[
         Literal["state", "evidence", "official"],
         typer.Option(
@@ -108,9 +117,11 @@ def rollout(
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.tasks import get_pack
 
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     config = EpisodeConfig(
         env_id,
         fhir_server=fhir_server,
+        fhir_credentials=credentials,
         phrasing=phrasing,
         grading=grading,
         reward=reward,

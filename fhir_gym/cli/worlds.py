@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import CaOption, HeaderFromEnvOption, HeaderOption, JsonOption, request_headers
+from fhir_gym.cli._options import (
+    FhirCaOption,
+    FhirHeaderFromEnvOption,
+    FhirHeaderOption,
+    FhirTokenOption,
+    FhirUserOption,
+    JsonOption,
+    fhir_credentials,
+)
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -73,9 +81,11 @@ def import_(
         str | None,
         typer.Option(help="Resource types to fetch from a server, such as Patient,Observation; default: all."),
     ] = None,
-    header: HeaderOption = None,
-    header_from_env: HeaderFromEnvOption = None,
-    ca: CaOption = None,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the world; by default the name of the folder.")] = None,
     out: OutOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing world.")] = False,
@@ -90,14 +100,15 @@ def import_(
     """
     from fhir_gym import worlds
 
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     reports: list[ImportReport] = []
     with progress(f"Importing {source}") as update:
         if "://" in source:
             world = worlds.import_server(
                 source,
                 types=types.replace(",", " ").split() if types is not None else None,
-                headers=request_headers(header, header_from_env),
-                ca=ca,
+                headers=credentials.headers,
+                ca=credentials.ca,
                 out=out,
                 name=name,
                 replace=replace,
@@ -125,9 +136,11 @@ def upload(
             help="Keep other resources of the world's types on the server; those with the same id are replaced.",
         ),
     ] = False,
-    header: HeaderOption = None,
-    header_from_env: HeaderFromEnvOption = None,
-    ca: CaOption = None,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Upload a world to a FHIR server, and compare them afterwards.
@@ -138,9 +151,9 @@ def upload(
     """
     from fhir_gym import worlds
 
-    headers = request_headers(header, header_from_env)
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     with _opened(world) as opened, progress(f"Uploading {opened.name}") as update:
-        report = worlds.upload(opened, server, add=add, headers=headers, ca=ca, progress=update)
+        report = worlds.upload(opened, server, add=add, headers=credentials.headers, ca=credentials.ca, progress=update)
     if as_json:
         print_json(asdict(report))
         return
@@ -154,9 +167,11 @@ def compare(
     world: WorldArgument,
     server: ServerArgument,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many differences; all are counted.")] = 100,
-    header: HeaderOption = None,
-    header_from_env: HeaderFromEnvOption = None,
-    ca: CaOption = None,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare a world with the resources of the same types on a FHIR server; exit with 1 if they differ.
@@ -167,9 +182,11 @@ def compare(
     """
     from fhir_gym import worlds
 
-    headers = request_headers(header, header_from_env)
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
     with _opened(world) as opened, progress(f"Comparing {opened.name}") as update:
-        found = worlds.compare(opened, server, headers=headers, ca=ca, most=limit, progress=update)
+        found = worlds.compare(
+            opened, server, headers=credentials.headers, ca=credentials.ca, most=limit, progress=update
+        )
     if as_json:
         print_json({**asdict(found), "equal": found.equal})
     elif found.equal:

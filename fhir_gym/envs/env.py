@@ -89,8 +89,8 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `prepared`: number of start states to keep in memory (about 40 kB each), for training on a bounded number of
       variations: a variation that is repeated is neither drawn nor loaded again. All environments of a process share
       them. 0 (the default) keeps none.
-    - `world`, `fhir_server`, `phrasing`, `grading`, `reward`, `max_steps`, `task_file`, `funcs_file`: see
-      `fhir_gym.EpisodeConfig`
+    - `world`, `fhir_server`, `fhir_credentials`, `phrasing`, `grading`, `reward`, `max_steps`, `task_file`,
+      `funcs_file`: see `fhir_gym.EpisodeConfig`
 
     ## Version history
     - v0: first version

@@ -1,5 +1,6 @@
 """The embedded FHIR R4 server: `World` holds resources, `Session.handle` answers requests as HAPI FHIR does."""
 
+from fhir_gym.fhir.adapters.credentials import Credentials
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
@@ -12,6 +13,7 @@ __all__ = [
     "DEFAULT_BASE_URL",
     "Change",
     "Checkpoint",
+    "Credentials",
     "FhirError",
     "FhirSession",
     "Limits",

@@ -139,8 +139,11 @@ def _prepare(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume
     plan = plan.supported(world)
     if resume is not None:
         plan = plan.unfinished(resume, agent, world)
-    if plan.config.fhir_server is not None and plan.episodes:
-        RemoteSession(plan.config.fhir_server, world, timeout=_FIRST_ANSWER_TIMEOUT).close()
+    config = plan.config
+    if config.fhir_server is not None and plan.episodes:
+        RemoteSession(
+            config.fhir_server, world, credentials=config.fhir_credentials, timeout=_FIRST_ANSWER_TIMEOUT
+        ).close()
     return plan
 
 

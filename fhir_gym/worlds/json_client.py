@@ -74,12 +74,12 @@ class JsonClient:
     ) -> None:
         sent = {"Accept": "application/fhir+json", "Accept-Encoding": _ENCODINGS, "Cache-Control": "no-cache"}
         try:
-            self._address = ServerAddress.of(url)
-            self._credentials = Credentials(headers or {}, None if ca is None else Path(ca).expanduser())
-            self._client = self._credentials.client(self._address, headers=sent, timeout=timeout)
+            address = ServerAddress.of(url)
+            self._credentials = Credentials(headers, ca=ca).at(address)
+            self._client = self._credentials.client(headers=sent, timeout=timeout)
         except ValueError as error:
             raise WorldError(str(error)) from error
-        self.base, self.name = self._address.base, self._address.name
+        self.base, self.name = address.base, address.name
         self.pause = pause
         self.requests = 0
 
@@ -89,7 +89,7 @@ class JsonClient:
 
     def hide(self, text: str) -> str:
         """Replace credentials in a text."""
-        return self._credentials.hide(self._address.hide(text))
+        return self._credentials.hide(text)
 
     def exchange(self, url: str, body: bytes | None = None, *, retry_connect: bool = True) -> Resource:
         """Fetch a resource, or post a body if there is one, with retries after transient failures.

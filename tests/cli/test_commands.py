@@ -101,7 +101,9 @@ def test_a_world_is_removed_if_one_means_it(cli: Cli, tmp_path: Path, monkeypatc
 def test_import_from_a_server(cli: Cli, hospital: World, tmp_path: Path) -> None:
     out = tmp_path / "copy.sqlite"
     with served(app := Watched(create_app(hospital))) as url:
-        outcome = cli("worlds", "import", url, "--types", "Patient,Location", "--header", "X-Key: a:b", "--out", out)
+        outcome = cli(
+            "worlds", "import", url, "--types", "Patient,Location", "--fhir-header", "X-Key: a:b", "--out", out
+        )
     assert outcome.code == 0, outcome.err
     assert f"read from {url}" in outcome.err
     assert app.headers[-1]["x-key"] == "a:b"
@@ -113,7 +115,7 @@ def test_import_from_an_invalid_server(cli: Cli, tmp_path: Path) -> None:
     for url, complaint in (("ftp://x/fhir", "base URL of a FHIR server"), ("http://127.0.0.1:1/fhir", "cannot reach")):
         outcome = cli("worlds", "import", url, "--out", tmp_path / "w.sqlite")
         assert outcome.code != 0 and complaint in outcome.err
-    outcome = cli("worlds", "import", "http://127.0.0.1:1/fhir", "--header", "nonsense")
+    outcome = cli("worlds", "import", "http://127.0.0.1:1/fhir", "--fhir-header", "nonsense")
     assert outcome.code != 0 and "Name: value" in outcome.err
 
 
@@ -124,7 +126,7 @@ def test_worlds_upload_compare_and_export(
     (tmp_path / "Patient.ndjson").write_text('{"resourceType":"Patient","id":"a"}\n{"resourceType":"Patient","id":"b"}')
     world = tmp_path / "w.sqlite"
     cli("worlds", "import", tmp_path / "Patient.ndjson", "--out", world)
-    access = ("--header-from-env", "Authorization:SECRET")
+    access = ("--fhir-header-from-env", "Authorization:SECRET")
     with strict_server(empty_world, authorization="Bearer s3cret") as (url, server):
         before = cli("worlds", "compare", world, url, *access)
         assert before.code == 1 and before.out == "missing  Patient/a\nmissing  Patient/b\n"
@@ -133,10 +135,10 @@ def test_worlds_upload_compare_and_export(
         assert "equal: " in cli("worlds", "compare", world, url, *access).out
         server.session.load([{"resourceType": "Patient", "id": "b", "active": True}])
         found = cli("worlds", "compare", world, url, "--json", *access)
-        refused = cli("worlds", "upload", world, url, "--header", "Authorization: Bearer 0ther")
+        refused = cli("worlds", "upload", world, url, "--fhir-header", "Authorization: Bearer 0ther")
     assert found.code == 1 and json.loads(found.out)["differences"][0]["path"] == "Patient.active"
     assert refused.code == 1 and "requires credentials" in refused.err and "0ther" not in refused.err
-    unset = cli("worlds", "upload", world, url, "--header-from-env", "X:NO_SUCH_VARIABLE")
+    unset = cli("worlds", "upload", world, url, "--fhir-header-from-env", "X:NO_SUCH_VARIABLE")
     assert unset.code == 2 and "is not set" in unset.err
     assert "2 resources in 1 file of" in cli("worlds", "export", world, tmp_path / "out").out
 

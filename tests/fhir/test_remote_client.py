@@ -45,7 +45,7 @@ class Script:
 
     def __init__(self, *faults: Fault, answered: bool = True) -> None:
         self.faults, self.requests = list(faults), 0
-        self.client = RemoteClient("http://x/fhir", httpx.Client(transport=httpx.MockTransport(self.respond)))
+        self.client = RemoteClient("http://x/fhir", client=httpx.Client(transport=httpx.MockTransport(self.respond)))
         self.client._answered = answered
 
     def respond(self, request: httpx.Request) -> httpx.Response:

@@ -49,15 +49,15 @@ class StrictServer:
         time.sleep(self.delay)
         fault = self.faults.pop(self.requests, None)
         if self.authorization and headers.get("authorization") != self.authorization:
-            return await _answer(send, 401, _outcome(f"unknown: {headers.get('authorization')}"))
+            return await answer(send, 401, _outcome(f"unknown: {headers.get('authorization')}"))
         if fault == "503":
-            return await _answer(send, 503, _outcome("the database is away"))
+            return await answer(send, 503, _outcome("the database is away"))
         if fault == "half":
-            return await _answer(send, 200, b'{"resourceType":', missing=100)
+            return await answer(send, 200, b'{"resourceType":', missing=100)
         path = scope["path"].removeprefix("/fhir")
         request = Request(scope["method"], path, scope["query_string"].decode(), headers, body)
         status, content = self._batch(request, fault) if request.method == "POST" else self._handle(request)
-        return await _answer(send, status, content[: len(content) // 2] if fault == "lost" else content, len(content))
+        return await answer(send, status, content[: len(content) // 2] if fault == "lost" else content, len(content))
 
     def _handle(self, request: Request) -> tuple[int, bytes]:
         response = self.session.handle(request)
@@ -105,7 +105,8 @@ def strict_server(world: World, **settings: Any) -> Iterator[tuple[str, StrictSe
         yield url, app
 
 
-async def _answer(send: Send, status: int, body: bytes, length: int = 0, *, missing: int = 0) -> None:
+async def answer(send: Send, status: int, body: bytes, length: int = 0, *, missing: int = 0) -> None:
+    """Send a whole answer, or one that ends too early if `length` or `missing` say so."""
     headers = [
         (b"content-type", b"application/fhir+json"),
         (b"content-length", str(max(length, len(body)) + missing).encode()),

@@ -2,67 +2,134 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
-import ssl
-from collections.abc import Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
-import httpx
+from typing_extensions import override
 
 from fhir_gym.printable import one_line
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _USER = re.compile(r"//[^/?#]*@")
 _SHORTEST_SECRET = 4  # a shorter value could occur in any text
+_SHORTEST_IN_DATA = 12  # records of a server may contain shorter values, such as the name of a tenant
 
 
-@dataclass(frozen=True)
 class Credentials:
-    """Headers and certificate authority for one server. Their values appear in no `repr` and no message.
+    """Headers and certificate authority for FHIR servers. Their values appear in no `repr` and no message.
 
-    Attributes:
+    This is not a dataclass, so that `dataclasses.asdict` does not copy the headers into serialized settings.
+
+    Args:
         headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
         ca: PEM file with the certificate authorities to trust; by default those of certifi.
 
     Raises:
         ValueError: A header is invalid.
+
+    Examples:
+        >>> Credentials.bearer("eyJhbGciOi")
+        Credentials(headers=['Authorization'], ca=None)
     """
 
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ca: Path | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None, *, ca: str | Path | None = None) -> None:
+        self.headers = dict(headers or {})
+        self.ca = None if ca is None else Path(ca).expanduser()
         for name, value in self.headers.items():
-            if not _NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            text = isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or not text:
                 raise ValueError(
-                    f"invalid header {one_line(name, 60)!r}: its name or value contains a character that HTTP forbids"
+                    f"invalid header {one_line(str(name), 60)!r}: its name or value contains a character that HTTP "
+                    "forbids"
                 )
+        secrets = [secret for name, value in self.headers.items() for secret in _secrets(name, value)]
+        self._forms = [form.encode() for form in _forms(secrets, _SHORTEST_SECRET)]
+        self._forms_in_data = [form.encode() for form in _forms(secrets, _SHORTEST_IN_DATA)]
 
-    def client(self, address: ServerAddress, *, headers: Mapping[str, str], timeout: float) -> httpx.Client:
+    @classmethod
+    def basic(cls, user: str, password: str, *, ca: str | Path | None = None) -> Credentials:
+        """Return the credentials of a user with a password (basic authentication).
+
+        Raises:
+            ValueError: The user's name contains a colon.
+        """
+        if ":" in user:
+            raise ValueError("the user of basic authentication must not contain a colon")
+        return cls({"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}, ca=ca)
+
+    @classmethod
+    def bearer(cls, token: str, *, ca: str | Path | None = None) -> Credentials:
+        """Return the credentials of a client with a token."""
+        return cls({"Authorization": f"Bearer {token}"}, ca=ca)
+
+    @override
+    def __repr__(self) -> str:
+        return f"Credentials(headers={sorted(self.headers)}, ca={None if self.ca is None else str(self.ca)!r})"
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Credentials) and (self.headers, self.ca) == (other.headers, other.ca)
+
+    @override
+    def __hash__(self) -> int:
+        return hash((frozenset(self.headers.items()), self.ca))
+
+    def at(self, address: ServerAddress) -> Credentials:
+        """Return these credentials together with the user and the password of a URL.
+
+        Raises:
+            ValueError: Both are given: a user in the URL, and a header `Authorization`.
+        """
+        if address.auth is None:
+            return self
+        if any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError(f"{address.base}: give a user in the URL or a header Authorization, not both")
+        return Credentials({**self.headers, **Credentials.basic(*address.auth).headers}, ca=self.ca)
+
+    def client(self, *, headers: Mapping[str, str] | None = None, timeout: float) -> httpx.Client:
         """Return an HTTP client that does not follow redirects.
 
         Args:
-            address: The server.
             headers: Further headers of every request; those of the credentials take precedence.
             timeout: Timeout of one request in seconds.
 
         Raises:
             ValueError: The CA file cannot be used.
         """
+        import httpx
+
         settings: dict[str, Any] = {} if self.ca is None else {"verify": _context(self.ca)}
-        sent = {**headers, **self.headers}
-        return httpx.Client(timeout=timeout, headers=sent, auth=address.auth, follow_redirects=False, **settings)
+        return httpx.Client(
+            timeout=timeout, headers={**(headers or {}), **self.headers}, follow_redirects=False, **settings
+        )
 
     def hide(self, text: str) -> str:
-        """Replace the values of the headers in a text, for example in an error that quotes the server's answer."""
-        for value in self.headers.values():
-            for secret in (value, value.rpartition(" ")[2]):
-                if len(secret) >= _SHORTEST_SECRET:
-                    text = text.replace(secret, "…")
-        return text
+        """Replace the values of the headers in a message."""
+        return self.hide_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def hide_bytes(self, content: bytes) -> bytes:
+        """Replace the values of the headers in a server's error, which may quote the request."""
+        return _without(content, self._forms)
+
+    def hide_in_data(self, content: bytes) -> bytes:
+        """Replace the values of the headers in a server's data.
+
+        Short values are kept: they may be data, such as the name of a tenant.
+        """
+        return _without(content, self._forms_in_data)
 
 
 @dataclass(frozen=True)
@@ -72,7 +139,7 @@ class ServerAddress:
     Attributes:
         base: The URL without a user, a password or a trailing slash.
         name: Host and path as a file name.
-        auth: User and password from the URL, which are sent as basic authentication; None if there are none.
+        auth: User and password from the URL; None if there are none. See `Credentials.at`.
     """
 
     base: str
@@ -93,14 +160,32 @@ class ServerAddress:
         auth = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
         return cls(base, name, auth)
 
-    def hide(self, text: str) -> str:
-        """Replace the password in a text."""
-        password = self.auth[1] if self.auth else ""
-        return (
-            text.replace(password, "…").replace(quote(password, safe=""), "…")
-            if len(password) >= _SHORTEST_SECRET
-            else text
-        )
+
+def _secrets(name: str, value: str) -> list[str]:
+    """Return the parts of a header that must not be shown: the value, its last word, and a password in it."""
+    scheme, _, token = value.rpartition(" ")
+    found = [value, token]
+    if name.lower() in ("authorization", "proxy-authorization") and scheme.lower() == "basic":
+        with suppress(ValueError):  # the header has another form
+            found.append(b64decode(token).decode().partition(":")[2])
+    return found
+
+
+def _forms(secrets: Iterable[str], shortest: int) -> list[str]:
+    """Return how texts may write secrets of at least a length: plain, in JSON, in a URL or in HTML; longest first."""
+    forms: set[str] = set()
+    for secret in secrets:
+        if len(secret) >= shortest:
+            quoted = json.dumps(secret)[1:-1]
+            forms |= {secret, quoted, quoted.replace("/", "\\/"), quote(secret), quote(secret, safe="")}
+            forms |= {html.escape(secret), html.escape(secret, quote=False)}
+    return sorted(forms, key=lambda form: (-len(form), form))
+
+
+def _without(content: bytes, forms: list[bytes]) -> bytes:
+    for form in forms:
+        content = content.replace(form, "…".encode())
+    return content
 
 
 def _split(url: str) -> SplitResult:
@@ -116,6 +201,8 @@ def _split(url: str) -> SplitResult:
 
 
 def _context(ca: Path) -> ssl.SSLContext:
+    import ssl
+
     try:
         return ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:

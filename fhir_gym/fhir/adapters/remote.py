@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.credentials import Credentials
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
 from fhir_gym.fhir.adapters.write_targets import RequestPart, WriteTarget, is_write, request_parts, targets
@@ -46,19 +47,26 @@ class RemoteSession(FhirSession):
         url: The server's base URL (``http://localhost:8080/fhir``).
         world: The world that the server must contain. Tasks use the world's records, and the world's `now` is the
             episode's clock.
-        client: The HTTP client; a new one if None.
+        credentials: Headers and certificate authority; None for a server that needs none.
+        client: The HTTP client; a new one with the credentials if None.
         timeout: The time to wait for an answer, in seconds.
 
     Raises:
-        InfraError: The server does not answer, or does not contain the world.
+        InfraError: The server does not answer, or does not contain the world, or the CA file cannot be used.
     """
 
-    def __init__(self, url: str, world: World, *, client: httpx.Client | None = None, timeout: float = 60.0) -> None:
-        if not _is_address(url):
-            raise InfraError(f"{url!r} is not the base URL of a FHIR server, such as http://localhost:8080/fhir")
-        self.base_url = url.rstrip("/")
+    def __init__(
+        self,
+        url: str,
+        world: World,
+        *,
+        credentials: Credentials | None = None,
+        client: httpx.Client | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self._http = RemoteClient(url, credentials=credentials, client=client, timeout=timeout)
+        self.base_url = self._http.base_url
         self.world = world
-        self._http = RemoteClient(self.base_url, client or httpx.Client(timeout=timeout))
         self._log: list[ResourceStates] = []
         self._lost: list[str] = []
         try:
@@ -80,11 +88,13 @@ class RemoteSession(FhirSession):
         Raises:
             InfraError: The server does not answer or reports that it is down.
         """
-        if not is_write(request):
+        if is_write(request):
+            response = self._write(request)
+        else:
             response = self._http.send(request)
             one = RequestPart(request.method, f"{request.path}?{request.query}")
-            return replace(response, done=interactions(request, response, [one], [[]]))
-        return self._write(request)
+            response = replace(response, done=interactions(request, response, [one], [[]]))
+        return replace(response, body=self._http.credentials.hide_in_data(response.body))
 
     def _write(self, request: Request, *, logged: bool = True) -> Response:
         """Send a write; read the changed resources afterwards if `logged`."""
@@ -277,17 +287,14 @@ class RemoteSession(FhirSession):
         response = self._http.read(path)
         if response.status in (404, 410):
             return None
+        if response.status in (401, 403):
+            raise InfraError(
+                f"{self.base_url} requires other credentials (status {response.status}): pass fhir_credentials, "
+                "on the command line --fhir-token-from-env, --fhir-user or --fhir-header"
+            )
         if response.status != 200:
             raise InfraError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
         return self._http.json(response)
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _content(resource: Resource | None) -> bytes:

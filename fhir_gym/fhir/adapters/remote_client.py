@@ -10,6 +10,7 @@ import httpx
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.adapters.redirects import destination
 from fhir_gym.fhir.adapters.write_targets import is_write
 from fhir_gym.fhir.messages import JSON, Request, Response
@@ -50,13 +51,34 @@ class RemoteClient:
     because the server may have carried it out. Neither is a request that the server does not answer in time.
 
     Args:
-        base_url: Base URL of the server, without a trailing slash.
-        client: The HTTP client.
+        url: Base URL of the server.
+        credentials: Headers and certificate authority; None for a server that needs none.
+        client: The HTTP client; a new one with the credentials if None.
+        timeout: The time to wait for an answer, in seconds.
+
+    Attributes:
+        base_url: The base URL without a user, a password or a trailing slash.
+        credentials: The credentials, including the user and the password of the URL.
+
+    Raises:
+        InfraError: The URL is not a base URL, or the CA file cannot be used.
     """
 
-    def __init__(self, base_url: str, client: httpx.Client) -> None:
-        self.base_url = base_url
-        self._client = client
+    def __init__(
+        self,
+        url: str,
+        *,
+        credentials: Credentials | None = None,
+        client: httpx.Client | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        try:
+            address = ServerAddress.of(url)
+            self.credentials = (credentials or Credentials()).at(address)
+            self._client = client or self.credentials.client(timeout=timeout)
+        except ValueError as error:
+            raise InfraError(str(error)) from error
+        self.base_url = address.base
         self._answered = False
 
     @property
@@ -144,7 +166,8 @@ class RemoteClient:
             return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
         except httpx.TransportError as error:
             kind = NotSentError if isinstance(error, _NEVER_SENT) else InfraError
-            failure = kind(f"{self.base_url} does not answer: {type(error).__name__}: {error}")
+            reason = self.credentials.hide(f"{type(error).__name__}: {error}")
+            failure = kind(f"{self.base_url} does not answer: {reason}")
             failure.__cause__ = error
             return _Failure(failure, passing=self._answered and not isinstance(error, _TIMEOUTS))
         self._answered = True
@@ -154,8 +177,11 @@ class RemoteClient:
         elif status in _DOWN:
             failure = InfraError(f"{self.base_url} is down: it answered {status}")
         else:
-            kept = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
-            return Response(status, kept, _compact(answer))
+            kept = {name: self.credentials.hide(answer.headers[name]) for name in _HEADERS if name in answer.headers}
+            body = _compact(answer)
+            if status >= 300 or not _is_json(answer):  # an error may quote the request's headers
+                body = self.credentials.hide_bytes(body)
+            return Response(status, kept, body)
         return _Failure(failure, passing=True, pause=retry_after(answer.headers))
 
     def _exchange(self, request: Request) -> httpx.Response:
@@ -174,9 +200,13 @@ def retry_after(headers: httpx.Headers) -> float | None:
     return min(LONGEST_PAUSE, float(text)) if text.isascii() and text.isdigit() else None
 
 
+def _is_json(answer: httpx.Response) -> bool:
+    return answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0])
+
+
 def _compact(answer: httpx.Response) -> bytes:
     """Return the body as one line of JSON, as the embedded server does."""
-    if answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0]) and answer.content:
+    if _is_json(answer) and answer.content:
         try:
             return serialization.dumps(serialization.loads(answer.content))
         except ValueError:
