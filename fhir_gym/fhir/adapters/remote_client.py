@@ -201,7 +201,7 @@ def retry_after(headers: httpx.Headers) -> float | None:
 
 
 def _is_json(answer: httpx.Response) -> bool:
-    return answer.headers.get("Content-Type", "").startswith(JSON.partition(";")[0])
+    return str(answer.headers.get("Content-Type", "")).startswith(JSON.partition(";")[0])
 
 
 def _compact(answer: httpx.Response) -> bytes:
