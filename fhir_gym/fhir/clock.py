@@ -37,7 +37,7 @@ def _date(days: int) -> str:
 def http_date(updated: int) -> str:
     """Format milliseconds since the epoch as an HTTP date: ``Mon, 13 Nov 2023 10:15:00 GMT``."""
     day, second = divmod(updated // 1000, 86_400)
-    return f"{_http_day(day)} {second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d} GMT"
+    return f"{_http_day(day)} {_MINUTES[second // 60]}{_SECONDS[second % 60]} GMT"
 
 
 @lru_cache(maxsize=4096)

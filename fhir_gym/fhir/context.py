@@ -104,7 +104,7 @@ class RequestContext:
 
     def doing(self, kind: Kind, resource_type: str = "", id: str = "", operation: str = "") -> None:
         """Log the interaction that the request attempts."""
-        self.log = (Interaction(kind, resource_type, id, operation=operation),)
+        self.log = (Interaction(kind, resource_type, id, 0, "", operation),)
 
     @property
     def now_text(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from fhir_gym.fhir import search, serialization
@@ -22,7 +21,6 @@ from fhir_gym.fhir.urls import decode, decode_form, decode_query
 _STEPS_OF_METADATA = 20_000
 _NO_TARGET = Target()
 _ON_SERVER = frozenset({"capabilities", "history", "operation"})
-_UNREADABLE = re.compile("#|%00|\x00")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -37,9 +35,11 @@ def dispatch(ctx: RequestContext) -> Response:
     rest = request.path.removeprefix("/")
     if request.method == "TRACE":
         raise FhirError(405, "TRACE is not allowed", code="not-supported")
-    if _UNREADABLE.search(rest):
+    if "#" in rest or "\0" in rest or "%00" in rest:
         raise FhirError(400, "The path contains a character that no URL can contain: '#' or a zero byte")
-    segments = [decode(part) for part in rest.split("/") if part]
+    segments = [part for part in rest.split("/") if part]
+    if "%" in rest:
+        segments = [decode(segment) for segment in segments]
     ctx.pairs = decode_query(request.query)
     if not segments:
         return _base(ctx, rest)

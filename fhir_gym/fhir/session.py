@@ -42,6 +42,7 @@ DEFAULT_BASE_URL = "http://localhost:8080/fhir"
 _URIS = ("Location", "Content-Location")
 _UNFIT = re.compile(r"[^ -~\xa1-\xff]|^ +| +$")
 """Characters not allowed in a header: control characters, characters beyond Latin-1, leading and trailing spaces."""
+_NOTHING_TO_UNDO = nullcontext()
 _MAX_DIAGNOSTICS = 10_000
 """Maximum length of diagnostics, because some diagnostics repeat the request."""
 _BATCH = 500
@@ -150,7 +151,7 @@ class Session(FhirSession):
 
     def _all_or_nothing(self, request: Request) -> AbstractContextManager[None]:
         """Undo the writes of a refused request, even if it is refused only because its answer is too large."""
-        return nullcontext() if request.method in ("GET", "HEAD") else self.store.atomic()
+        return _NOTHING_TO_UNDO if request.method in ("GET", "HEAD") else self.store.atomic()
 
     # setup and grading
 
@@ -313,12 +314,11 @@ class Session(FhirSession):
 
     def _finish(self, ctx: RequestContext, response: Response) -> Response:
         """Complete an answer: make headers valid, drop the body for HEAD, and add the log."""
-        headers, body = dict(response.headers), response.body
+        body = response.body
+        headers = {"Content-Type": JSON, **response.headers} if body else dict(response.headers)
         for name in _URIS:
             if name in headers:
                 headers[name] = _header_url(headers[name])
-        if body:
-            headers = {"Content-Type": headers.pop("Content-Type", JSON), **headers}
         method, status = ctx.request.method, response.status
         log = ctx.log or (attempted(method, [part for part in ctx.request.path.split("/") if part]),)
         if status >= 400:  # a refusal also undoes what the request had done before
@@ -350,7 +350,7 @@ def _header_url(text: str) -> str:
 
 def _without_surrogates(request: Request) -> Request:
     """Replace lone surrogates, which neither UTF-8 nor SQLite can encode, with question marks."""
-    if all(map(str.isascii, (request.method, request.path, request.query, *request.headers.values()))):
+    if "".join((request.method, request.path, request.query, *request.headers.values())).isascii():
         return request
     method, path, query, *values = (
         text.encode("utf-8", "replace").decode("utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from fhir_gym.fhir.limits import Limits
@@ -38,11 +39,14 @@ def decode(text: str, *, plus: bool = False) -> str:
 
 def decode_query(query: str) -> Pairs:
     """Decode the parameters of a query string or form body; parameters without a name are dropped."""
+    if not query:
+        return []
     pairs = []
+    plain = "%" not in query and "+" not in query
     for piece in query.split("&"):
         name, _, value = piece.partition("=")
         if name:
-            pairs.append((decode(name, plus=True), decode(value, plus=True)))
+            pairs.append((name, value) if plain else (decode(name, plus=True), decode(value, plus=True)))
     return pairs
 
 
@@ -74,7 +78,7 @@ def encode(text: str) -> str:
 
 def encode_pairs(pairs: Iterable[tuple[str, str]]) -> str:
     """Return a query string, sorted by name, as in a self link; parameters with the same name keep their order."""
-    return "&".join(f"{encode(name)}={encode(value)}" for name, value in sorted(pairs, key=lambda pair: pair[0]))
+    return "&".join([f"{encode(name)}={encode(value)}" for name, value in sorted(pairs, key=itemgetter(0))])
 
 
 def search_query(params: Mapping[str, object], count: int) -> str:

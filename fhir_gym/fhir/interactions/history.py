@@ -18,6 +18,7 @@ from fhir_gym.fhir.store import ResourceRow, stored, versions
 from fhir_gym.fhir.urls import encode_pairs
 
 _PAGE = 20
+_SHAPING = frozenset({"_elements", "_summary"})
 _SUBSETS = frozenset({"true", "data", "count"})
 
 
@@ -65,8 +66,11 @@ def _span(ctx: RequestContext, since: str | None) -> _Span | None:
 
     `_at` takes dates of any precision, with prefixes as in a search.
     """
+    at = [value for name, value in ctx.pairs if name == "_at" and value]
+    if not since and not at:
+        return None
     start, end = [_instant(since)] if since else [], []
-    bounds = parse_bounds([value for name, value in ctx.pairs if name == "_at" and value])
+    bounds = parse_bounds(at)
     for bound in bounds:
         if bound.prefix in ("", "eq", "ne", "ge"):
             start.append(bound.span.low)
@@ -76,8 +80,6 @@ def _span(ctx: RequestContext, since: str | None) -> _Span | None:
             end.append(bound.end)
         elif bound.prefix in ("lt", "eb"):
             end.append(bound.span.low - 1)
-    if not since and not bounds:
-        return None
     return _Span(max(start, default=None), min(end, default=None), current=bool(bounds))
 
 
@@ -122,10 +124,13 @@ def _entry(ctx: RequestContext, row: ResourceRow) -> bytes:
 
 
 def _shown(ctx: RequestContext, body: bytes) -> bytes:
-    if any(name == "_summary" and value.lower() == "text" for name, value in ctx.pairs):  # a read answers with HTML
+    asked = [(name, value) for name, value in ctx.pairs if name in _SHAPING]
+    if not asked:
+        return body
+    if any(name == "_summary" and value.lower() == "text" for name, value in asked):  # a read answers with HTML
         ctx.store.spend(steps_of_subset(body))
         return serialization.dumps(subset(stored(body), elements=None, summary="text"))
-    return shape(ctx, body, ctx.pairs).body
+    return shape(ctx, body, asked).body
 
 
 def _links(ctx: RequestContext, count: int, offset: int, following: int | None) -> list[dict[str, str]]:

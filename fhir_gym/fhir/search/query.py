@@ -164,10 +164,13 @@ def parse_options(pairs: Pairs) -> tuple[SearchOptions, Pairs]:
     found: dict[str, list[str]] = {}
     sorts, includes, rest = [], [], []
     for name, value in pairs:
+        if not name.startswith("_"):
+            rest.append((name, value))
+            continue
         base = name.partition(":")[0]
         if base in _INCLUDES:
             includes.append((name, value))
-        elif name.startswith("_sort") and base == "_sort":
+        elif base == "_sort":
             sorts.append((name, value))
         elif name in _RESULT or base in ("_elements", "_summary"):
             found.setdefault(name, []).append(value)

@@ -33,6 +33,8 @@ class WorkBudget:
             FhirError: Fewer steps are left.
         """
         self._spent += steps
+        if self._spent < PORTION and self._portions:
+            return
         due, self._spent = divmod(self._spent, PORTION)
         if due >= len(self._portions):
             self._portions.clear()
