@@ -1,5 +1,92 @@
-"""The tool environment, the rollout function and the episodes for GRPO with TRL."""
+"""The tools, the rollout function, the dataset and the log of episodes for GRPO with TRL."""
 
-from fhir_gym.training.grpo import EpisodeRows, FHIRToolEnv, OpenConfigs, PolicyRollouts, make_row
+from __future__ import annotations
 
-__all__ = ["EpisodeRows", "FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "make_row"]
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from itertools import groupby, product
+from typing import Any
+
+from fhir_gym.errors import MissingExtraError
+from fhir_gym.tasks import choose_tasks, require_phrasing, task_set
+from fhir_gym.training.curriculum import EpisodeChoice, require_training_variations
+from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
+from fhir_gym.training.grpo import FHIRToolEnv, OpenConfigs, PolicyRollouts, RowShape, make_row
+
+__all__ = ["FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "log_episodes", "training_rows"]
+
+
+def training_rows(
+    env_id: str,
+    tasks: str | Sequence[str] | None = None,
+    *,
+    variations: Iterable[int],
+    phrasings: Iterable[int] | None = None,
+    shape: RowShape = "environment_factory",
+    system: str | None = None,
+) -> Any:
+    """Return a `datasets.Dataset` with one row for each task, variation and phrasing.
+
+    TRL plays the episode of a row once for each member of a group. `EpisodeRows` of `fhir_gym.training.grpo` is the
+    alternative that draws the episodes from a curriculum during the training.
+
+    Args:
+        env_id: The pack.
+        tasks: Keys of the tasks; None for all.
+        variations: Numbers of training variations.
+        phrasings: Indexes of the prompt wordings; None for the wording that each variation has drawn.
+        shape: ``environment_factory`` or ``rollout_func``.
+        system: System prompt of ``environment_factory``, instead of the default.
+
+    Raises:
+        UnknownNameError: The pack, a task or the shape does not exist.
+        TaskError: A task does not have one of the phrasings.
+        TrainingError: A variation is a test variation.
+        MissingExtraError: The package datasets is missing.
+    """
+    known = task_set(env_id)
+    keys, _ = choose_tasks(env_id, known, tasks, None)
+    numbers, wordings = list(variations), [None] if phrasings is None else list(phrasings)
+    require_training_variations(numbers)
+    for wording in wordings:
+        require_phrasing(known, keys, wording)
+    choices = (EpisodeChoice(env_id, key, number, one) for number, key, one in product(numbers, keys, wordings))
+    try:
+        datasets = import_module("datasets")
+    except ImportError as error:
+        raise MissingExtraError("training_rows needs: pip install 'fhir-gym[train]'") from error
+    return datasets.Dataset.from_list([make_row(choice, shape, system) for choice in choices])
+
+
+def log_episodes(
+    completions: Sequence[object],
+    *,
+    log_extra: Callable[[str, list[Any]], None],
+    log_metric: Callable[[str, float], None],
+    environments: Sequence[FHIRToolEnv] | None = None,
+    episode: Sequence[TrainingEpisode] | None = None,
+    **_: Any,
+) -> list[None]:
+    """Log the episodes of a batch; pass this function to `GRPOTrainer` as a reward function, which rewards nothing.
+
+    TRL's table of completions gets the stop reason of each episode and the verdict's explanation, or the error of an
+    infrastructure failure. The metrics are those of `batch_metrics`, with the prefix ``episode/``.
+
+    Args:
+        completions: The completions of the batch.
+        log_extra: TRL's function that adds a column to the table.
+        log_metric: TRL's function that logs a metric.
+        environments: The environments of ``environment_factory``.
+        episode: The episodes that `PolicyRollouts` has played.
+    """
+    if environments is not None:
+        for env in environments:
+            env.get_reward()  # ends an episode that the model has not finished; TRL asks for rewards in any order
+        episode = [env.result for env in environments if env.result is not None]
+    played = list(episode or ())
+    log_extra("stop_reason", [one.stop_reason for one in played])
+    log_extra("explanation", [one.error or one.explanation for one in played])
+    groups = [list(group) for _, group in groupby(played, key=lambda one: (one.task, one.variation))]
+    for name, value in batch_metrics(groups).items():
+        log_metric(f"episode/{name}", value)
+    return [None] * len(completions)

@@ -30,6 +30,7 @@ class TrainingEpisode:
         invalid_actions: Number of invalid actions.
         tokens_written: Number of tokens that the model wrote; None if not counted.
         error: The infrastructure failure, if there was one.
+        explanation: The verdict's explanation; empty after an infrastructure failure.
     """
 
     task: TaskName
@@ -41,6 +42,7 @@ class TrainingEpisode:
     invalid_actions: int = 0
     tokens_written: int | None = None
     error: str | None = None
+    explanation: str = ""
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
@@ -55,6 +57,7 @@ class TrainingEpisode:
             invalid_actions=sum(turn.error is not None for turn in rollout.turns),
             tokens_written=None if rollout.usage is None else rollout.usage.completion,
             error=rollout.error,
+            explanation="" if rollout.verdict is None else rollout.verdict.explanation,
         )
 
     @classmethod
@@ -68,6 +71,7 @@ class TrainingEpisode:
             stop_reason=stop_reason or info["stop_reason"],
             steps=info["step"],
             invalid_actions=info["invalid_actions"],
+            explanation=info["verdict"]["explanation"],
         )
 
     @property

@@ -14,6 +14,7 @@ from fhir_gym.rollouts import EpisodeSpec, Rollout, RunPlan
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation
 from fhir_gym.training.curriculum import EpisodeChoice
+from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs, read_prompt
 
 
@@ -94,13 +95,13 @@ class PolicyRollouts:
             "completion_ids": [one.completion_ids for one in sequences],
             "env_mask": [one.mask for one in sequences],
             "logprobs": None,
-            "episode_reward": [rollout.reward if rollout.graded else None for rollout in self.rollouts],
+            "episode": [TrainingEpisode.of(rollout) for rollout in self.rollouts],
         }
 
     @staticmethod
-    def rewards(episode_reward: list[float | None], **_: Any) -> list[float | None]:
+    def rewards(episode: list[TrainingEpisode], **_: Any) -> list[float | None]:
         """Return the rewards of the latest batch; None after an infrastructure failure, so that TRL excludes it."""
-        return episode_reward
+        return [one.reward for one in episode]
 
     async def _play(self, agent: LocalAgent, choices: Sequence[EpisodeChoice], step: int) -> list[Rollout]:
         """Run the episodes concurrently, or one by one on a running server."""
