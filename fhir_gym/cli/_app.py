@@ -28,6 +28,7 @@ from fhir_gym.cli import (
     experiment,
     mcp,
     memory,
+    openenv,
     report,
     rollout,
     serve,
@@ -81,6 +82,7 @@ app.add_typer(suites.app, name="suites")
 app.add_typer(train.app, name="train")
 app.add_typer(memory.app, name="memory")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(openenv.app, name="openenv")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(art.app, name="art")
 app.command("version")(version.version)

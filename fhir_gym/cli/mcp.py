@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fhir_gym.cli._console import note, progress
+from fhir_gym.cli._console import note
+from fhir_gym.cli._episode_configs import GradingOption, MaxStepsOption, RewardOption, episode_configs, open_worlds
 from fhir_gym.cli._options import OwnWorldOption, one_pack
 
 if TYPE_CHECKING:
-    from fhir_gym.fhir import World
     from fhir_gym.mcp_servers import ToolSet
 
 app = typer.Typer(
@@ -68,19 +68,9 @@ def fhir(
             "explanation; checks: the same without explanations; none: nothing."
         ),
     ] = "explained",
-    grading: Annotated[
-        Literal["state", "evidence"],
-        typer.Option(
-            help="What to grade. state: the end state and the answer; evidence: also whether the agent read the "
-            "records."
-        ),
-    ] = "state",
-    reward: Annotated[
-        Literal["sparse", "dense"], typer.Option(help="sparse: 1 for success, else 0; dense: share of passed checks.")
-    ] = "sparse",
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Number of actions after which an episode is truncated.")
-    ] = None,
+    grading: GradingOption = "state",
+    reward: RewardOption = "sparse",
+    max_steps: MaxStepsOption = None,
     max_sessions: Annotated[
         int, typer.Option(min=1, help="Maximum number of running episodes, or of private copies of the world.")
     ] = 128,
@@ -103,23 +93,16 @@ def fhir(
     address = parse_address(http)
     if env_ids is None and (out is not None or grading != "state" or reward != "sparse" or max_steps is not None):
         raise typer.BadParameter("--out, --grading, --reward and --max-steps need an ENV_ID", param_hint="ENV_ID")
-    from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.mcp_servers import TaskTools, WorldTools, require_sdk
-    from fhir_gym.tasks import get_pack
 
     require_sdk()
     with ExitStack() as stack:
         if not env_ids:
-            (only,) = _open_worlds([world or _DEFAULT_WORLD], stack).values()
+            (only,) = open_worlds([world or _DEFAULT_WORLD], stack).values()
             tools: ToolSet = WorldTools(only, max_sessions=max_sessions, idle_timeout=idle_timeout, seed=seed)
         else:
-            ids = list(dict.fromkeys(one_pack(text) for text in env_ids))
-            names = {env_id: world or get_pack(env_id).world for env_id in ids}
-            opened = _open_worlds(list(names.values()), stack)
-            configs = [
-                EpisodeConfig(id, world=opened[names[id]], grading=grading, reward=reward, max_steps=max_steps)
-                for id in ids
-            ]
+            ids = [one_pack(text) for text in env_ids]
+            configs = episode_configs(ids, world, stack, grading=grading, reward=reward, max_steps=max_steps)
             tools = TaskTools(
                 configs, out=out, feedback=feedback, max_sessions=max_sessions, idle_timeout=idle_timeout, seed=seed
             )
@@ -155,17 +138,6 @@ def memory(
 
     require_sdk()
     _serve(SourceTools(MemoryTools(file), "Lessons from earlier tasks on FHIR servers."), address)
-
-
-def _open_worlds(names: list[str], stack: ExitStack) -> dict[str, World]:
-    """Open each world once; `stack` closes them."""
-    from fhir_gym import worlds
-
-    opened: dict[str, World] = {}
-    for name in dict.fromkeys(names):
-        with progress(f"Building {name}") as update:
-            opened[name] = stack.enter_context(worlds.load(name, progress=update))
-    return opened
 
 
 def _serve(tools: ToolSet, address: tuple[str, int] | None) -> None:

@@ -1,0 +1,60 @@
+"""The command `fhir-gym openenv serve`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from fhir_gym.cli._console import note
+from fhir_gym.cli._episode_configs import GradingOption, MaxStepsOption, RewardOption, episode_configs
+from fhir_gym.cli._options import OwnWorldOption, one_pack
+
+app = typer.Typer(no_args_is_help=True, help="Serve tasks as an OpenEnv environment (extra openenv).")
+
+
+@app.callback()
+def _group() -> None:
+    """Make `serve` a subcommand, although it is the only one."""
+
+
+@app.command("serve")
+def serve(
+    env_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ENV_ID]...", help="Environments to serve; default: all that are installed."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every interface.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    world: OwnWorldOption = None,
+    grading: GradingOption = "state",
+    reward: RewardOption = "sparse",
+    max_steps: MaxStepsOption = None,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at the same time.")] = 64,
+    session_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without a call after which a session is closed.")
+    ] = 600.0,
+) -> None:
+    """Serve tasks to OpenEnv clients.
+
+    Each WebSocket connection is a session with its own episode and records.
+
+    Example: fhir-gym openenv serve FHIRAgent/Appointment-v0 --port 8000
+    """
+    from fhir_gym.fhir.adapters.http import bind
+    from fhir_gym.integrations import openenv
+    from fhir_gym.tasks import pack_ids
+
+    bind(host, port).close()  # if the port is in use, fail before building a world
+    ids = [one_pack(text) for text in env_ids or pack_ids()]
+    with ExitStack() as stack:
+        configs = episode_configs(ids, world, stack, grading=grading, reward=reward, max_steps=max_steps)
+        openenv.serve(
+            configs,
+            host=host,
+            port=port,
+            max_sessions=max_sessions,
+            session_timeout=session_timeout,
+            ready=lambda url: note(f"OpenEnv server at {url} (stop with Ctrl-C)"),
+        )

@@ -1,0 +1,60 @@
+"""The action, the observation and the state that the OpenEnv server and its clients exchange."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import BeforeValidator, Field
+
+from fhir_gym.printable import encodable
+
+ENV_NAME = "fhir_gym"
+"""Name of the environment in the paths of OpenEnv's Task API."""
+
+
+def _without_surrogates(text: object) -> object:
+    """Escape lone surrogates: JSON texts may contain them, but no answer to the client could repeat them."""
+    return encodable(text) if isinstance(text, str) else text
+
+
+class FHIRAction(Action):
+    """One action of an agent.
+
+    Attributes:
+        text: The action, such as ``GET /Patient?_count=1`` or ``FINISH([])``; see `fhir_gym.envs.FHIREnv`.
+    """
+
+    text: Annotated[str, BeforeValidator(_without_surrogates)] = Field(
+        description="One action, such as 'GET /Patient?_count=1', or FINISH([...]) with the answer"
+    )
+
+
+class FHIRObservation(Observation):
+    """What the agent reads next.
+
+    The inherited ``reward`` is None after a reset, then 0 until the last step; ``done`` marks the last step. The
+    inherited ``metadata`` has ``env_id``, ``terminated``, ``truncated`` and the fields of `fhir_gym.episode.Step.info`.
+    After the last step, ``metadata["verdict"]["explanation"]`` says why the episode was a success or a failure.
+
+    Attributes:
+        text: The prompt and the action format, or the server's response.
+    """
+
+    text: str = Field(description="The task's prompt and the action format, or the FHIR server's response")
+
+
+class FHIRState(State):
+    """The running episode; empty before the first reset. It contains nothing that helps an agent.
+
+    Attributes:
+        env_id: Env id of the pack.
+        task: Key of the task.
+        variation: Number of the variation.
+        phrasing: Index of the prompt's wording.
+    """
+
+    env_id: str | None = None
+    task: str | None = None
+    variation: int | None = None
+    phrasing: int | None = None
