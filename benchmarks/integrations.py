@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
+import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -171,7 +174,50 @@ async def mcp(world: World) -> AsyncIterator[Player]:
             yield _McpPlayer(client)
 
 
-FRAMEWORKS = {"mcp": Framework("mcp", mcp, 5_000), "trl": Framework("trl", trl, 200)}
+class _OpenEnvPlayer(Player):
+    """A client with a session on an OpenEnv server."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        await self._client.reset(task=gold.task, variation=gold.variation)
+
+    @override
+    async def step(self, action: Action) -> None:
+        from fhir_gym.integrations.openenv import FHIRAction
+
+        await self._client.step(FHIRAction(text=action.text()))
+
+
+@asynccontextmanager
+async def openenv(world: World) -> AsyncIterator[Player]:
+    """Play over a WebSocket on a server process of its own, which serves the same world."""
+    from fhir_gym.integrations.openenv import FHIREnvClient
+
+    command = [sys.executable, "-m", "fhir_gym", "openenv", "serve", ENV_ID, "--port", str(free_port())]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            url = server.stderr.readline().split()[3]  # "OpenEnv server at URL": the server is ready
+            async with FHIREnvClient(base_url=url) as client:
+                yield _OpenEnvPlayer(client)
+        finally:
+            server.terminate()
+
+
+def free_port() -> int:
+    """Return a free port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+FRAMEWORKS = {
+    "mcp": Framework("mcp", mcp, 5_000),
+    "openenv": Framework("openenv", openenv, 3_000),
+    "trl": Framework("trl", trl, 200),
+}
 """The frameworks by name; a new integration adds a line."""
 
 
