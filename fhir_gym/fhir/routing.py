@@ -88,6 +88,8 @@ def _base(ctx: RequestContext, rest: str) -> Response:
     method = ctx.request.method
     if rest:  # the path consists of slashes only
         raise unroutable(method, rest, ctx.pairs)
+    if method == "POST" and "text/html" in ctx.request.headers.get("accept", ""):  # even with a low quality
+        return Response(302, {"Location": f"{ctx.base_url}/swagger-ui/"})
     if method == "POST":
         return batch.bundle(ctx)
     if method == "GET" and any(name == "_getpages" for name, _ in ctx.pairs):

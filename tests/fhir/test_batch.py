@@ -47,6 +47,16 @@ def test_an_empty_bundle(client: Client, kind: str) -> None:
     assert client.header("Location").endswith(f"/Bundle/{answer['id']}")
 
 
+def test_a_bundle_is_not_executed_for_a_client_that_accepts_html(client: Client) -> None:
+    """HAPI redirects such a client to a page about its operations, whatever the quality of HTML is."""
+    bundle = {"resourceType": "Bundle", "type": "transaction", "entry": [entry("PUT", "Patient/p", patient(id="p"))]}
+    assert client.send("POST", "", bundle, accept="text/html;q=0.1, application/fhir+json") is None
+    assert (client.status, client.header("Location")) == (302, "http://localhost:8080/fhir/swagger-ui/")
+    assert [one.effect for one in client.last.done] == [""]
+    client.send("GET", "Patient/p")
+    assert client.status == 404
+
+
 def test_no_type_means_transaction(client: Client) -> None:
     assert client.send("POST", "/", {"resourceType": "Bundle"})["type"] == "transaction-response"
     client.bundle("collection")

@@ -14,6 +14,7 @@ from fhir_gym.fhir import Request, Session, World, WorldBuilder
 
 NOW = datetime(2023, 11, 13, 10, 15, tzinfo=UTC)
 LOINC = "http://loinc.org"
+PROFILED = {"profile": ["http://p/StructureDefinition/a"]}
 
 
 def patient(id: str, family: str, given: str, gender: str, born: str, **more: Any) -> dict[str, Any]:
@@ -46,7 +47,7 @@ RESOURCES: list[dict[str, Any]] = [
     {"resourceType": "Practitioner", "id": "D1", "name": [{"family": "Stone", "given": ["Ada"]}], "gender": "female"},
     patient("P1", "Smith", "John", "male", "1970-05-01", managingOrganization={"reference": "Organization/O1"}),
     patient("P2", "Smithers", "Zoë", "female", "1985-03-20", meta={"tag": [{"system": "http://t", "code": "vip"}]}),
-    patient("P3", "O'Brien", "Mia", "female", "2001", deceasedBoolean=True),
+    patient("P3", "O'Brien", "Mia", "female", "2001", deceasedBoolean=True, meta=PROFILED),
     patient("P4", "García", "Ana", "other", "1990-12", telecom=[{"system": "phone", "value": "555"}]),
     lab("B1", "P1", "GLU", 100, "2023-11-12T08:00:00+00:00"),
     lab("B2", "P1", "GLU", 180.5, "2023-11-13T09:00:00+00:00"),

@@ -185,7 +185,9 @@ def _typed(scope: Scope, name: ParameterName, kind: str, values: list[str]) -> C
         case "number":
             return number_condition(field, values)
         case "uri":
-            return uri_condition(field, name.modifier, values)
+            # profiles are labels in HAPI, which have no hierarchy
+            modifier = None if (name.base, name.modifier) == ("_profile", "above") else name.modifier
+            return uri_condition(field, modifier, values)
         case _:
             return reference_condition(scope, field, name.modifier, values)
 
