@@ -213,7 +213,51 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class _InspectPlayer(Player):
+    """The tools of an Inspect task, called with arguments that Inspect has checked."""
+
+    def __init__(self, world: World) -> None:
+        from inspect_ai.tool import ToolDef
+
+        from fhir_gym.integrations.inspect import appointment, fhir_tools
+
+        self._task = appointment(split="train", variations="0-4", world=world)
+        self._samples = {sample.id: sample for sample in self._task.dataset}
+        self._tools = {ToolDef(tool).name: tool for tool in fhir_tools()}
+        self._state: Any = None
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        from inspect_ai.solver import TaskState
+        from inspect_ai.util._store import init_subtask_store
+
+        await self.close()
+        sample = self._samples[f"{gold.task}/{gold.variation}"]
+        self._state = TaskState("model", sample.id, 1, sample.input, [], metadata=sample.metadata)
+        init_subtask_store(self._state.store)
+        await self._task.setup(self._state, None)
+
+    @override
+    async def step(self, action: Action) -> None:
+        name, arguments = tool_call(action)
+        await self._tools[name](**arguments)
+
+    async def close(self) -> None:
+        """Close the episode."""
+        if self._state is not None:
+            await self._task.cleanup(self._state)
+
+
+@asynccontextmanager
+async def inspect(world: World) -> AsyncIterator[Player]:
+    """Play through the tools for Inspect, without Inspect's own work for a call (checks, transcript)."""
+    player = _InspectPlayer(world)
+    yield player
+    await player.close()
+
+
 FRAMEWORKS = {
+    "inspect": Framework("inspect_ai", inspect, 200),
     "mcp": Framework("mcp", mcp, 5_000),
     "openenv": Framework("openenv", openenv, 3_000),
     "trl": Framework("trl", trl, 200),

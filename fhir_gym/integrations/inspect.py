@@ -6,7 +6,8 @@ The entry point of the distribution makes the tasks known to Inspect: ``inspect 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -30,16 +31,18 @@ except ImportError as error:
 
 import fhir_gym
 from fhir_gym.actions import GRAMMAR, Action, Invalid
-from fhir_gym.agents import Completion, EpisodeContext, make_opening
+from fhir_gym.agents import Completion, EpisodeContext, Reply, make_opening
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.arguments import require_name
 from fhir_gym.episode import FINISHED, Episode, Step
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
+from fhir_gym.fhir import Credentials
 from fhir_gym.rollouts.plan import plan
 from fhir_gym.tasks import find_packs
 
 __all__ = [
+    "TaskSettings",
     "action_reasoning",
     "appointment",
     "fhir_agent",
@@ -59,19 +62,21 @@ _FINISH_REASONS = {"max_tokens": "length", "content_filter": "content_filter"}
 
 
 class TaskSettings(EpisodeSettings, total=False):
-    """The parameters of the Inspect tasks.
+    """The parameters of the Inspect tasks: these, and the fields of `EpisodeConfig` except ``fhir_credentials``.
 
     Attributes:
         tasks: Keys of the tasks; by default all tasks of the pack.
         split: ``test`` (the default), ``train`` or ``heldout_tasks``.
         variations: Numbers such as ``1000-1009``; by default the first ten of the split.
         protocol: ``tools`` (the default) or ``text``; see `fhir_agent`.
+        fhir_token_from_env: Environment variable with the token that the running FHIR server requires.
     """
 
     tasks: str | int | list[str | int]
     split: str
     variations: str | int | list[str | int]
     protocol: ChatProtocol
+    fhir_token_from_env: str
 
 
 class _Play:
@@ -196,7 +201,9 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
         (found, *others) = find_packs(env_id)
         if others:
             raise FhirGymError(f"{env_id} registers {', '.join([found, *others])}: name one of them")
-        source = _Source(EpisodeConfig.of(found, given, ("protocol", *chosen)), protocol)
+        credentials = _credentials(given, given.pop("fhir_token_from_env", None))
+        config = EpisodeConfig.of(found, given, TaskSettings.__annotations__)
+        source = _Source(replace(config, fhir_credentials=credentials), protocol)
         samples = source.samples(**chosen)
     except FhirGymError as error:
         raise PrerequisiteError(rich.markup.escape(str(error))) from error
@@ -209,6 +216,17 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
         version=fhir_gym.__version__,
         metadata=source.metadata(),
     )
+
+
+def _credentials(settings: Mapping[str, Any], variable: str | None) -> Credentials | None:
+    """Return the credentials for the FHIR server. Inspect's log contains the parameters, so they hold no secret."""
+    if "fhir_credentials" in settings or "@" in str(settings.get("fhir_server")):
+        raise FhirGymError("the log would contain the credentials: name the token's variable in fhir_token_from_env")
+    if variable is None:
+        return None
+    if variable not in os.environ:
+        raise FhirGymError("the environment variable that fhir_token_from_env names is not set")
+    return Credentials.bearer(os.environ[variable].strip())
 
 
 class _Source:
@@ -373,7 +391,9 @@ def _parse(output: ModelOutput, protocol: ChatProtocol) -> str | Action | Invali
     """Return the action of a reply without tool calls."""
     reason = _FINISH_REASONS.get(output.stop_reason, "stop")
     completion = Completion(content=output.completion, finish_reason=reason)
-    return parse_completion(completion, protocol)[0].action
+    reply = parse_completion(completion, protocol)[0]
+    assert isinstance(reply, Reply)  # without tool calls, there are no look-ups
+    return reply.action
 
 
 @scorer(metrics=[mean(), stderr(cluster="task")])

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -46,6 +48,7 @@ def play(task: Task, policy: ReplyPolicy, folder: Path, **options: Any) -> EvalL
         reply = ScriptedReply(reply) if isinstance(reply, str) else reply
         output = ModelOutput.from_content("mockllm/model", reply.content or "", reply.finish_reason or "stop")
         for name, arguments in reply.calls:
+            assert not isinstance(arguments, str)
             call = ModelOutput.for_tool_call("mockllm/model", name, dict(arguments))
             output.message.tool_calls = [*(output.message.tool_calls or ()), *(call.message.tool_calls or ())]
         output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # else it downloads a tokenizer
@@ -216,6 +219,31 @@ def test_episodes_on_a_running_server_take_turns(hospital: World, tmp_path: Path
         check_success(play(task, gold(hospital, episodes), tmp_path, max_samples=3), 3)
 
 
+def test_the_token_of_a_server_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_error(401)
+
+        do_POST = do_PUT = do_DELETE = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("WARD_TOKEN", "abracadabra-4711")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/fhir"
+        task = integration.appointment(tasks="01", variations=1000, fhir_server=url, fhir_token_from_env="WARD_TOKEN")
+        log = play(task, search, tmp_path, fail_on_error=False, log_format="json")
+        server.shutdown()
+    assert seen and set(seen) == {"Bearer abracadabra-4711"}
+    assert only_sample(log).error is not None
+    assert "abracadabra" not in Path(log.location).read_text("utf-8")
+
+
 def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     task = integration.appointment(tasks="01", variations="1000,1001", fhir_server="http://127.0.0.1:9/fhir")
     log = play(task, search, tmp_path, fail_on_error=False)
@@ -238,6 +266,9 @@ def test_any_pack_by_its_env_id(hospital: World, tmp_path: Path) -> None:
         ({"variations": 3}, "not in split 'test'"),
         ({"protocol": ["text"]}, "unknown protocol"),
         ({"world": "nowhere"}, "unknown world"),
+        ({"fhir_server": "http://user:secret@host/fhir"}, "log would contain the credentials"),
+        ({"fhir_credentials": None}, "log would contain the credentials"),
+        ({"fhir_token_from_env": "NO_SUCH_VARIABLE"}, "is not set"),
     ],
 )
 def test_a_wrong_parameter_is_a_one_line_error(settings: Any, message: str) -> None:
