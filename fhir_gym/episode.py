@@ -15,6 +15,7 @@ from fhir_gym.arguments import require_whole
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError, describe_type
 from fhir_gym.fhir import FhirSession, Response, Session, World
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.start_states import StartState, StartStates
 from fhir_gym.tasks import BeforeView, EndState, LoggedRequest, TurnProtocol, Variation, Verdict, find_task, grade
@@ -74,12 +75,14 @@ class Episode(AbstractContextManager["Episode"]):
         task: Key of the task in its pack.
         variation: Number of the variation.
         start_states: Start states to use and to extend; None to draw and load the variation.
+        server_lock: The lock of `fhir_server`, if the caller holds it for several episodes; None to hold it until the
+            episode is closed.
         settings: Fields of `EpisodeConfig`, such as ``world`` and ``grading``.
 
     Raises:
         UnknownNameError: The pack, task, world, grading or reward rule does not exist.
         TaskError: The variation or phrasing does not exist.
-        InfraError: The FHIR server does not answer, or cannot be prepared.
+        InfraError: The FHIR server does not answer, is in use, or cannot be prepared.
 
     Examples:
         >>> import fhir_gym
@@ -98,9 +101,10 @@ class Episode(AbstractContextManager["Episode"]):
         task: str,
         variation: int = 0,
         start_states: StartStates | None = None,
+        server_lock: ServerLock | None = None,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
-        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states"))
+        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states", "server_lock"))
         self.task = find_task(config.task_set(), task)
         config.require_support([task])
         self._number = require_whole("variation", variation)
@@ -108,7 +112,7 @@ class Episode(AbstractContextManager["Episode"]):
         self._start_state: StartState | None = None
         self._variation: Variation | None = None
         # Local and remote sessions share a protocol, but their checkpoints have different types.
-        self._session = self._prepared(None if config.fhir_server else start_states)
+        self._session = self._prepared(None if config.fhir_server else start_states, server_lock)
         self._origin = self._session.checkpoint()
         self._state: str = "new"
         self._steps = self._invalid_actions = 0
@@ -118,7 +122,7 @@ class Episode(AbstractContextManager["Episode"]):
         self._dialogue: TurnProtocol | None = None
         self._verdict: Verdict | None = None
 
-    def _prepared(self, start_states: StartStates | None) -> FhirSession:
+    def _prepared(self, start_states: StartStates | None, server_lock: ServerLock | None) -> FhirSession:
         """Return a session with the start state."""
         config = self.config
         if start_states is not None:
@@ -126,7 +130,7 @@ class Episode(AbstractContextManager["Episode"]):
         if self._start_state is not None:
             return self._start_state.open_session(self.world)
         variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
-        session = _open_session(self.world, config)
+        session = _open_session(self.world, config, server_lock)
         try:
             session.load(variation.setup, next_id=variation.next_id, normal=True)
         except FhirError as error:
@@ -388,9 +392,9 @@ def read_response(observation: str) -> Response | None:
     return Response(int(words[1]), body=rest.encode())
 
 
-def _open_session(world: World, config: EpisodeConfig) -> FhirSession:
+def _open_session(world: World, config: EpisodeConfig, lock: ServerLock | None) -> FhirSession:
     if config.fhir_server is None:
         return world.session()
     from fhir_gym.fhir.adapters.remote import RemoteSession
 
-    return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials)
+    return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials, lock=lock)

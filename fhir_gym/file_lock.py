@@ -6,7 +6,8 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
+from weakref import finalize
 
 __all__ = ["FileLock"]
 
@@ -16,33 +17,33 @@ if sys.platform == "win32":
 
     _PLACE = 1 << 30  # the byte to lock; other processes cannot read a locked byte, so it is behind the content
 
-    def _lock(file: BinaryIO, mode: int) -> None:
-        os.lseek(file.fileno(), _PLACE, os.SEEK_SET)
-        msvcrt.locking(file.fileno(), mode, 1)
+    def _lock(descriptor: int, mode: int) -> None:
+        os.lseek(descriptor, _PLACE, os.SEEK_SET)
+        msvcrt.locking(descriptor, mode, 1)
 
-    def _wait(file: BinaryIO) -> None:
+    def _wait(descriptor: int) -> None:
         while True:
             try:
-                return _lock(file, msvcrt.LK_LOCK)
+                return _lock(descriptor, msvcrt.LK_LOCK)
             except OSError as error:
                 if error.errno != errno.EDEADLOCK:  # the system gives up after ten attempts, but the wait may be longer
                     raise
 
-    def _try(file: BinaryIO) -> bool:
+    def _try(descriptor: int) -> bool:
         try:
-            _lock(file, msvcrt.LK_NBLCK)
+            _lock(descriptor, msvcrt.LK_NBLCK)
         except OSError:
             return False
         return True
 else:
     import fcntl
 
-    def _wait(file: BinaryIO) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+    def _wait(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
-    def _try(file: BinaryIO) -> bool:
+    def _try(descriptor: int) -> bool:
         try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -51,8 +52,8 @@ else:
 class FileLock:
     """A lock that this object holds on a file. Another lock of the same file is refused, in this process too.
 
-    The file contains the id of the process that holds the lock. `release`, the end of a `with` block and the end of
-    the process release the lock.
+    The file contains the id of the process that holds the lock. `release`, the end of a `with` block, the end of
+    this object and the end of the process release the lock.
 
     Args:
         path: The file; it is created if it does not exist.
@@ -66,29 +67,21 @@ class FileLock:
 
     def __init__(self, path: Path, *, wait: bool = False, delete: bool = False) -> None:
         self.path, self._delete = path, delete
-        while True:
-            self._file = path.open("ab")
-            try:
-                if wait:
-                    _wait(self._file)
-                elif not _try(self._file):
-                    raise BlockingIOError(f"{path} is locked")
-                if _is_at(path, self._file):
-                    break
-            except BaseException:
-                self._file.close()
-                raise
-            self._file.close()  # the last holder deleted the file after this object opened it
-        self._file.truncate(0)
-        self._file.write(b"%d" % os.getpid())
-        self._file.flush()
+        descriptor = _open(path, wait)
+        while not _is_at(path, descriptor):  # the last holder deleted the file after it was opened here
+            os.close(descriptor)
+            descriptor = _open(path, wait)
+        self._close = finalize(self, os.close, descriptor)
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, b"%d" % os.getpid())
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        if self._delete and not self._file.closed:
+        if self._delete and self._close.alive:
             with suppress(OSError):
                 self.path.unlink()
-        self._file.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -104,9 +97,23 @@ class FileLock:
         return None
 
 
-def _is_at(path: Path, file: BinaryIO) -> bool:
+def _open(path: Path, wait: bool) -> int:
+    """Open and lock a file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if wait:
+            _wait(descriptor)
+        elif not _try(descriptor):
+            raise BlockingIOError(f"{path} is locked")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
     """Return whether an open file is the file at a path."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False

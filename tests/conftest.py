@@ -68,6 +68,22 @@ def _variations_are_drawn_anew() -> None:
     clear_variation_cache()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep what is known about running servers out of the user's state folder."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FHIR_GYM_STATE", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _own_state_folder(_state_folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test its own folder, because tests use the same URLs for different servers."""
+    name = hashlib.blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()
+    monkeypatch.setenv("FHIR_GYM_STATE", str(_state_folder / name))
+
+
 def _source_digest() -> str:
     """Return a digest of the code that generates worlds. If the digest changes, the test worlds are rebuilt."""
     digest = hashlib.blake2b(digest_size=8)

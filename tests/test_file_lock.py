@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -52,9 +51,9 @@ def test_a_waiting_process_never_locks_a_deleted_file(tmp_path: Path, monkeypatc
     first = FileLock(path, delete=True)
     opened = file_lock._wait
 
-    def wait(file: BinaryIO) -> None:
+    def wait(descriptor: int) -> None:
         first.release()  # the second lock has opened the file, which now is deleted
-        opened(file)
+        opened(descriptor)
 
     monkeypatch.setattr(file_lock, "_wait", wait)
     second = FileLock(path, wait=True)

@@ -12,6 +12,7 @@ from fhir_gym.agents.protocol import AsyncConversation, Unfinished
 from fhir_gym.episode import Step
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, describe_type, in_one_line
 from fhir_gym.fhir import World
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan
 from fhir_gym.rollouts.record import Rollout
@@ -19,13 +20,18 @@ from fhir_gym.rollouts.recorder import EpisodeRecorder
 
 
 def run_episode(
-    plan: RunPlan, spec: EpisodeSpec, agent: Agent, world: World, tracker: BudgetTracker | None = None
+    plan: RunPlan,
+    spec: EpisodeSpec,
+    agent: Agent,
+    world: World,
+    tracker: BudgetTracker | None = None,
+    server_lock: ServerLock | None = None,
 ) -> Rollout:
     """Run one episode and record it, whatever ends the episode.
 
     After an infrastructure failure or Ctrl-C, the record has the turns so far but no verdict and no reward.
     """
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker or BudgetTracker())
+    runner = _EpisodeRunner(plan, spec, agent, world, tracker or BudgetTracker(), server_lock)
     try:
         runner.act(agent)
     except InfraError as failure:
@@ -36,10 +42,15 @@ def run_episode(
 
 
 async def run_conversation(
-    plan: RunPlan, spec: EpisodeSpec, agent: ConcurrentAgent, world: World, tracker: BudgetTracker
+    plan: RunPlan,
+    spec: EpisodeSpec,
+    agent: ConcurrentAgent,
+    world: World,
+    tracker: BudgetTracker,
+    server_lock: ServerLock | None = None,
 ) -> Rollout:
     """Run one of several concurrent episodes and record it. The record of a cancelled episode says "interrupted"."""
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker)
+    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server_lock)
     try:
         await runner.converse(agent)
     except InfraError as failure:
@@ -53,10 +64,16 @@ class _EpisodeRunner:
     """Lets an agent act in one episode."""
 
     def __init__(
-        self, plan: RunPlan, spec: EpisodeSpec, agent: Agent | ConcurrentAgent, world: World, tracker: BudgetTracker
+        self,
+        plan: RunPlan,
+        spec: EpisodeSpec,
+        agent: Agent | ConcurrentAgent,
+        world: World,
+        tracker: BudgetTracker,
+        server_lock: ServerLock | None,
     ) -> None:
         config = plan.config_of(spec.task, spec.variation)
-        self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec))
+        self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server_lock)
         self.spec, self.agent, self.tracker = spec, agent, tracker
 
     def act(self, agent: Agent) -> None:

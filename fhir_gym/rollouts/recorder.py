@@ -16,6 +16,7 @@ from fhir_gym.episode import Episode, Step
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.printable import encodable
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.rollouts.record import (
@@ -55,13 +56,21 @@ class EpisodeRecorder:
         agent: The agent, whose name and settings the record contains.
         world: The world.
         seed: Seed of the agent's randomness.
+        server_lock: The lock of the running server, if the caller holds it; see `Episode`.
     """
 
     def __init__(
-        self, config: EpisodeConfig, spec: EpisodeSpec, agent: RecordedAgent, world: World, seed: int = 0
+        self,
+        config: EpisodeConfig,
+        spec: EpisodeSpec,
+        agent: RecordedAgent,
+        world: World,
+        seed: int = 0,
+        server_lock: ServerLock | None = None,
     ) -> None:
         self.config = replace(config, world=world)
         self.spec, self.agent, self.world, self.seed = spec, agent, world, seed
+        self._server_lock = server_lock
         self.opening: Opening | None = None
         self.turns: list[Turn] = []
         self._episode: Episode | None = None
@@ -85,7 +94,9 @@ class EpisodeRecorder:
     def open(self) -> Episode:
         """Prepare the episode."""
         with self.prepare_time:
-            self._episode = Episode(self.config, task=self.spec.task, variation=self.spec.variation)
+            self._episode = Episode(
+                self.config, task=self.spec.task, variation=self.spec.variation, server_lock=self._server_lock
+            )
         return self._episode
 
     def start(self) -> str:

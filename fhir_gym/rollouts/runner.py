@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.remote import RemoteSession
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, plan
@@ -82,8 +84,8 @@ def run(
         FhirGymError: Another argument is invalid.
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
-        InfraError: The FHIR server does not answer or does not contain the world (at once), or a worker process died
-            (during iteration).
+        InfraError: The FHIR server does not answer, is in use or does not contain the world (at once), or a worker
+            process died (during iteration).
 
     Examples:
         >>> import fhir_gym
@@ -116,50 +118,61 @@ def run_plan(
     if workers and isinstance(actor, Agent):
         _require_portable(actor)
         pickle_packs([config.env_id])
-    world, owned = config.resolve_world()
-    try:
-        plan = _prepare(replace(plan, config=replace(config, world=world)), actor, world, resume)
-    except BaseException:
+    with ExitStack() as stack:
+        world, owned = config.resolve_world()
         if owned:
-            world.close()
-        raise
+            stack.callback(world.close)
+        plan = _remaining(replace(plan, config=replace(config, world=world)), actor, world, resume)
+        lock = _lock_server(plan, world)
+        if lock is not None:
+            stack.callback(lock.release)
+        resources = stack.pop_all()
     tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
     if isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
         at_once = concurrency if config.fhir_server is None else 1
-        rollouts = run_concurrently(plan, actor, world, tracker, at_once)
+        rollouts = run_concurrently(plan, actor, world, tracker, at_once, lock)
     elif workers:
         rollouts = _run_in_workers(plan, actor, world, tracker, workers)
     else:
-        rollouts = _run_serially(plan, actor, world, tracker)
-    return _closing(rollouts, world) if owned else rollouts
+        rollouts = _run_serially(plan, actor, world, tracker, lock)
+    return _closing(rollouts, resources)
 
 
-def _prepare(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
-    """Return the plan of the remaining episodes; first check for problems that would affect all episodes."""
+def _remaining(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
+    """Return the plan of the remaining episodes."""
     plan = plan.supported(world)
-    if resume is not None:
-        plan = plan.unfinished(resume, agent, world)
+    return plan if resume is None else plan.unfinished(resume, agent, world)
+
+
+def _lock_server(plan: RunPlan, world: World) -> ServerLock | None:
+    """Lock the running server; first check for problems that would affect all episodes."""
     config = plan.config
-    if config.fhir_server is not None and plan.episodes:
-        RemoteSession(
-            config.fhir_server, world, credentials=config.fhir_credentials, timeout=_FIRST_ANSWER_TIMEOUT
-        ).close()
-    return plan
-
-
-def _closing(rollouts: Iterator[Rollout], world: World) -> Iterator[Rollout]:
-    """Yield the rollouts, then close the world."""
+    if config.fhir_server is None or not plan.episodes:
+        return None
+    lock = ServerLock(config.fhir_server)
     try:
+        RemoteSession(
+            config.fhir_server, world, credentials=config.fhir_credentials, timeout=_FIRST_ANSWER_TIMEOUT, lock=lock
+        ).close()
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _closing(rollouts: Iterator[Rollout], resources: ExitStack) -> Iterator[Rollout]:
+    """Yield the rollouts, then close the world and release the server."""
+    with resources:
         yield from rollouts
-    finally:
-        world.close()
 
 
-def _run_serially(plan: RunPlan, agent: Agent, world: World, tracker: BudgetTracker) -> Iterator[Rollout]:
+def _run_serially(
+    plan: RunPlan, agent: Agent, world: World, tracker: BudgetTracker, server_lock: ServerLock | None
+) -> Iterator[Rollout]:
     for episode in plan.episodes:
         if not tracker.try_begin():
             return
-        rollout = run_episode(plan, episode, agent, world, tracker)
+        rollout = run_episode(plan, episode, agent, world, tracker, server_lock)
         yield rollout
         if rollout.stop_reason == "interrupted":
             raise KeyboardInterrupt

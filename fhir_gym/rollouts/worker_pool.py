@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from fhir_gym.agents import ConcurrentAgent
 from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.fhir import World
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation
 from fhir_gym.rollouts.plan import RunPlan
@@ -21,10 +22,15 @@ from fhir_gym.rollouts.record import Rollout
 
 
 def run_concurrently(
-    plan: RunPlan, agent: ConcurrentAgent, world: World, tracker: BudgetTracker, concurrency: int
+    plan: RunPlan,
+    agent: ConcurrentAgent,
+    world: World,
+    tracker: BudgetTracker,
+    concurrency: int,
+    server_lock: ServerLock | None = None,
 ) -> Iterator[Rollout]:
     """Run up to `concurrency` episodes of a plan at the same time, and yield each rollout when its episode ends."""
-    pool = AsyncWorkerPool(plan, agent, world, tracker, concurrency)
+    pool = AsyncWorkerPool(plan, agent, world, tracker, concurrency, server_lock)
     try:
         try:
             pool.start()
@@ -41,9 +47,16 @@ class AsyncWorkerPool:
     """Asynchronous workers in a background thread; the caller's thread receives their rollouts."""
 
     def __init__(
-        self, plan: RunPlan, agent: ConcurrentAgent, world: World, tracker: BudgetTracker, concurrency: int
+        self,
+        plan: RunPlan,
+        agent: ConcurrentAgent,
+        world: World,
+        tracker: BudgetTracker,
+        concurrency: int,
+        server_lock: ServerLock | None = None,
     ) -> None:
         self._plan, self._agent, self._world, self._tracker = plan, agent, world, tracker
+        self._server_lock = server_lock
         self._concurrency = concurrency
         self._episodes = iter(plan.episodes)
         self._done: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
@@ -105,7 +118,9 @@ class AsyncWorkerPool:
         for episode in self._episodes:
             if not self._tracker.try_begin():
                 return
-            rollout = await run_conversation(self._plan, episode, self._agent, self._world, self._tracker)
+            rollout = await run_conversation(
+                self._plan, episode, self._agent, self._world, self._tracker, self._server_lock
+            )
             if rollout.stop_reason != "interrupted":
                 self._done.put(rollout)
                 continue

@@ -7,10 +7,13 @@ that the write created. So the session can log, compare and undo every write.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from time import sleep
+from typing import Literal
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -21,23 +24,40 @@ from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.credentials import Credentials
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
-from fhir_gym.fhir.adapters.write_targets import RequestPart, WriteTarget, is_write, request_parts, targets
-from fhir_gym.fhir.messages import JSON, Request, Response
+from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.undo import content, undo
+from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
+from fhir_gym.fhir.adapters.version_history import Version, created_since, newest_version
+from fhir_gym.fhir.adapters.write_targets import (
+    RequestPart,
+    WriteTarget,
+    created_type,
+    is_write,
+    request_parts,
+    targets,
+)
+from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.protocol import Change, FhirSession
 from fhir_gym.fhir.urls import search_query
 from fhir_gym.fhir.world import World
+from fhir_gym.printable import one_line
 from fhir_gym.types import Json, Resource
+
+SETTLING = 1.0
+"""Seconds that the server has to finish a write whose answer was lost, before the session looks for its effects."""
 
 _BATCH = 200
 _PAGE = 500
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCheckpoint:
-    """A position in a remote session's log of writes."""
+    """A position in a remote session's log of writes and in its journal."""
 
     writes: int
+    journal: int
 
 
 class RemoteSession(FhirSession):
@@ -50,9 +70,15 @@ class RemoteSession(FhirSession):
         credentials: Headers and certificate authority; None for a server that needs none.
         client: The HTTP client; a new one with the credentials if None.
         timeout: The time to wait for an answer, in seconds.
+        lock: The lock of the server, if the caller holds it; None to hold one until the session is closed.
+        recover: Whether to undo the changes of an interrupted session first; False to forget them.
+
+    Attributes:
+        recovered: The resources that an interrupted session had changed and that the constructor restored.
 
     Raises:
-        InfraError: The server does not answer, or does not contain the world, or the CA file cannot be used.
+        InfraError: The server does not answer, does not contain the world, is in use, or cannot be restored; or the CA
+            file cannot be used.
     """
 
     def __init__(
@@ -63,17 +89,24 @@ class RemoteSession(FhirSession):
         credentials: Credentials | None = None,
         client: httpx.Client | None = None,
         timeout: float = 60.0,
+        lock: ServerLock | None = None,
+        recover: bool = True,
     ) -> None:
         self._http = RemoteClient(url, credentials=credentials, client=client, timeout=timeout)
         self.base_url = self._http.base_url
         self.world = world
+        self.recovered: tuple[str, ...] = ()
         self._log: list[ResourceStates] = []
-        self._lost: list[str] = []
-        try:
+        self._lost: list[SentWrite] = []
+        self._marks: dict[str, Version | None] = {}
+        with ExitStack() as stack:
+            stack.callback(self._http.close)
+            if lock is None:
+                lock = stack.enter_context(ServerLock(self.base_url))
+            self._journal = UndoJournal(lock.folder, world, self.base_url, discard=not recover)
             self._check_world()
-        except BaseException:
-            self._http.close()
-            raise
+            self._recover()
+            self._resources = stack.pop_all()
 
     @property
     @override
@@ -99,21 +132,40 @@ class RemoteSession(FhirSession):
     def _write(self, request: Request, *, logged: bool = True) -> Response:
         """Send a write; read the changed resources afterwards if `logged`."""
         parts, states = self._before(request)
+        position = len(self._log)
+        sent = self._note(request, parts, states)
         try:
             response = self._http.send(request)
-        except InfraError as error:
-            if not isinstance(error, NotSentError):
-                self._log += [one for some in states for one in some]
-                self._lost.append(f"{request.method} {request.path or '/'}")
+            done = 200 <= response.status < 300
+            new = [ResourceStates(kind, id, None) for kind, id in created(response)] if done else []
+            self._log += new
+            self._journal.answered([(one.type, one.id) for one in new])
+        except NotSentError:
+            del self._log[position:]
+            self._journal.answered()
             raise
+        except BaseException:
+            self._lost.append(sent)
+            raise
+        if parts is None and done:
+            self._lost.append(sent)
         if logged:
             states = [[one._replace(after=self._now(one.type, one.id)) for one in some] for some in states]
-        self._log += [one for some in states for one in some if response.status < 300 or one.effect]
-        if 200 <= response.status < 300:
-            self._log += [ResourceStates(kind, id, None) for kind, id in created(response)]
-            if parts is None:
-                self._lost.append(f"{request.method} {request.path or '/'}")
+        self._log[position:] = [one for some in states for one in some if response.status < 300 or one.effect] + new
         return replace(response, done=interactions(request, response, parts or [], states))
+
+    def _note(self, request: Request, parts: list[RequestPart] | None, states: list[list[ResourceStates]]) -> SentWrite:
+        """Note in the log and in the journal what undoes a write. Whatever fails afterwards, `rollback` undoes it."""
+        kinds = [kind for one in parts or [] if (kind := created_type(one))]
+        for kind in kinds:
+            if kind not in self._marks:
+                self._marks[kind] = newest_version(self._http, kind)
+        marks = None if parts is None else {kind: self._marks[kind] for kind in kinds}
+        sent = SentWrite(one_line(f"{request.method} {request.path or '/'}", 200), marks)
+        before = [one for some in states for one in some]
+        self._journal.note(sent, before)
+        self._log += before
+        return sent
 
     def _before(self, request: Request) -> tuple[list[RequestPart] | None, list[list[ResourceStates]]]:
         """Return the parts of a write, and the resources that each part may change.
@@ -161,7 +213,7 @@ class RemoteSession(FhirSession):
 
     @override
     def checkpoint(self) -> RemoteCheckpoint:
-        return RemoteCheckpoint(len(self._log))
+        return RemoteCheckpoint(len(self._log), self._journal.position)
 
     @override
     def rollback(self, to: RemoteCheckpoint | None = None) -> None:
@@ -172,17 +224,58 @@ class RemoteSession(FhirSession):
         Raises:
             InfraError: A write could not be undone; the message names it.
         """
-        start = to.writes if to else 0
-        written = [(one, self.read(one.type, one.id)) for one in self._written(start)]
-        changed = [(old, now) for old, now in written if _content(old.before) != _content(now)]
-        self._undo(changed)
-        wrong = [f"{what} has an unknown outcome" for what in self._lost]
+        self._roll_back(to or RemoteCheckpoint(0, 0))
+
+    def _roll_back(self, to: RemoteCheckpoint) -> list[str]:
+        """Undo writes and return the resources that had changed."""
+        wrong = self._find_lost()
+        written = [(one, self.read(one.type, one.id)) for one in self._written(to.writes)]
+        changed = [(old, now) for old, now in written if content(old.before) != content(now)]
+        undo(self._http, changed)
         for old, _ in changed:
-            if _content(self.read(old.type, old.id)) != _content(old.before):
+            if content(self.read(old.type, old.id)) != content(old.before):
                 wrong.append(f"{old.type}/{old.id} still differs")
         if wrong:
-            raise InfraError(f"{self.base_url} could not be restored: {'; '.join(wrong)}")
-        del self._log[start:]
+            raise InfraError(
+                f"{self.base_url} could not be restored: {'; '.join(wrong)}; to compare all resources with those "
+                f"of the world, run `fhir-gym worlds restore {self.world.name} {self.base_url} --from-world`"
+            )
+        if self._lost:
+            self._journal.keep()  # the server may carry out such a write later; the next session looks again
+            self._lost.clear()
+        del self._log[to.writes :]
+        self._journal.truncate(to.journal, self._log)
+        self._marks.clear()
+        return [f"{old.type}/{old.id}" for old, _ in changed]
+
+    def _find_lost(self) -> list[str]:
+        """Log what the writes without an answer have created; describe the writes of which the server does not tell."""
+        if not self._lost:
+            return []
+        sleep(SETTLING)
+        unknown = []
+        known = {(one.type, one.id) for one in self._log}
+        for write in self._lost:
+            marks = write.marks or {}
+            new = {
+                kind: None if mark is None else created_since(self._http, kind, mark) for kind, mark in marks.items()
+            }
+            for kind, ids in new.items():
+                found = [id for id in ids or () if (kind, id) not in known and not self.world.holds(kind, id)]
+                self._log += [ResourceStates(kind, id, None) for id in found]
+                known |= {(kind, id) for id in found}
+            if write.marks is None or None in new.values():
+                unknown.append(f"{write.request} has an unknown outcome")
+        return unknown
+
+    def _recover(self) -> None:
+        """Undo the changes that an interrupted session noted in the journal."""
+        self._log, self._lost = list(self._journal.states), list(self._journal.unanswered)
+        if self._log or self._lost:
+            self.recovered = tuple(self._roll_back(RemoteCheckpoint(0, 0)))
+            if self.recovered:
+                number = f"{len(self.recovered)} resource{'s' if len(self.recovered) > 1 else ''}"
+                _logger.warning("%s: restored %s that an interrupted episode had changed", self.base_url, number)
 
     @override
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
@@ -234,13 +327,13 @@ class RemoteSession(FhirSession):
     @override
     def close(self) -> None:
         if not self._http.is_closed:
-            try:
+            with self._resources:
                 self.rollback()
-            finally:
-                self._http.close()
 
     def _check_world(self) -> None:
-        ids = self.world.ids("Patient")
+        """Check some patients; patients that an interrupted session may have deleted do not tell."""
+        changed = {one.id for one in self._journal.states if one.type == "Patient"}
+        ids = [id for id in self.world.ids("Patient") if id not in changed]
         for id in ids[:1] + ids[-1:]:
             if self.read("Patient", id) is None:
                 if b"CapabilityStatement" not in self._http.send(Request("GET", "/metadata")).body:
@@ -257,32 +350,6 @@ class RemoteSession(FhirSession):
             first.setdefault((written.type, written.id), written)
         return list(first.values())
 
-    def _undo(self, changed: list[tuple[ResourceStates, Resource | None]]) -> None:
-        """Restore changed resources, delete new resources, and remove labels that a PUT would keep."""
-        entries: list[dict[str, Any]] = []
-        for old, now in changed:
-            url = f"{old.type}/{old.id}"
-            if old.before is None:
-                entries.insert(0, {"request": {"method": "DELETE", "url": url}})  # undo the newest creation first
-            else:
-                body = {name: value for name, value in old.before.items() if name != "meta"} | _labels(old.before)
-                entries.append({"resource": body, "request": {"method": "PUT", "url": url}})
-                self._remove_labels(url, _added(_labels(old.before), _labels(now or {})))
-        if entries:
-            self._post("", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
-
-    def _remove_labels(self, url: str, meta: Resource) -> None:
-        if meta:
-            parameter = {"name": "meta", "valueMeta": meta}
-            self._post(f"/{url}/$meta-delete", {"resourceType": "Parameters", "parameter": [parameter]})
-
-    def _post(self, path: str, resource: Resource) -> None:
-        body = serialization.dumps(resource)
-        response = self._http.send(Request("POST", path, headers={"content-type": JSON}, body=body))
-        if response.status != 200:
-            asked = ", ".join(e["request"]["url"] for e in resource.get("entry", [])[:10]) or path
-            raise InfraError(f"{self.base_url} could not undo writes to {asked}: {response.text[:300]}")
-
     def _resource(self, path: str) -> Resource | None:
         response = self._http.read(path)
         if response.status in (404, 410):
@@ -297,27 +364,5 @@ class RemoteSession(FhirSession):
         return self._http.json(response)
 
 
-def _content(resource: Resource | None) -> bytes:
-    """Return the content to compare, without version and time and with labels in a fixed order; empty for None."""
-    if resource is None:
-        return b""
-    labels = {
-        name: sorted(map(serialization.dumps, values)) for name, values in _labels(resource).get("meta", {}).items()
-    }
-    return serialization.dumps({**resource, "meta": None}) + repr(labels).encode()
-
-
 def _version(resource: Resource) -> Json:
     return resource.get("meta", {}).get("versionId")
-
-
-def _labels(resource: Resource) -> Resource:
-    kept = {k: v for k, v in resource.get("meta", {}).items() if k in ("profile", "security", "tag")}
-    return {"meta": kept} if kept else {}
-
-
-def _added(before: Resource, now: Resource) -> Resource:
-    """Return the labels that were added."""
-    old = before.get("meta", {})
-    added = {name: [v for v in values if v not in old.get(name, [])] for name, values in now.get("meta", {}).items()}
-    return {name: values for name, values in added.items() if values}

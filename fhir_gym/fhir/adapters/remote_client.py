@@ -16,6 +16,7 @@ from fhir_gym.fhir.adapters.write_targets import is_write
 from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import FhirError, operation_outcome
 from fhir_gym.fhir.paging import all_matches
+from fhir_gym.printable import one_line
 from fhir_gym.types import Resource
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)
@@ -27,6 +28,7 @@ LONGEST_PAUSE = 60.0
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout)
 _REFUSED = 429
+_NOT_IMPLEMENTED = 501
 _DOWN = frozenset({502, 503, 504})
 _HEADERS = ("Content-Type", "Location", "Content-Location", "ETag", "Last-Modified")
 
@@ -140,13 +142,16 @@ class RemoteClient:
 
         Raises:
             FhirError: The server refuses the request.
+            InfraError: The server does not answer, or fails.
         """
         parts = urlsplit(url.removeprefix(self.base_url))
         response = self.send(Request("GET", parts.path, parts.query))
-        bundle = self.json(response)
-        if response.status != 200:
-            raise FhirError(response.status, bundle["issue"][0].get("diagnostics", ""))
-        return bundle
+        if response.status == 200:
+            return self.json(response)
+        said = one_line(response.text, 300)
+        if response.status >= 500 and response.status != _NOT_IMPLEMENTED:
+            raise InfraError(f"{self.base_url}{parts.path} answered {response.status}: {said}")
+        raise FhirError(response.status, said)
 
     def json(self, response: Response) -> Resource:
         """Parse the JSON object in an answer; decimals keep their digits."""
@@ -164,7 +169,7 @@ class RemoteClient:
         except httpx.InvalidURL as error:  # the request is at fault, not the server
             outcome = operation_outcome(f"The request is not valid HTTP: {error}", code="invalid")
             return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             kind = NotSentError if isinstance(error, _NEVER_SENT) else InfraError
             reason = self.credentials.hide(f"{type(error).__name__}: {error}")
             failure = kind(f"{self.base_url} does not answer: {reason}")

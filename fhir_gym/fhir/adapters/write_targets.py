@@ -78,6 +78,14 @@ def _entries(request: Request) -> Iterator[tuple[str, str]]:
         yield str(asked.get("method", "")), str(asked.get("url", ""))
 
 
+def created_type(one: RequestPart) -> str | None:
+    """Return the type of the resource that a write may create with an id that the server chooses; None if it cannot."""
+    segments = one.segments
+    if not segments or not segments[0].isalpha() or segments[-1].startswith("$"):
+        return None
+    return segments[0] if one.method == "POST" or (one.method == "PUT" and len(segments) == 1) else None
+
+
 def targets(one: RequestPart) -> Iterator[WriteTarget]:
     """Yield the target of a write; nothing for a plain create, because its resource does not exist yet."""
     path, _, query = one.url.partition("?")

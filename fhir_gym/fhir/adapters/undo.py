@@ -1,0 +1,72 @@
+"""Give resources of a running server their earlier states back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fhir_gym.errors import InfraError
+from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.remote_client import RemoteClient
+from fhir_gym.fhir.adapters.remote_interactions import ResourceStates
+from fhir_gym.fhir.messages import JSON, Request
+from fhir_gym.types import Resource
+
+
+def undo(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> None:
+    """Restore changed resources, delete new resources, and remove labels that a PUT would keep.
+
+    Args:
+        client: The server.
+        changed: The resources with their earlier states, each with its current state.
+
+    Raises:
+        InfraError: The server refuses, or does not answer.
+    """
+    entries: list[dict[str, Any]] = []
+    for old, now in changed:
+        url = f"{old.type}/{old.id}"
+        if old.before is None:
+            entries.insert(0, {"request": {"method": "DELETE", "url": url}})  # undo the newest creation first
+        else:
+            body = {name: value for name, value in old.before.items() if name != "meta"} | _labels(old.before)
+            entries.append({"resource": body, "request": {"method": "PUT", "url": url}})
+            _remove_labels(client, url, _added(_labels(old.before), _labels(now or {})))
+    if entries:
+        _post(client, "", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
+
+
+def _remove_labels(client: RemoteClient, url: str, meta: Resource) -> None:
+    if meta:
+        parameter = {"name": "meta", "valueMeta": meta}
+        _post(client, f"/{url}/$meta-delete", {"resourceType": "Parameters", "parameter": [parameter]})
+
+
+def _post(client: RemoteClient, path: str, resource: Resource) -> None:
+    request = Request("POST", path, headers={"content-type": JSON}, body=serialization.dumps(resource))
+    response = client.send(request, repeatable=True)  # a second time, it changes nothing
+    if response.status != 200:
+        asked = ", ".join(e["request"]["url"] for e in resource.get("entry", [])[:10]) or path
+        raise InfraError(f"{client.base_url} could not undo writes to {asked}: {response.text[:300]}")
+
+
+def content(resource: Resource | None) -> bytes:
+    """Return the content to compare, without version and time and with labels in a fixed order; empty for None."""
+    if resource is None:
+        return b""
+    labels = {
+        name: sorted(map(serialization.dumps, values)) for name, values in _labels(resource).get("meta", {}).items()
+    }
+    return serialization.dumps({**resource, "meta": None}) + repr(labels).encode()
+
+
+def _labels(resource: Resource) -> Resource:
+    kept = {k: v for k, v in resource.get("meta", {}).items() if k in ("profile", "security", "tag")}
+    return {"meta": kept} if kept else {}
+
+
+def _added(before: Resource, now: Resource) -> Resource:
+    """Return the labels that were added."""
+    old = before.get("meta", {})
+    added = {name: [v for v in values if v not in old.get(name, [])] for name, values in now.get("meta", {}).items()}
+    return {name: values for name, values in added.items() if values}
