@@ -23,7 +23,7 @@ from fhir_gym.types import Resource
 from tests.fhir.remote_writes import NOTE, WRITES, AnySession, bundle, furnish, send, state
 from tests.fhir.writing import entry, patient
 from tests.property.scene import FHIR, NOW, build_world
-from tests.worlds.serving import served
+from tests.worlds.serving import Watched, served
 
 
 @pytest.fixture(scope="module")
@@ -311,10 +311,21 @@ def judged(rollout: Rollout) -> Any:
     return rollout.task.key, rollout.stop_reason, rollout.success, rollout.light, checks, verdict.evidence, statuses
 
 
+def few_requests(rollout: Rollout) -> int:
+    """Return the number of requests that an episode on a remote server may take, as its page of docs promises."""
+    writes = sum(turn.action.startswith(("POST", "PUT", "PATCH", "DELETE")) for turn in rollout.turns)
+    return 8 + len(rollout.turns) + 5 * writes
+
+
 def verdicts_agree(world: World, env_id: str, agent: str, tasks: Sequence[str]) -> None:
     embedded = list(run(env_id, agent, tasks=tasks, variations=0, world=world))
-    with served(create_app(world)) as url:
-        elsewhere = list(run(env_id, agent, tasks=tasks, variations=0, world=world, fhir_server=url))
+    app = Watched(create_app(world))
+    elsewhere = []
+    with served(app) as url:
+        for rollout in run(env_id, agent, tasks=tasks, variations=0, world=world, fhir_server=url):
+            assert len(app.seen) <= few_requests(rollout), (rollout.task.key, app.seen)
+            app.seen.clear()
+            elsewhere.append(rollout)
     assert [judged(rollout) for rollout in elsewhere] == [judged(rollout) for rollout in embedded]
     assert {rollout.success for rollout in embedded} == {agent == "gold"}
     assert [rollout.task.key for rollout in embedded] == [*tasks]

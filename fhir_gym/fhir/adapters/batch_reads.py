@@ -39,7 +39,9 @@ def read_all(
 
 def _read_batch(client: RemoteClient, keys: Sequence[Key]) -> dict[Key, Resource | None]:
     """Return the resources of which the answer to a batch tells."""
-    entries = [{"request": {"method": "GET", "url": f"{quote(kind, safe='')}/{quote(id, safe='')}"}} for kind, id in keys]
+    entries = [
+        {"request": {"method": "GET", "url": f"{quote(kind, safe='')}/{quote(id, safe='')}"}} for kind, id in keys
+    ]
     body = serialization.dumps({"resourceType": "Bundle", "type": "batch", "entry": entries})
     response = client.send(Request("POST", "", headers={"content-type": JSON}, body=body), repeatable=True)
     answers = client.json(response).get("entry") if response.status == 200 else None

@@ -8,7 +8,7 @@ that the write created. So the session can log, compare and undo every write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.batch_reads import Key, read_all
 from fhir_gym.fhir.adapters.credentials import Credentials
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
@@ -150,7 +151,8 @@ class RemoteSession(FhirSession):
         if parts is None and done:
             self._lost.append(sent)
         if logged:
-            states = [[one._replace(after=self._now(one.type, one.id)) for one in some] for some in states]
+            after = read_all(self._http, [one.key for some in states for one in some], self._now)
+            states = [[one._replace(after=after[one.key]) for one in some] for some in states]
         self._log[position:] = [one for some in states for one in some if response.status < 300 or one.effect] + new
         return replace(response, done=interactions(request, response, parts or [], states))
 
@@ -177,12 +179,15 @@ class RemoteSession(FhirSession):
             parts = request_parts(request, self.base_url)
         except (ValueError, RecursionError):
             return None, []
-        return parts, [[state for target in targets(one) for state in self._states(target)] for one in parts]
+        wanted = [list(targets(one)) for one in parts]
+        keys = [(target.type, target.id) for some in wanted for target in some if target.id]
+        current = read_all(self._http, keys, self._now)
+        return parts, [[state for target in some for state in self._states(target, current)] for some in wanted]
 
-    def _states(self, target: WriteTarget) -> list[ResourceStates]:
-        """Return the current state of the resources that a write may change."""
+    def _states(self, target: WriteTarget, current: Mapping[Key, Resource | None]) -> list[ResourceStates]:
+        """Return the current state of the resources that a write may change; `current` are those with known ids."""
         if target.id:
-            return [ResourceStates(target.type, target.id, self._now(target.type, target.id))]
+            return [ResourceStates(target.type, target.id, current[target.type, target.id])]
         try:
             matches = self._http.matches(f"/{quote(target.type)}?{target.query}&_count={_PAGE}")
         except FhirError:
@@ -229,11 +234,13 @@ class RemoteSession(FhirSession):
     def _roll_back(self, to: RemoteCheckpoint) -> list[str]:
         """Undo writes and return the resources that had changed."""
         wrong = self._find_lost()
-        written = [(one, self.read(one.type, one.id)) for one in self._written(to.writes)]
-        changed = [(old, now) for old, now in written if content(old.before) != content(now)]
+        written = self._written(to.writes)
+        current = read_all(self._http, [one.key for one in written], self.read)
+        changed = [(old, now) for old in written if content(old.before) != content(now := current[old.key])]
         undo(self._http, changed)
+        restored = read_all(self._http, [old.key for old, _ in changed], self.read)
         for old, _ in changed:
-            if content(self.read(old.type, old.id)) != content(old.before):
+            if content(restored[old.key]) != content(old.before):
                 wrong.append(f"{old.type}/{old.id} still differs")
         if wrong:
             raise InfraError(
@@ -281,8 +288,10 @@ class RemoteSession(FhirSession):
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
         found = []
         start = since.writes if since else 0
-        for kind, id, before, _ in self._written(start):
-            after = self.read(kind, id)
+        written = self._written(start)
+        current = read_all(self._http, [one.key for one in written], self.read)
+        for kind, id, before, _ in written:
+            after = current[kind, id]
             seen = [one.after for one in self._log[start:] if (one.type, one.id) == (kind, id) and one.effect]
             if before == after and (before is None or not seen):
                 continue

@@ -28,6 +28,11 @@ class ResourceStates(NamedTuple):
     after: Resource | None = None
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Type and id."""
+        return self.type, self.id
+
+    @property
     def effect(self) -> Effect:
         """The effect of the write. A new version is an update even if its content is equal."""
         if self.before == self.after:
