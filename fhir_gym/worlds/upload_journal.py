@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
-from fhir_gym.worlds.cache import build_lock, cache_dir
+from fhir_gym.worlds.cache import cache_dir
 
 
 class UploadJournal:
@@ -59,6 +57,7 @@ class UploadJournal:
 
     def _write(self, line: dict[str, str] | dict[str, int]) -> None:
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
                 file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
@@ -71,9 +70,8 @@ class UploadJournal:
         return WorldError(f"cannot use the journal {self._path}: {reason or error}")
 
 
-@contextmanager
-def upload_journal(world: World, server: str, name: str) -> Iterator[UploadJournal]:
-    """Open the journal of an upload, and wait while another process uploads the same world to the same server.
+def upload_journal(world: World, server: str, name: str) -> UploadJournal:
+    """Open the journal of an upload; the caller holds the server's lock.
 
     Args:
         world: The world.
@@ -83,5 +81,4 @@ def upload_journal(world: World, server: str, name: str) -> Iterator[UploadJourn
     content = world.manifest.content_hash
     key = sha256(f"{server} {content}".encode()).hexdigest()[:16]
     path = cache_dir() / "uploads" / f"{name}-{key}.jsonl"
-    with build_lock(path):
-        yield UploadJournal(path, {"server": server, "content_hash": content})
+    return UploadJournal(path, {"server": server, "content_hash": content})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.worlds.batches import BatchClient, batches
 from fhir_gym.worlds.comparing import compare_with, first_difference
 from fhir_gym.worlds.loading import Progress
@@ -64,10 +65,12 @@ def upload(
     Raises:
         WorldError: The server is not an R4 server, has other resources, refuses a resource, fails for more than half a
             minute, or has different content after the upload.
+        InfraError: An environment, a run or another upload on this machine uses the server.
     """
     client = BatchClient(url, headers=headers, ca=ca)
     try:
-        with upload_journal(world, client.base, client.name) as journal:
+        with ServerLock(client.base):
+            journal = upload_journal(world, client.base, client.name)
             return _Upload(client, world, journal, progress).run(add)
     finally:
         client.close()

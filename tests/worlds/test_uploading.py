@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from fhir_gym import worlds
-from fhir_gym.errors import WorldError
+from fhir_gym.errors import InfraError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.fhir.limits import Limits
 from fhir_gym.types import Resource
 from fhir_gym.worlds import batches, uploading
@@ -62,6 +63,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def journals(folder: Path) -> list[Path]:
     return list(folder.glob("*.jsonl"))
+
+
+def test_an_upload_is_refused_while_the_server_is_in_use(linked: World, empty_world: World) -> None:
+    with strict_server(empty_world) as (url, server):
+        with ServerLock(url), pytest.raises(InfraError, match=rf"{url} is in use by .* this process"):
+            worlds.upload(linked, url)
+        assert not server.written
+        worlds.upload(linked, url)
+        assert server.written
 
 
 def test_references_and_cycles(linked: World, empty_world: World, folder: Path) -> None:
