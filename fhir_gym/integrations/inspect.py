@@ -6,8 +6,7 @@ The entry point of the distribution makes the tasks known to Inspect: ``inspect 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -201,11 +200,14 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
         (found, *others) = find_packs(env_id)
         if others:
             raise FhirGymError(f"{env_id} registers {', '.join([found, *others])}: name one of them")
-        credentials = _credentials(given, given.pop("fhir_token_from_env", None))
+        if "fhir_credentials" in given or "@" in str(given.get("fhir_server")):  # Inspect logs the parameters
+            raise FhirGymError("the log would contain the credentials: use fhir_token_from_env")
+        variable = given.pop("fhir_token_from_env", None)
+        credentials = None if variable is None else Credentials.bearer_from_env(str(variable))
         config = EpisodeConfig.of(found, given, TaskSettings.__annotations__)
         source = _Source(replace(config, fhir_credentials=credentials), protocol)
         samples = source.samples(**chosen)
-    except FhirGymError as error:
+    except (FhirGymError, ValueError) as error:
         raise PrerequisiteError(rich.markup.escape(str(error))) from error
     return Task(
         dataset=MemoryDataset(samples, name=found),
@@ -216,17 +218,6 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
         version=fhir_gym.__version__,
         metadata=source.metadata(),
     )
-
-
-def _credentials(settings: Mapping[str, Any], variable: str | None) -> Credentials | None:
-    """Return the credentials for the FHIR server. Inspect's log contains the parameters, so they hold no secret."""
-    if "fhir_credentials" in settings or "@" in str(settings.get("fhir_server")):
-        raise FhirGymError("the log would contain the credentials: name the token's variable in fhir_token_from_env")
-    if variable is None:
-        return None
-    if variable not in os.environ:
-        raise FhirGymError("the environment variable that fhir_token_from_env names is not set")
-    return Credentials.bearer(os.environ[variable].strip())
 
 
 class _Source:

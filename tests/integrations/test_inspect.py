@@ -268,7 +268,7 @@ def test_any_pack_by_its_env_id(hospital: World, tmp_path: Path) -> None:
         ({"world": "nowhere"}, "unknown world"),
         ({"fhir_server": "http://user:secret@host/fhir"}, "log would contain the credentials"),
         ({"fhir_credentials": None}, "log would contain the credentials"),
-        ({"fhir_token_from_env": "NO_SUCH_VARIABLE"}, "is not set"),
+        ({"fhir_token_from_env": "NO_SUCH_VARIABLE"}, "no environment variable"),
     ],
 )
 def test_a_wrong_parameter_is_a_one_line_error(settings: Any, message: str) -> None:

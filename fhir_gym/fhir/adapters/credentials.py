@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
@@ -74,6 +75,17 @@ class Credentials:
     def bearer(cls, token: str, *, ca: str | Path | None = None) -> Credentials:
         """Return the credentials of a client with a token."""
         return cls({"Authorization": f"Bearer {token}"}, ca=ca)
+
+    @classmethod
+    def bearer_from_env(cls, variable: str) -> Credentials:
+        """Return the credentials of a client whose token is in an environment variable.
+
+        Raises:
+            ValueError: The variable is not set. The message does not quote its name, which may be a token.
+        """
+        if variable not in os.environ:
+            raise ValueError("there is no environment variable with the name that was given for the token")
+        return cls.bearer(os.environ[variable].strip())
 
     @override
     def __repr__(self) -> str:
