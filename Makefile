@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PARALLEL ?= -n auto --dist worksteal
 TRAINING_TESTS := tests/training tests/agents/test_local.py tests/rollouts/test_train.py tests/integrations/test_trl.py
-CODE := fhir_gym tests benchmarks examples scripts
+CODE := fhir_gym fhir_gym_verifiers tests benchmarks examples scripts
 
 # Stamp files of installed environments. If pyproject.toml changes, make installs again.
 CORE := $(VENV)/.installed

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 from typing_extensions import override
 
 import fhir_gym
 from benchmarks._measure import Report, timed
-from fhir_gym import Episode, worlds
+from fhir_gym import Episode, EpisodeConfig, worlds
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.fhir import World
 
@@ -256,11 +257,60 @@ async def inspect(world: World) -> AsyncIterator[Player]:
     await player.close()
 
 
+class _VerifiersPlayer(Player):
+    """The environment for verifiers, with an agent that replies at once."""
+
+    def __init__(self, world: World) -> None:
+        from fhir_gym.integrations.verifiers import FHIREnv
+
+        self._world = world
+        self._env = FHIREnv.__new__(FHIREnv)  # its constructor loads the taskset and the harness
+        self._env._config = EpisodeConfig(ENV_ID, world=world)
+        self._replies: asyncio.Queue[str] = asyncio.Queue()
+        self._asked = asyncio.Event()
+        self._episode: Episode | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self.trace = SimpleNamespace(stop=lambda _: self._asked.set())
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        self.close()
+        self._episode = Episode(ENV_ID, task=gold.task, variation=gold.variation, world=self._world)
+        self._asked.clear()
+        self._running = asyncio.create_task(self._env._play(self._episode, self))
+        await self._asked.wait()
+
+    @override
+    async def step(self, action: Action) -> None:
+        self._asked.clear()
+        self._replies.put_nowait(action.text())
+        await self._asked.wait()
+
+    async def turn(self, observation: str) -> Any:
+        """Return the next reply of the agent, as an interaction of verifiers does."""
+        self._asked.set()
+        return SimpleNamespace(terminated=False, last_reply=await self._replies.get())
+
+    def close(self) -> None:
+        """Close the episode."""
+        if self._episode is not None:
+            self._episode.close()
+
+
+@asynccontextmanager
+async def verifiers(world: World) -> AsyncIterator[Player]:
+    """Play through the environment for verifiers, without the requests of verifiers to a model."""
+    player = _VerifiersPlayer(world)
+    yield player
+    player.close()
+
+
 FRAMEWORKS = {
     "inspect": Framework("inspect_ai", inspect, 200),
     "mcp": Framework("mcp", mcp, 5_000),
     "openenv": Framework("openenv", openenv, 3_000),
     "trl": Framework("trl", trl, 200),
+    "verifiers": Framework("verifiers", verifiers, 200),
 }
 """The frameworks by name; a new integration adds a line."""
 
