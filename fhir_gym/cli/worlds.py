@@ -1,11 +1,11 @@
-"""`fhir-gym worlds …`: list, build, import, upload, compare, export, remove, info, verify."""
+"""`fhir-gym worlds …`: list, build, import, upload, compare, restore, export, remove, info, verify."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,10 +22,10 @@ from fhir_gym.cli._options import (
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
-    from fhir_gym.worlds import ImportReport
+    from fhir_gym.worlds import Comparison, ImportReport
 
 app = typer.Typer(
-    help="List, build, import, upload, compare, export, remove, inspect and verify worlds (the data with "
+    help="List, build, import, upload, compare, restore, export, remove, inspect and verify worlds (the data with "
     "which a server starts).",
     no_args_is_help=True,
 )
@@ -198,6 +198,67 @@ def compare(
         note(f"{found.server} differs from {found.world}: {told}")
     if not found.equal:
         raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    world: WorldArgument,
+    server: ServerArgument,
+    from_world: Annotated[
+        bool,
+        typer.Option(
+            "--from-world",
+            help="Compare all resources, and make the server equal to the world: for episodes of another machine.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    fhir_header: FhirHeaderOption = None,
+    fhir_header_from_env: FhirHeaderFromEnvOption = None,
+    fhir_token: FhirTokenOption = None,
+    fhir_user: FhirUserOption = None,
+    fhir_ca: FhirCaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Undo the changes that an interrupted episode of this machine has left on a FHIR server.
+
+    The next episode on the server does this too.
+
+    Example: fhir-gym worlds restore hospital-small http://localhost:8080/fhir
+    """
+    from fhir_gym import worlds
+
+    credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+    access: Any = {"headers": credentials.headers, "ca": credentials.ca}
+    with _opened(world) as opened:
+        found = None
+        if from_world:
+            with progress(f"Comparing {opened.name}") as update:
+                found = worlds.compare(opened, server, progress=update, **access)
+            _confirm_changes(found, yes)
+        report = worlds.restore(opened, server, comparison=found, **access)
+    if as_json:
+        print_json(asdict(report))
+        return
+    for one in report.resources:
+        print_text(f"restored {one}")
+    if not report.resources:
+        print_text(f"nothing to restore on {report.server}")
+        if not from_world:
+            note("for episodes of another machine, use --from-world")
+
+
+def _confirm_changes(found: Comparison, yes: bool) -> None:
+    """Ask before resources of a server are replaced and deleted."""
+    if found.equal or yes:
+        return
+    number = found.counts
+    what = (
+        f"on {found.server}, create {number['missing']:,}, replace {number['different']:,} and delete "
+        f"{number['extra']:,} resources"
+    )
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"pass --yes to do this: {what}")
+    typer.confirm(f"Do this: {what}?", abort=True, err=True)
 
 
 @app.command()

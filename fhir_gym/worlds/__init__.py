@@ -1,4 +1,4 @@
-"""Worlds: the data a FHIR server starts with. Generate, import, load, upload, export and remove them."""
+"""Worlds: the data a FHIR server starts with. Generate, import, load, upload, export, restore and remove them."""
 
 from fhir_gym.worlds.cache import cache_dir
 from fhir_gym.worlds.catalogue import WorldInfo, available
@@ -9,6 +9,7 @@ from fhir_gym.worlds.importing import ImportReport, import_bundles, import_ndjso
 from fhir_gym.worlds.loading import Progress, build, load, write
 from fhir_gym.worlds.recipe import Recipe
 from fhir_gym.worlds.removal import CachedWorld, cached_world, remove
+from fhir_gym.worlds.restoring import RestoreReport, restore
 from fhir_gym.worlds.uploading import UploadReport, upload
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ImportReport",
     "Progress",
     "Recipe",
+    "RestoreReport",
     "UploadReport",
     "WorldInfo",
     "available",
@@ -34,6 +36,7 @@ __all__ = [
     "import_server",
     "load",
     "remove",
+    "restore",
     "upload",
     "write",
 ]

@@ -92,12 +92,12 @@ def test_the_next_session_undoes_the_writes_of_a_crashed_one(
     crash(first)
     with closing(RemoteSession(server, world)) as second:
         assert state(server) == before
-        assert "Patient/prepared" in second.recovered and second.changes() == []
+        assert "Patient/prepared" in second.restored and second.changes() == []
         (line,) = caplog.messages
         assert line.startswith(f"{server}: restored ") and "interrupted" in line
     assert not journals()
     with closing(RemoteSession(server, world)) as third:
-        assert not third.recovered
+        assert not third.restored
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["rollback", "next session"])
@@ -117,7 +117,7 @@ def test_a_write_whose_answer_is_lost_is_undone(server: str, world: World, name:
         assert state(server) == before
         assert journals(), "the server may carry the write out after the rollback"
     with closing(RemoteSession(server, world)) as after:
-        assert state(server) == before and bool(after.recovered) == crashed
+        assert state(server) == before and bool(after.restored) == crashed
     assert not journals()
 
 
@@ -133,7 +133,7 @@ def test_a_write_whose_effect_the_server_does_not_tell_is_an_error(server: str, 
     crash(session)
     with pytest.raises(InfraError, match=r"POST /Patient has an unknown outcome.*worlds restore small .*--from-world"):
         RemoteSession(server, world)
-    with closing(RemoteSession(server, world, recover=False)) as forgetful:
+    with closing(RemoteSession(server, world, undo=())) as forgetful:
         (lost,) = forgetful.search("Patient", family="Lost")
     assert httpx.delete(f"{server}/Patient/{lost['id']}").status_code == 200
     assert not journals()
@@ -178,7 +178,7 @@ def test_a_deleted_patient_does_not_hide_the_world(server: str, world: World) ->
     send(first, "PUT", f"/Patient/{ids[0]}", patient(ids[0]))
     crash(first)
     with served(create_app(world)) as other, closing(RemoteSession(other, world)) as session:
-        assert not session.recovered, "another server"
+        assert not session.restored, "another server"
     RemoteSession(server, world).close()
     assert state(server) == before
 

@@ -8,7 +8,7 @@ that the write created. So the session can log, compare and undo every write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,7 +26,7 @@ from fhir_gym.fhir.adapters.credentials import Credentials
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
 from fhir_gym.fhir.adapters.server_lock import ServerLock
-from fhir_gym.fhir.adapters.undo import content, undo
+from fhir_gym.fhir.adapters.undo import content, put_back
 from fhir_gym.fhir.adapters.undo_journal import SentWrite, UndoJournal
 from fhir_gym.fhir.adapters.version_history import Version, created_since, newest_version
 from fhir_gym.fhir.adapters.write_targets import (
@@ -72,10 +72,10 @@ class RemoteSession(FhirSession):
         client: The HTTP client; a new one with the credentials if None.
         timeout: The time to wait for an answer, in seconds.
         lock: The lock of the server, if the caller holds it; None to hold one until the session is closed.
-        recover: Whether to undo the changes of an interrupted session first; False to forget them.
+        undo: Earlier states of resources to restore first; None for those that an interrupted session has noted.
 
     Attributes:
-        recovered: The resources that an interrupted session had changed and that the constructor restored.
+        restored: The resources that the constructor has restored.
 
     Raises:
         InfraError: The server does not answer, does not contain the world, is in use, or cannot be restored; or the CA
@@ -91,12 +91,12 @@ class RemoteSession(FhirSession):
         client: httpx.Client | None = None,
         timeout: float = 60.0,
         lock: ServerLock | None = None,
-        recover: bool = True,
+        undo: Sequence[ResourceStates] | None = None,
     ) -> None:
         self._http = RemoteClient(url, credentials=credentials, client=client, timeout=timeout)
         self.base_url = self._http.base_url
         self.world = world
-        self.recovered: tuple[str, ...] = ()
+        self.restored: tuple[str, ...] = ()
         self._log: list[ResourceStates] = []
         self._lost: list[SentWrite] = []
         self._marks: dict[str, Version | None] = {}
@@ -104,9 +104,10 @@ class RemoteSession(FhirSession):
             stack.callback(self._http.close)
             if lock is None:
                 lock = stack.enter_context(ServerLock(self.base_url))
-            self._journal = UndoJournal(lock.folder, world, self.base_url, discard=not recover)
-            self._check_world()
-            self._recover()
+            self._journal = UndoJournal(lock.folder, world, self.base_url, discard=undo is not None)
+            states = self._journal.states if undo is None else undo
+            self._check_world(states)
+            self._restore(states, self._journal.unanswered)
             self._resources = stack.pop_all()
 
     @property
@@ -237,7 +238,7 @@ class RemoteSession(FhirSession):
         written = self._written(to.writes)
         current = read_all(self._http, [one.key for one in written], self.read)
         changed = [(old, now) for old in written if content(old.before) != content(now := current[old.key])]
-        undo(self._http, changed)
+        put_back(self._http, changed)
         restored = read_all(self._http, [old.key for old, _ in changed], self.read)
         for old, _ in changed:
             if content(restored[old.key]) != content(old.before):
@@ -275,14 +276,14 @@ class RemoteSession(FhirSession):
                 unknown.append(f"{write.request} has an unknown outcome")
         return unknown
 
-    def _recover(self) -> None:
-        """Undo the changes that an interrupted session noted in the journal."""
-        self._log, self._lost = list(self._journal.states), list(self._journal.unanswered)
+    def _restore(self, states: Sequence[ResourceStates], unanswered: Sequence[SentWrite]) -> None:
+        """Undo the changes of an interrupted session, and say so."""
+        self._log, self._lost = list(states), list(unanswered)
         if self._log or self._lost:
-            self.recovered = tuple(self._roll_back(RemoteCheckpoint(0, 0)))
-            if self.recovered:
-                number = f"{len(self.recovered)} resource{'s' if len(self.recovered) > 1 else ''}"
-                _logger.warning("%s: restored %s that an interrupted episode had changed", self.base_url, number)
+            self.restored = tuple(self._roll_back(RemoteCheckpoint(0, 0)))
+        if self.restored:
+            number = f"{len(self.restored)} resource{'s' if len(self.restored) > 1 else ''}"
+            _logger.warning("%s: restored %s that an interrupted episode had changed", self.base_url, number)
 
     @override
     def changes(self, since: RemoteCheckpoint | None = None) -> list[Change]:
@@ -339,9 +340,9 @@ class RemoteSession(FhirSession):
             with self._resources:
                 self.rollback()
 
-    def _check_world(self) -> None:
-        """Check some patients; patients that an interrupted session may have deleted do not tell."""
-        changed = {one.id for one in self._journal.states if one.type == "Patient"}
+    def _check_world(self, changed_states: Sequence[ResourceStates]) -> None:
+        """Check some patients, but none that an interrupted session may have deleted."""
+        changed = {one.id for one in changed_states if one.type == "Patient"}
         ids = [id for id in self.world.ids("Patient") if id not in changed]
         for id in ids[:1] + ids[-1:]:
             if self.read("Patient", id) is None:

@@ -13,7 +13,7 @@ from fhir_gym.fhir.messages import JSON, Request
 from fhir_gym.types import Resource
 
 
-def undo(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> None:
+def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> None:
     """Restore changed resources, delete new resources, and remove labels that a PUT would keep.
 
     Args:

@@ -1,0 +1,83 @@
+"""Restore the resources of a FHIR server that an interrupted episode has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fhir_gym.errors import WorldError
+from fhir_gym.fhir import Credentials, World
+from fhir_gym.fhir.adapters.remote import RemoteSession
+from fhir_gym.fhir.adapters.remote_interactions import ResourceStates
+from fhir_gym.worlds.comparing import Comparison
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """The result of restoring a server.
+
+    Attributes:
+        world: Name of the world.
+        server: Base URL of the server.
+        resources: Type and id of each resource that was restored or deleted.
+    """
+
+    world: str
+    server: str
+    resources: tuple[str, ...]
+
+
+def restore(
+    world: World,
+    url: str,
+    *,
+    comparison: Comparison | None = None,
+    headers: Mapping[str, str] | None = None,
+    ca: str | Path | None = None,
+) -> RestoreReport:
+    """Undo the changes that an interrupted episode has left on a server.
+
+    The next episode on the server does this too. Without a comparison, this machine must have run the episode, because
+    its journal of the server tells what to undo.
+
+    Args:
+        world: The world of the episode.
+        url: Base URL of the server.
+        comparison: The result of `compare`: its differences are undone instead of those in the journal. Resources that
+            only the server has are deleted.
+        headers: Headers of every request, such as `{"Authorization": "Bearer …"}`.
+        ca: PEM file with the certificate authorities to trust; by default those of certifi.
+
+    Raises:
+        InfraError: The server is in use, does not answer, does not contain the world, or cannot be restored.
+        WorldError: A header or the CA file is invalid, the comparison does not list all differences, or a difference
+            cannot be undone.
+    """
+    try:
+        credentials = Credentials(headers or {}, ca=None if ca is None else Path(ca).expanduser())
+    except ValueError as error:
+        raise WorldError(str(error)) from error
+    states = None if comparison is None else _states(world, comparison)
+    session = RemoteSession(url, world, credentials=credentials, undo=states)
+    session.close()
+    wrong = [f"{one.type}/{one.id}" for one in states or () if f"{one.type}/{one.id}" not in session.restored]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+        raise WorldError(f"{session.base_url} still differs in {', '.join(wrong[:_SHOWN])}{more}")
+    return RestoreReport(world.name, session.base_url, session.restored)
+
+
+def _states(world: World, comparison: Comparison) -> list[ResourceStates]:
+    """Return the world's states of the resources that differ."""
+    number = sum(comparison.counts.values())
+    if number > len(comparison.differences):
+        raise WorldError(
+            f"{comparison.server} has {number:,} differences, too many to restore: "
+            "upload the world to an empty server instead"
+        )
+    names = [one.resource.partition("/") for one in comparison.differences]
+    with world.session() as session:
+        return [ResourceStates(kind, id, session.read(kind, id)) for kind, _, id in names]
