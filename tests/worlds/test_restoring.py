@@ -39,7 +39,8 @@ def changed(server: str) -> str:
     """Change a server without a journal: one resource of each kind of difference. Return the new resource."""
     assert httpx.delete(f"{server}/Patient/S1").status_code == 200
     assert httpx.put(f"{server}/Patient/S2", json=patient("S2", "Changed"), headers=FHIR).status_code == 200
-    return "Patient/" + httpx.post(f"{server}/Patient", json=patient(), headers=FHIR).json()["id"]
+    new = httpx.post(f"{server}/Patient", json=patient(), headers=FHIR).json()
+    return f"Patient/{new['id']}"
 
 
 def test_the_journal_tells_what_to_undo(server: str, tiny_world: World) -> None:
