@@ -63,6 +63,14 @@ def rollout(
     ] = None,
     repeats: RepeatsOption = 1,
     workers: WorkersOption = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on a Ray cluster: auto (the running cluster), local (start Ray here), HOST:PORT or "
+            "ray://HOST:PORT. --workers is then the number of actors; default: one per CPU.",
+        ),
+    ] = None,
     protocol: ProtocolOption = None,
     configuration: ConfigurationOption = None,
     concurrency: ConcurrencyOption = 8,
@@ -110,6 +118,8 @@ def rollout(
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --set model=qwen3 --set base_url=http://localhost:8000/v1
 
     Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent chat --config spec --set model=qwen3
+
+    Example: fhir-gym rollout FHIRAgent/Appointment-v0 --agent random --ray auto --workers 64
     """
     _check_file(out, resume=resume, overwrite=overwrite)
     from fhir_gym import rollouts, worlds
@@ -117,7 +127,11 @@ def rollout(
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.tasks import get_pack
 
+<<<<<<< HEAD
     credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
+=======
+    crew = workers if ray is None else rollouts.RayCluster(ray, workers or None)
+>>>>>>> 48d150c (Rollouts on a Ray cluster)
     config = EpisodeConfig(
         env_id,
         fhir_server=fhir_server,
@@ -148,7 +162,7 @@ def rollout(
             if resume:
                 plan = plan.unfinished(out, actor, opened)
             todo = len(plan.episodes)
-            running = rollouts.run_plan(plan, actor, workers=workers, concurrency=concurrency, budget=budget)
+            running = rollouts.run_plan(plan, actor, workers=crew, concurrency=concurrency, budget=budget)
             update(0, todo)
             watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
             written = rollouts.write_rollouts(out, watched, overwrite=overwrite)

@@ -4,6 +4,7 @@ from fhir_gym.deprecation import renamed
 from fhir_gym.rollouts.budget import Budget, BudgetTracker, Prices
 from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection, export, write_dataset
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, parse_numbers, plan
+from fhir_gym.rollouts.ray_cluster import RayCluster
 from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout, StopReason, TaskRecord, Turn
 from fhir_gym.rollouts.rollout_files import completed, read_rollouts, write_rollouts
 from fhir_gym.rollouts.runner import run, run_plan
@@ -17,6 +18,7 @@ __all__ = [
     "ExportSummary",
     "Format",
     "Prices",
+    "RayCluster",
     "Rollout",
     "RunPlan",
     "Selection",

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
 from fhir_gym import processes
 from fhir_gym.agents import Agent, ConcurrentAgent, make_agent, require_agent
@@ -26,6 +26,7 @@ from fhir_gym.fhir.adapters.server_lock import ServerLock
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, plan
+from fhir_gym.rollouts.ray_cluster import RayCluster, RayRun
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.worker_pool import run_concurrently
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
@@ -44,7 +45,7 @@ def run(
     repeats: int = 1,
     seed: int = 0,
     skip: Container[tuple[str, int, int]] = (),
-    workers: int = 0,
+    workers: int | Literal["ray"] | RayCluster = 0,
     concurrency: int = 8,
     budget: Budget | None = None,
     resume: str | Path | None = None,
@@ -69,9 +70,10 @@ def run(
         seed: Seed of the run; each episode's own seed is derived from it.
         skip: Episodes to skip, each given as task, variation and repeat.
         workers: Number of worker processes; 0 to run in this process. The number is ignored for a `ConcurrentAgent`
-            that is not also an `Agent`.
-        concurrency: Number of episodes that a `ConcurrentAgent` runs concurrently if there are no workers. With
-            `fhir_server`, only one episode runs at a time.
+            that is not also an `Agent`. A `RayCluster` runs the episodes on a Ray cluster; ``"ray"`` is short for
+            `RayCluster()`.
+        concurrency: Number of episodes that a `ConcurrentAgent` runs concurrently if there are no workers, and in each
+            Ray actor. With `fhir_server`, only one episode runs at a time.
         budget: Limits of the run; None for no limit.
         resume: A rollout file. Graded episodes in the file that match the arguments are skipped. The file may be
             missing.
@@ -84,8 +86,14 @@ def run(
         FhirGymError: Another argument is invalid.
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
+<<<<<<< HEAD
         InfraError: The FHIR server does not answer, is in use or does not contain the world (at once), or a worker
             process died (during iteration).
+=======
+        InfraError: The FHIR server does not answer or does not contain the world (at once). A worker process died, the
+            Ray cluster does not answer, or an episode ended several Ray actors (during iteration).
+        MissingExtraError: Ray is needed and not installed.
+>>>>>>> 48d150c (Rollouts on a Ray cluster)
 
     Examples:
         >>> import fhir_gym
@@ -102,22 +110,26 @@ def run_plan(
     plan: RunPlan,
     agent: Agent | ConcurrentAgent | str,
     *,
-    workers: int = 0,
+    workers: int | Literal["ray"] | RayCluster = 0,
     concurrency: int = 8,
     budget: Budget | BudgetTracker | None = None,
     resume: str | Path | None = None,
 ) -> Iterator[Rollout]:
     """Run an agent on the episodes of a plan; see `run`. Several runs can share the tracker of one budget."""
-    require_whole("workers", workers, 0)
+    if workers == "ray":
+        workers = RayCluster()
+    elif not isinstance(workers, RayCluster):
+        workers = require_whole("workers", workers, 0)
     require_whole("concurrency", concurrency, 1)
     require_path("resume", resume)
     config = plan.config
     if workers and config.fhir_server is not None:
         raise FhirGymError("a running FHIR server serves one episode at a time: use workers=0 with fhir_server")
     actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
-    if workers and isinstance(actor, Agent):
+    if isinstance(workers, int) and workers and isinstance(actor, Agent):
         _require_portable(actor)
         pickle_packs([config.env_id])
+<<<<<<< HEAD
     with ExitStack() as stack:
         world, owned = config.resolve_world()
         if owned:
@@ -140,6 +152,40 @@ def run_plan(
 
 def _remaining(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
     """Return the plan of the remaining episodes."""
+=======
+    tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
+    world, owned = config.resolve_world()
+    try:
+        plan = _prepare(replace(plan, config=replace(config, world=world)), actor, world, resume)
+        rollouts = _start(plan, actor, world, tracker, workers, concurrency)
+    except BaseException:
+        if owned:
+            world.close()
+        raise
+    return _closing(rollouts, world) if owned else rollouts
+
+
+def _start(
+    plan: RunPlan,
+    agent: Agent | ConcurrentAgent,
+    world: World,
+    tracker: BudgetTracker,
+    workers: int | RayCluster,
+    concurrency: int,
+) -> Iterator[Rollout]:
+    if isinstance(workers, RayCluster):
+        return RayRun(plan, agent, world, tracker, workers, concurrency).rollouts()
+    if isinstance(agent, ConcurrentAgent) and not (workers and isinstance(agent, Agent)):
+        at_once = concurrency if plan.config.fhir_server is None else 1
+        return run_concurrently(plan, agent, world, tracker, at_once)
+    if workers:
+        return _run_in_workers(plan, agent, world, tracker, workers)
+    return _run_serially(plan, agent, world, tracker)
+
+
+def _prepare(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
+    """Return the plan of the remaining episodes; first check for problems that would affect all episodes."""
+>>>>>>> 48d150c (Rollouts on a Ray cluster)
     plan = plan.supported(world)
     return plan if resume is None else plan.unfinished(resume, agent, world)
 

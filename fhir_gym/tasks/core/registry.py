@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -208,15 +208,19 @@ def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
     return tasks[require_name("task", key, tasks)]
 
 
-def pickle_packs(env_ids: Iterable[str]) -> bytes:
+def pickle_packs(env_ids: Iterable[str], dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
     """Pickle packs for worker processes, which register them with `unpickle_packs`.
+
+    Args:
+        env_ids: The env ids of the packs.
+        dumps: Function that pickles an object.
 
     Raises:
         TaskError: A task's class cannot be imported by another process.
     """
     found = [(one.pack, [*one.tasks.values()]) for one in map(_find, env_ids)]
     try:
-        return pickle.dumps(found)
+        return dumps(found)
     except Exception as error:
         raise TaskError(
             f"worker processes cannot import all tasks of {', '.join(env_ids)} ({in_one_line(error)}): "
