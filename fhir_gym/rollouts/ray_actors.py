@@ -46,9 +46,7 @@ class Shipment:
     files: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, dumps: Callable[[Any], bytes]
-    ) -> Shipment:
+    def of(cls, plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, dumps: Callable[[Any], bytes]) -> Shipment:
         """Collect what the actors need; `dumps` pickles the packs."""
         files = {name: Path(path).expanduser() for name in _FILES if (path := getattr(plan.config, name)) is not None}
         return cls(

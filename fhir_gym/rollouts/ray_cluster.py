@@ -132,7 +132,7 @@ class RayRun:
         ray, address = self._ray, self._cluster.address
         mine = not ray.is_initialized()
         if not mine and address is not None:
-            raise FhirGymError(f"this process is already connected to a Ray cluster: do not name an address ({address})")
+            raise FhirGymError(f"this process is already connected to a Ray cluster: name no address, not {address}")
         if mine:
             settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if address == LOCAL:
@@ -165,22 +165,25 @@ class _Scheduler:
         """Run the episodes until they are over or the budget is used up."""
         done: dict[int, Rollout] = {}
         following = 0
-        while True:
-            self._pool.fill(self._running + len(self._lost) + len(self._unstarted))
-            self._start(following)
-            if not self._running and not self._lost and not self._unstarted:
-                return
+        while self._go_on(following):
             done |= self._finished()
             while done and (not self._ordered or following in done):
-                number = following if self._ordered else next(iter(done))
+                rollout = done.pop(following if self._ordered else next(iter(done)))
                 following += 1
-                yield done.pop(number)
+                self._go_on(following)  # the actors work while the caller handles the record
+                yield rollout
 
-    def _start(self, following: int) -> None:
-        """Start episodes on free actors; `following` is the number of the next episode in order."""
+    def _go_on(self, following: int) -> bool:
+        """Give episodes to free actors, and return whether episodes remain.
+
+        Args:
+            following: Number of the next episode in order.
+        """
+        self._pool.fill(self._running + len(self._lost) + len(self._unstarted))
         while self._pool.has_free_actor and (number := self._next(following)) is not None:
             self._pool.submit(number, self._episodes[number])
             self._running += 1
+        return bool(self._running or self._lost or self._unstarted)
 
     def _next(self, following: int) -> int | None:
         """Return the number of an episode to start. A lost episode comes first; the budget has counted it before."""

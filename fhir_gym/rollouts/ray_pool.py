@@ -79,8 +79,9 @@ class ActorPool:
         self._calls[actor.handle.work.remote(episode)] = actor, number
 
     def wait(self) -> Iterator[tuple[int, Rollout | Exception]]:
-        """Wait until calls end. Yield the number of each ended episode with its record, or with Ray's error if its
-        actor died.
+        """Wait until calls end, and yield the number and the record of each ended episode.
+
+        If the actor of an episode died, yield Ray's error in place of the record.
 
         Raises:
             InfraError: Several actors in a row could not start.
