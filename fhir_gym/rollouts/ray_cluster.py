@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
+import socket
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,10 @@ from fhir_gym.rollouts.record import Rollout
 LOCAL = "local"
 """Address with which Ray starts on this machine."""
 
+_AUTO = "auto"
+_ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[\da-fA-F:]+\]):(\d{1,5})")
+_FIRST_ANSWER_TIMEOUT = 10.0
+"""Maximum number of seconds to wait for a TCP connection to a cluster. Ray itself would wait for minutes."""
 _MAX_ATTEMPTS = 4
 """Number of actors that may die during the same episode until the run fails."""
 _AHEAD = 4
@@ -62,8 +68,16 @@ class RayCluster:
             require_whole("actors", self.actors, 1)
         if not 0 < self.cpus < float("inf"):
             raise FhirGymError(f"cpus of a Ray actor must be a positive number, not {self.cpus}")
-        if self.address is not None and (not self.address.strip() or not self.address.isprintable()):
-            raise FhirGymError(f"{self.address!r} is not the address of a Ray cluster")
+        if self.address not in (None, LOCAL, _AUTO) and _host_and_port(self.address) is None:
+            raise FhirGymError(
+                f"the address of a Ray cluster is auto, local, HOST:PORT or ray://HOST:PORT, not {self.address!r}"
+            )
+
+
+def _host_and_port(address: str | None) -> tuple[str, int] | None:
+    """Return host and port of a cluster's address; None for another form."""
+    match = _ADDRESS.fullmatch(address or "")
+    return None if match is None else (match[1].strip("[]"), int(match[2]))
 
 
 class RayRun:
@@ -140,6 +154,8 @@ class RayRun:
                 settings |= {"num_cpus": max(os.cpu_count() or 1, math.ceil(needed)), "include_dashboard": False}
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # without this, Ray reports its use to its makers
             try:
+                if (place := _host_and_port(address)) is not None:
+                    socket.create_connection(place, _FIRST_ANSWER_TIMEOUT).close()
                 ray.init(address=address, **settings)
             except (ConnectionError, RuntimeError, OSError, ValueError) as error:
                 where = "Ray cluster" if address is None else f"Ray cluster {address}"
