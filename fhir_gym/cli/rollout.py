@@ -127,11 +127,8 @@ def rollout(
     from fhir_gym.episode_config import EpisodeConfig
     from fhir_gym.tasks import get_pack
 
-<<<<<<< HEAD
     credentials = fhir_credentials(fhir_header, fhir_header_from_env, fhir_token, fhir_user, fhir_ca)
-=======
     crew = workers if ray is None else rollouts.RayCluster(ray, workers or None)
->>>>>>> 48d150c (Rollouts on a Ray cluster)
     config = EpisodeConfig(
         env_id,
         fhir_server=fhir_server,

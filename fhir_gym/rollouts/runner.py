@@ -86,14 +86,9 @@ def run(
         FhirGymError: Another argument is invalid.
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
-<<<<<<< HEAD
-        InfraError: The FHIR server does not answer, is in use or does not contain the world (at once), or a worker
-            process died (during iteration).
-=======
-        InfraError: The FHIR server does not answer or does not contain the world (at once). A worker process died, the
-            Ray cluster does not answer, or an episode ended several Ray actors (during iteration).
+        InfraError: The FHIR server does not answer, is in use or does not contain the world (at once). A worker process
+            died, the Ray cluster does not answer, or several Ray actors died in one episode (during iteration).
         MissingExtraError: Ray is needed and not installed.
->>>>>>> 48d150c (Rollouts on a Ray cluster)
 
     Examples:
         >>> import fhir_gym
@@ -129,7 +124,6 @@ def run_plan(
     if isinstance(workers, int) and workers and isinstance(actor, Agent):
         _require_portable(actor)
         pickle_packs([config.env_id])
-<<<<<<< HEAD
     with ExitStack() as stack:
         world, owned = config.resolve_world()
         if owned:
@@ -138,54 +132,22 @@ def run_plan(
         lock = _lock_server(plan, world)
         if lock is not None:
             stack.callback(lock.release)
+        tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
+        if isinstance(workers, RayCluster):
+            rollouts = RayRun(plan, actor, world, tracker, workers, concurrency).rollouts()
+        elif isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
+            at_once = concurrency if config.fhir_server is None else 1
+            rollouts = run_concurrently(plan, actor, world, tracker, at_once, lock)
+        elif workers:
+            rollouts = _run_in_workers(plan, actor, world, tracker, workers)
+        else:
+            rollouts = _run_serially(plan, actor, world, tracker, lock)
         resources = stack.pop_all()
-    tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
-    if isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
-        at_once = concurrency if config.fhir_server is None else 1
-        rollouts = run_concurrently(plan, actor, world, tracker, at_once, lock)
-    elif workers:
-        rollouts = _run_in_workers(plan, actor, world, tracker, workers)
-    else:
-        rollouts = _run_serially(plan, actor, world, tracker, lock)
     return _closing(rollouts, resources)
 
 
 def _remaining(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
     """Return the plan of the remaining episodes."""
-=======
-    tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
-    world, owned = config.resolve_world()
-    try:
-        plan = _prepare(replace(plan, config=replace(config, world=world)), actor, world, resume)
-        rollouts = _start(plan, actor, world, tracker, workers, concurrency)
-    except BaseException:
-        if owned:
-            world.close()
-        raise
-    return _closing(rollouts, world) if owned else rollouts
-
-
-def _start(
-    plan: RunPlan,
-    agent: Agent | ConcurrentAgent,
-    world: World,
-    tracker: BudgetTracker,
-    workers: int | RayCluster,
-    concurrency: int,
-) -> Iterator[Rollout]:
-    if isinstance(workers, RayCluster):
-        return RayRun(plan, agent, world, tracker, workers, concurrency).rollouts()
-    if isinstance(agent, ConcurrentAgent) and not (workers and isinstance(agent, Agent)):
-        at_once = concurrency if plan.config.fhir_server is None else 1
-        return run_concurrently(plan, agent, world, tracker, at_once)
-    if workers:
-        return _run_in_workers(plan, agent, world, tracker, workers)
-    return _run_serially(plan, agent, world, tracker)
-
-
-def _prepare(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resume: str | Path | None) -> RunPlan:
-    """Return the plan of the remaining episodes; first check for problems that would affect all episodes."""
->>>>>>> 48d150c (Rollouts on a Ray cluster)
     plan = plan.supported(world)
     return plan if resume is None else plan.unfinished(resume, agent, world)
 

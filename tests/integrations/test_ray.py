@@ -297,8 +297,10 @@ def test_packs_and_agents_of_a_script_reach_the_actors(tmp_path: Path) -> None:
 
 def test_the_command_runs_on_a_cluster(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fhir_gym", "rollout", ENV_ID, "--agent", "random", "--variations", "0-1"]
-    for out, extra in (("serial", ()), ("ray", ("--ray", "local", "--workers", "2"))):
-        subprocess.run([*words, "--out", tmp_path / out, *extra], check=True, cwd=ROOT, capture_output=True)
+    for out, extra in (("serial", ""), ("ray", "--ray local --workers 2")):
+        subprocess.run(
+            [*words, "--out", str(tmp_path / out), *extra.split()], check=True, cwd=ROOT, capture_output=True
+        )
     assert lines([*read_rollouts(tmp_path / "ray")]) == lines([*read_rollouts(tmp_path / "serial")])
 
 
@@ -316,11 +318,14 @@ def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fhir_gym", "rollout", ENV_ID, "--variations", "0-999", "--ray", "local"]
     pipe = subprocess.PIPE
     with subprocess.Popen([*words, "--out", out], cwd=ROOT, stderr=pipe, text=True, start_new_session=True) as process:
-        while not (out.exists() and out.read_bytes().count(b"\n") >= 5):
-            assert process.poll() is None
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends Ctrl-C to the whole process group
-        _, errors = process.communicate(timeout=60)
+        try:
+            while not (out.exists() and out.read_bytes().count(b"\n") >= 5):
+                assert process.poll() is None
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)  # a terminal sends Ctrl-C to the whole process group
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130, errors
     assert "--resume" in errors and "Traceback" not in errors
     assert sum(one.graded for one in read_rollouts(out)) >= 5
