@@ -66,10 +66,12 @@ test-integrations: $(FRAMEWORK:%=test-integration-%) ## the tests of the integra
 test-integration-%: $(INTEGRATIONS_VENV)/%/.installed
 	@echo "-- $*"
 	@$(<D)/bin/python -m pytest -W default -m "not exhaustive" tests/integrations/test_$*.py $(ARGS)
+	@$(<D)/bin/python -m benchmarks.integrations --quick
 
 test-integration-trl: $(TRAINING)
 	@echo "-- trl"
 	@OMP_NUM_THREADS=1 $(TRAINING_BIN)/python -m pytest -m "not exhaustive" tests/integrations/test_trl.py $(ARGS)
+	@$(TRAINING_BIN)/python -m benchmarks.integrations --quick
 
 # DOCKER_BUILD_OPTIONS, DOCKER_NETWORK, COMPOSE: see tests/docker/test_images.py
 test-docker: $(DEV) ## build and run the images and the compose file (needs a running Docker engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
@@ -9,9 +10,11 @@ import pytest
 
 from benchmarks._gold import gold_episodes
 from benchmarks._measure import Report, Times, measure
+from benchmarks.integrations import ENV_ID, GoldActions, Player, gold_actions, overhead
 from benchmarks.server import Workload
 from benchmarks.training import Episodes
-from fhir_gym import tasks, worlds
+from fhir_gym import Episode, tasks, worlds
+from fhir_gym.actions import Action
 
 
 def test_the_baseline_finds_the_same_as_the_server() -> None:
@@ -48,6 +51,26 @@ def test_gold_episodes_cover_all_tasks() -> None:
         found = gold_episodes(env_id, world, range(3))
     assert found.keys() == tasks.task_set(env_id).keys()
     assert all(len(units) == 2 and min(units) > 0 for units in found.values())
+
+
+def test_the_overhead_of_a_framework_is_measured_at_every_step() -> None:
+    class Plain(Player):
+        """Plays an episode without a framework."""
+
+        async def start(self, gold: GoldActions) -> None:
+            self.episode = Episode(ENV_ID, task=gold.task, variation=gold.variation, world=world)
+            self.episode.start()
+
+        async def step(self, action: Action) -> None:
+            self.done = self.episode.step(action)
+
+    with worlds.load("hospital-small") as world:
+        episodes = gold_actions(world, [0])[:3]
+        player = Plain()
+        through, plain = asyncio.run(overhead(player, world, episodes))
+    assert len(through) == len(plain) == sum(len(one.actions) for one in episodes)
+    assert min(*through, *plain) > 0
+    assert player.done.info["success"]
 
 
 def test_training_episodes_time_every_reset_and_step() -> None:
