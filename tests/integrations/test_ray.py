@@ -305,8 +305,8 @@ def test_the_command_runs_on_a_cluster(tmp_path: Path) -> None:
 
 
 def test_a_missing_cluster_is_a_clear_error(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "fhir_gym", "rollout", ENV_ID, "--ray", "127.0.0.1:9", "--out", tmp_path / "out"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    words = [sys.executable, "-m", "fhir_gym", "rollout", ENV_ID, "--ray", "127.0.0.1:9"]
+    done = subprocess.run([*words, "--out", tmp_path / "out"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 1
     assert "the Ray cluster 127.0.0.1:9 does not answer" in done.stderr
     assert "Traceback" not in done.stderr and not done.stdout
