@@ -21,10 +21,13 @@ from fhir_gym.start_states import StartState, StartStates
 from fhir_gym.tasks import BeforeView, EndState, LoggedRequest, TurnProtocol, Variation, Verdict, find_task, grade
 from fhir_gym.types import Json, Resource
 
-__all__ = ["FINISHED", "Episode", "Step", "format_response", "read_response"]
+__all__ = ["FINISHED", "Episode", "Step", "Truncation", "format_response", "read_response"]
 
 FINISHED = "The episode is over."
 """The observation after ``FINISH``."""
+
+Truncation = Literal["step_limit", "context_limit", "unfinished"]
+"""Why an episode is truncated: no actions left, a full context window, or an agent that stopped without ``FINISH``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Step:
         info: ``task``, ``variation``, ``phrasing``, ``step`` (from 1), ``status`` (HTTP status; 0 if no request was
             sent) and ``invalid`` (whether the action was invalid). After the last step also ``success``, ``verdict`` as
             plain data, ``check_rewards`` (see `Verdict.check_rewards`), ``invalid_actions`` (their number in the
-            episode) and ``stop_reason`` (``finished``, ``step_limit`` or ``context_limit``).
+            episode) and ``stop_reason`` (``finished``, ``step_limit``, ``context_limit`` or ``unfinished``).
     """
 
     observation: str
@@ -128,7 +131,7 @@ class Episode(AbstractContextManager["Episode"]):
         if start_states is not None:
             self._start_state = start_states.find(self.task, self._number, config.phrasing, self.world)
         if self._start_state is not None:
-            return self._start_state.open_session(self.world)
+            return self._start_state.open_session(self.world, base_url=config.base_url)
         variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
         session = _open_session(self.world, config, server_lock)
         try:
@@ -165,6 +168,11 @@ class Episode(AbstractContextManager["Episode"]):
         if dialogue is not None:
             return dialogue.action_format(base_url, limit)
         return f"The FHIR R4 server's base URL is {base_url}. You have at most {limit} actions.\n{GRAMMAR.help()}"
+
+    @property
+    def requests(self) -> tuple[LoggedRequest, ...]:
+        """The requests that the agent has sent since the start, with the server's responses."""
+        return tuple(self._log)
 
     def start(self) -> str:
         """Start or restart the episode from its start state.
@@ -214,7 +222,7 @@ class Episode(AbstractContextManager["Episode"]):
         reward = self._end(info, "finished" if outcome.over else "step_limit") if done else 0.0
         return Step(outcome.observation, reward, outcome.over, truncated, info)
 
-    def truncate(self, stop_reason: Literal["context_limit", "step_limit"] = "context_limit") -> Step:
+    def truncate(self, stop_reason: Truncation = "context_limit") -> Step:
         """End and grade the episode now, as the step limit does. A full context window is a reason to call this.
 
         Args:
@@ -359,7 +367,7 @@ class Episode(AbstractContextManager["Episode"]):
     def _beside_start_state(self, records: Sequence[Resource]) -> Iterator[Session]:
         """Yield a new session with the start state and further records."""
         assert self._start_state is not None
-        with self._start_state.open_session(self.world) as session:
+        with self._start_state.open_session(self.world, base_url=self.config.base_url) as session:
             session.load(records)
             yield session
 
@@ -394,7 +402,7 @@ def read_response(observation: str) -> Response | None:
 
 def _open_session(world: World, config: EpisodeConfig, lock: ServerLock | None) -> FhirSession:
     if config.fhir_server is None:
-        return world.session()
+        return world.session(base_url=config.base_url)
     from fhir_gym.fhir.adapters.remote import RemoteSession
 
     return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials, lock=lock)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self, TypedDict
 
 from fhir_gym import tasks, worlds
-from fhir_gym.arguments import require_name, require_whole
+from fhir_gym.arguments import require_name, require_url, require_whole
 from fhir_gym.errors import FhirGymError, UnknownNameError
-from fhir_gym.fhir import Credentials, World
+from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
 from fhir_gym.tasks import GRADINGS, REWARD_RULES, Grading, RewardRule, Task, require_grading, require_phrasing
 
@@ -23,6 +23,7 @@ class EpisodeSettings(TypedDict, total=False):
     world: World | str | Path | None
     fhir_server: str | None
     fhir_credentials: Credentials | None
+    base_url: str
     phrasing: int | None
     grading: Grading
     reward: RewardRule
@@ -41,6 +42,8 @@ class EpisodeConfig:
         fhir_server: Base URL of a running FHIR server that contains the world; None for the embedded server. A running
             server can serve only one episode at a time.
         fhir_credentials: Headers and certificate authority for the running server; see `fhir_gym.fhir.Credentials`.
+        base_url: Base URL of the embedded server in prompts and links. Other programs that use the server need another
+            one than the default.
         phrasing: Index of the prompt wording to use; None for the wording that each variation draws.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
@@ -64,6 +67,7 @@ class EpisodeConfig:
     world: World | str | Path | None = None
     fhir_server: str | None = None
     fhir_credentials: Credentials | None = None
+    base_url: str = DEFAULT_BASE_URL
     phrasing: int | None = None
     grading: Grading = "state"
     reward: RewardRule = "sparse"
@@ -81,6 +85,7 @@ class EpisodeConfig:
             raise FhirGymError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
         if self.fhir_server is None and self.fhir_credentials not in (None, Credentials()):
             raise FhirGymError("fhir_credentials need a fhir_server")
+        require_url("base_url", self.base_url)
         if self.max_steps is not None:
             require_whole("max_steps", self.max_steps, 1)
         if self.phrasing is not None:

@@ -93,9 +93,9 @@ class StartState:
         found: Variation = pickle.loads(self._variation)
         return found
 
-    def open_session(self, world: World) -> Session:
-        """Open a session with the start state."""
-        session = world.session()
+    def open_session(self, world: World, **settings: Any) -> Session:
+        """Open a session with the start state; `settings` are the arguments of `Session`."""
+        session = world.session(**settings)
         try:
             session.load_snapshot(self.records)
         except BaseException:

@@ -10,12 +10,13 @@ Examples:
     True
 """
 
-from fhir_gym.actions.grammar import GRAMMAR, MAX_ACTION_LENGTH, Grammar, parse
+from fhir_gym.actions.grammar import GRAMMAR, HEADERS, MAX_ACTION_LENGTH, Grammar, parse
 from fhir_gym.actions.model import Action, Delete, Finish, Get, Invalid, Kind, Patch, Post, Put
 from fhir_gym.actions.request import to_request
 
 __all__ = [
     "GRAMMAR",
+    "HEADERS",
     "MAX_ACTION_LENGTH",
     "Action",
     "Delete",

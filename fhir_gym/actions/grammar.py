@@ -16,9 +16,10 @@ MAX_ACTION_LENGTH = 262_144
 
 _BY_NAME: Mapping[str, Kind] = {kind: kind for kind in KINDS}
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-_HEADERS = ("Accept", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Exist", "If-None-Match", "Prefer")
+HEADERS = ("Accept", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Exist", "If-None-Match", "Prefer")
+"""The request headers that an action may have."""
 _MAX_HEADERS = 32
-_HEADER_NAMES = {name.lower(): name for name in _HEADERS}
+_HEADER_NAMES = {name.lower(): name for name in HEADERS}
 
 _FENCE_LENGTH = 3
 """Minimum number of backticks or tildes in a code fence."""
@@ -197,7 +198,7 @@ def _headers(text: str) -> tuple[tuple[tuple[str, str], ...] | str, str]:
             break
         name = _HEADER_NAMES.get(header.group(1).lower())
         if name is None:
-            return f"header {header.group(1)[:40]!r} is not one of {', '.join(_HEADERS)}", ""
+            return f"header {header.group(1)[:40]!r} is not one of {', '.join(HEADERS)}", ""
         value = header.group(2).strip()
         if CONTROL.search(value):
             return f"header {name} contains control characters", ""

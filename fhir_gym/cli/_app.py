@@ -26,6 +26,7 @@ from fhir_gym.cli import (
     demo,
     evaluate,
     experiment,
+    harbor,
     mcp,
     memory,
     openenv,
@@ -83,6 +84,7 @@ app.add_typer(train.app, name="train")
 app.add_typer(memory.app, name="memory")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(openenv.app, name="openenv")
+app.add_typer(harbor.app, name="harbor")
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(art.app, name="art")
 app.command("version")(version.version)

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
-from fhir_gym.fhir.adapters.http import bind
+from fhir_gym.fhir.adapters.http import bind, make_http_server
 from fhir_gym.mcp_servers.toolset import McpClient, ToolResult, ToolSet
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ HTTP_PATH = "/mcp"
 """Path of the streamable HTTP endpoint."""
 _REAP_SECONDS = 10.0
 """Seconds between two searches for idle sessions."""
-_MAX_CONNECTIONS = 1_024
-_SHUTDOWN_SECONDS = 2
 
 
 def require_sdk() -> None:
@@ -157,23 +155,13 @@ def serve_http(
     Raises:
         FhirGymError: The address cannot be bound.
     """
-    import uvicorn
-
-    app = make_app(tools, host)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        limit_concurrency=_MAX_CONNECTIONS,
-    )
+    server = make_http_server(make_app(tools, host))
     with bind(host, port) as listener:
         if ready is not None:
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{listener.getsockname()[1]}{HTTP_PATH}")
         with _closed_when_stopped(tools):
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
 
 
 @contextmanager

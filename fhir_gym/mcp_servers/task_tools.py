@@ -202,10 +202,8 @@ class TaskTools(FhirTools[PlayedEpisode]):
         return PlayedEpisode(recorder, self._keep)
 
     def _step(self, id: str, played: PlayedEpisode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        action = GRAMMAR.from_tool_call(name, arguments)
-        written = None if isinstance(action, Action) else _written(name, arguments)
         try:
-            step = played.step(Reply(action, written, name))
+            step = played.step(reply_of_call(name, arguments))
         except Exception as error:
             failure = error if isinstance(error, InfraError) else InfraError(in_one_line(error))
             played.recorder.fail(failure)
@@ -264,6 +262,12 @@ def _start_schema(env_ids: tuple[str, ...]) -> dict[str, Any]:
 
 def _json_result(data: Mapping[str, Json]) -> ToolResult:
     return ToolResult(json.dumps(data, ensure_ascii=False), data=data)
+
+
+def reply_of_call(name: str, arguments: Mapping[str, Any]) -> Reply:
+    """Return the reply that stands for a call of a tool of the grammar."""
+    action = GRAMMAR.from_tool_call(name, arguments)
+    return Reply(action, None if isinstance(action, Action) else _written(name, arguments), name)
 
 
 def _written(name: str, arguments: Mapping[str, Any]) -> str:

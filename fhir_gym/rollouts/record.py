@@ -17,7 +17,7 @@ SCHEMA_VERSION = 3
 """Version of the record format."""
 VERSION_WITHOUT_LOOKUPS = 2
 """Version of records without lookups; earlier releases can read them."""
-StopReason = Literal["finished", "step_limit", "context_limit", "infra_error", "interrupted"]
+StopReason = Literal["finished", "step_limit", "context_limit", "unfinished", "infra_error", "interrupted"]
 """Why an episode ended."""
 
 

@@ -6,13 +6,12 @@ import time
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Literal
 
 from fhir_gym.actions import GRAMMAR, Action, Invalid
 from fhir_gym.agents import ModelReply, Opening, Reply, Usage
 from fhir_gym.agents.chat_messages import Lookup
 from fhir_gym.agents.protocol import Unfinished
-from fhir_gym.episode import Episode, Step
+from fhir_gym.episode import Episode, Step, Truncation
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
@@ -126,7 +125,7 @@ class EpisodeRecorder:
         self._count(*(lookup.reply for lookup in unfinished.lookups))
         self._final_lookups += unfinished.lookups
 
-    def truncate(self, reason: Literal["context_limit", "step_limit"], error: str | None) -> None:
+    def truncate(self, reason: Truncation, error: str | None) -> None:
         """End and grade the episode because the agent cannot act any more."""
         with self.server_time:
             step = self.episode.truncate(reason)

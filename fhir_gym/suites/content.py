@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from fhir_gym import worlds
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import EpisodeSpec, RunPlan, TaskRecord
+from fhir_gym.rollouts import RunPlan, TaskRecord
 from fhir_gym.suites.suite import Suite, SuiteEpisode
 from fhir_gym.tasks import find_task, get_pack
 
@@ -39,14 +39,7 @@ class SuiteContent:
             repeats: Number of runs of each episode.
             seed: Seed of the runs.
         """
-        found = []
-        for env_id in self.suite.env_ids:
-            own = [one for one in self.suite.episodes if one.env_id == env_id]
-            config = replace(self.suite.config(env_id), world=self.worlds[env_id])
-            specs = tuple(EpisodeSpec(one.task, one.variation, repeat) for one in own for repeat in range(repeats))
-            phrasings = {(one.task, one.variation): one.phrasing for one in own}
-            found.append(RunPlan(config, specs, seed, named=True, phrasings=phrasings))
-        return tuple(found)
+        return tuple(self.suite.plan(env_id, repeats, seed, world=self.worlds[env_id]) for env_id in self.suite.env_ids)
 
 
 @contextmanager

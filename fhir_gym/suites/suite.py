@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
-from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
+from fhir_gym.rollouts import EpisodeSpec, RunPlan
 from fhir_gym.tasks import Grading
 
 
@@ -76,6 +77,25 @@ class Suite:
         return EpisodeConfig(
             env_id, world=self.world, grading=self.grading, task_file=self.task_file, funcs_file=self.funcs_file
         )
+
+    def plan(self, env_id: str, repeats: int = 1, seed: int = 0, **settings: Unpack[EpisodeSettings]) -> RunPlan:
+        """Return the plan of a pack's episodes.
+
+        Args:
+            env_id: Env id of the pack.
+            repeats: Number of runs of each episode.
+            seed: Seed of the runs.
+            settings: Fields of the settings to replace.
+
+        Raises:
+            FhirGymError: The suite has no episodes of the pack.
+        """
+        own = [one for one in self.episodes if one.env_id == env_id]
+        if not own:
+            raise FhirGymError(f"suite {self.name} has no episodes of {env_id}, but of {', '.join(self.env_ids)}")
+        specs = tuple(EpisodeSpec(one.task, one.variation, repeat) for one in own for repeat in range(repeats))
+        phrasings = {(one.task, one.variation): one.phrasing for one in own}
+        return RunPlan(replace(self.config(env_id), **settings), specs, seed, named=True, phrasings=phrasings)
 
 
 def balanced(

@@ -15,16 +15,16 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse
 from starlette.responses import Response as HttpResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from fhir_gym.errors import FhirGymError, WorldError
+from fhir_gym.errors import FhirGymError, InfraError, WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.front_page import front_page
 from fhir_gym.fhir.adapters.request_queue import RequestQueue
 from fhir_gym.fhir.context import Validation
 from fhir_gym.fhir.limits import Limits
-from fhir_gym.fhir.messages import JSON, Request
+from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import operation_outcome
 from fhir_gym.fhir.session import Session
 from fhir_gym.fhir.world import World
@@ -48,33 +48,50 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
         limits: The limits; see `Session`.
     """
     session = Session(world, validation=validation, limits=limits, pretty=True)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        session.close()
+
+    app = Starlette(lifespan=lifespan)
+    # For all methods and paths, so that every error is an OperationOutcome.
+    app.router.default = fhir_endpoint(session.handle, session.limits, partial(front_page, world))
+    return app
+
+
+def fhir_endpoint(
+    answer: Callable[[Request], Response], limits: Limits, page: Callable[[str], str] | None = None
+) -> ASGIApp:
+    """Return an ASGI application that answers FHIR requests under `/fhir`, one after another.
+
+    Args:
+        answer: Function that answers a request.
+        limits: The limits of the server; longer bodies are not read to their end.
+        page: Function from the base URL to the HTML page for browsers; None for no page.
+    """
     queue = RequestQueue()
 
     async def respond(http: HttpRequest) -> HttpResponse | None:
-        path = _path(http)
-        if _is_browser_at_base(http, path):
-            return HTMLResponse(front_page(world, f"{http.url.scheme}://{http.url.netloc}{BASE_PATH}"))
+        path, origin = _path(http), f"{http.url.scheme}://{http.url.netloc}"
+        if page is not None and _is_browser_at_base(http, path):
+            return HTMLResponse(page(f"{origin}{BASE_PATH}"))
         if path != BASE_PATH and not path.startswith(f"{BASE_PATH}/"):
-            return _outcome(404, f"This server answers under {http.url.scheme}://{http.url.netloc}{BASE_PATH}")
-        body = bytearray()
-        async for chunk in http.stream():
-            body += chunk
-            if len(body) > session.limits.body_bytes:
-                break  # the session will refuse the body; reading on would fill memory
+            return _outcome(404, f"This server answers under {origin}{BASE_PATH}")
         request = Request(
             method=http.method,
             path=path.removeprefix(BASE_PATH),
             query=http.scope.get("query_string", b"").decode("latin-1"),
             headers={**dict(http.headers), "x-forwarded-proto": http.url.scheme},
-            body=bytes(body),
+            body=await read_body(http, limits.body_bytes),  # the session refuses a body that is too large
         )
         try:
-            answer = await queue.run(
-                http.client, partial(session.handle, request), expected=_expected(request), wanted=_wanted(http)
+            response = await queue.run(
+                http.client, partial(answer, request), expected=_expected(request), wanted=_wanted(http)
             )
-        except WorldError as error:
+        except (InfraError, WorldError) as error:
             return _outcome(500, str(error))
-        return None if answer is None else _PiecewiseResponse(answer.body, answer.status, dict(answer.headers))
+        return None if response is None else _PiecewiseResponse(response.body, response.status, dict(response.headers))
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -86,14 +103,17 @@ def create_app(world: World, *, validation: Validation = "hapi", limits: Limits 
         if response is not None:
             await response(scope, receive, send)
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        session.close()
+    return handle
 
-    app = Starlette(lifespan=lifespan)
-    app.router.default = handle  # for all methods and paths, so that every error is an OperationOutcome
-    return app
+
+async def read_body(http: HttpRequest, most: int) -> bytes:
+    """Return the body of a request. Of a body that is larger than `most` bytes, return a part that is larger too."""
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > most:
+            break  # reading on would fill memory
+    return bytes(body)
 
 
 class _PiecewiseResponse(HttpResponse):
@@ -156,17 +176,21 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
     Raises:
         FhirGymError: The address cannot be bound, for example because the port is in use.
     """
-    listener = bind(host, port)
+    with bind(host, port) as listener:
+        make_http_server(create_app(world, validation=validation)).run(sockets=[listener])
+
+
+def make_http_server(app: ASGIApp) -> uvicorn.Server:
+    """Return a server for an application; its `run` and `serve` take the sockets that `bind` opens."""
     config = uvicorn.Config(
-        create_app(world, validation=validation),
+        app,
         log_level="warning",
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         limit_concurrency=_MAX_CONNECTIONS,
     )
-    with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,0 +1,209 @@
+"""Write episodes as task folders of Harbor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fhir_gym.actions import GRAMMAR, Action, to_request
+from fhir_gym.errors import FhirGymError, TaskError
+from fhir_gym.fhir import Request
+from fhir_gym.files import write_files
+from fhir_gym.integrations.harbor import static_files
+from fhir_gym.integrations.harbor.server import FINISH_PATH, HEALTH_PATH
+from fhir_gym.integrations.harbor.verdict_files import VERDICT_FOLDER
+from fhir_gym.rollouts import Rollout, RunPlan, run_plan
+from fhir_gym.types import Json
+
+SERVICE, PORT = "fhir", 8080
+"""Compose service of the episode's server, which is its host name too, and the server's port."""
+ORIGIN = f"http://{SERVICE}:{PORT}"
+BASE_URL = f"{ORIGIN}/fhir"
+"""Base URL of the FHIR server as the agent reaches it."""
+IMAGE = "fhir-gym"
+"""Default image of the server: the one that docker/Dockerfile builds."""
+_HEALTH = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{PORT}{HEALTH_PATH}', timeout=2)"
+
+
+def write_task_folders(plan: RunPlan, out: Path, *, image: str = IMAGE, overwrite: bool = False) -> Iterator[Path]:
+    """Write one task folder per episode of a plan, and yield each folder's path.
+
+    Args:
+        plan: The episodes.
+        out: Folder for the task folders.
+        image: Image of the server; it must contain this version of the package.
+        overwrite: Whether to replace folders that exist.
+
+    Raises:
+        TaskError: A reference solution fails.
+        FhirGymError: A folder exists or cannot be written.
+    """
+    config = replace(plan.config, base_url=BASE_URL)
+    for rollout in run_plan(replace(plan, config=config), "gold"):
+        path = out / folder_name(rollout)
+        if path.exists() and not overwrite:
+            raise FhirGymError(f"{path} exists; use --overwrite to replace it")
+        write_files({path / name: content for name, content in task_files(rollout, image).items()}, FhirGymError)
+        yield path
+
+
+def folder_name(rollout: Rollout) -> str:
+    """Return the name of an episode's folder, such as ``appointment-v0-02a-1000``."""
+    text = f"{rollout.env_id.rpartition('/')[2]}-{rollout.task.key}-{rollout.task.variation}"
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text).lower()
+
+
+def task_files(rollout: Rollout, image: str = IMAGE) -> dict[str, str]:
+    """Return the content of the files of a task folder.
+
+    Args:
+        rollout: The record of the episode as the reference solution plays it at `BASE_URL`.
+        image: Image of the server.
+
+    Raises:
+        TaskError: The reference solution does not solve the task.
+    """
+    if not rollout.success:
+        task = rollout.task
+        raise TaskError(f"the reference solution of task {task.key}, variation {task.variation} fails")
+    return {
+        "task.toml": _task_toml(rollout),
+        "instruction.md": _instruction(rollout),
+        "environment/Dockerfile": static_files.DOCKERFILE,
+        "environment/docker-compose.yaml": _compose(rollout, image),
+        "tests/Dockerfile": static_files.TEST_DOCKERFILE,
+        "tests/test.sh": static_files.TEST_SH,
+        "solution/solve.sh": static_files.SOLVE_SH,
+        "solution/solve.py": static_files.SOLVE_PY,
+        "solution/requests.json": json.dumps(_solution(rollout), ensure_ascii=False, indent=2) + "\n",
+    }
+
+
+def _task_toml(rollout: Rollout) -> str:
+    task = rollout.task
+    metadata: dict[str, Json] = {
+        "env_id": rollout.env_id,
+        "task": task.key,
+        "variation": task.variation,
+        "phrasing": task.phrasing,
+        "split": task.split,
+        "category": task.category,
+        "world": rollout.world.name,
+        "grading": rollout.grading,
+        "reward": rollout.reward_rule,
+        "max_steps": rollout.max_steps,
+        "fhir_gym": rollout.package_version,
+    }
+    described = "\n".join(f"{name} = {_json(value)}" for name, value in metadata.items())
+    return f"""\
+schema_version = "1.4"
+artifacts = [{{ source = {_json(str(VERDICT_FOLDER))}, service = {_json(SERVICE)} }}]
+
+[task]
+name = {_json(f"fhir-gym/{folder_name(rollout)}")}
+description = {_json(task.title)}
+keywords = ["fhir", "health"]
+
+[metadata]
+{described}
+
+[agent]
+timeout_sec = 900.0
+
+[[environment.mcp_servers]]
+name = {_json(SERVICE)}
+transport = "streamable-http"
+url = {_json(f"{ORIGIN}/mcp")}
+
+[verifier]
+environment_mode = "separate"
+timeout_sec = 60.0
+
+# The server grades the episode in its own container, after Harbor has stopped the agent's container.
+[[verifier.collect]]
+service = {_json(SERVICE)}
+command = "fhir-gym harbor verdict"
+"""
+
+
+def _instruction(rollout: Rollout) -> str:
+    return f"""\
+{rollout.prompt}
+
+The records are on a FHIR R4 server with the base URL {BASE_URL}.
+Send it HTTP requests, for example with curl, or call the tools of the MCP server `{SERVICE}` ({ORIGIN}/mcp).
+You have at most {rollout.max_steps} requests and tool calls.
+
+Where the task says FINISH([...]), post that list as JSON, which ends the task:
+
+    curl -s {ORIGIN}{FINISH_PATH} -H 'Content-Type: application/json' -d '["<value>"]'
+
+The MCP tool `finish` does the same. Only the first answer counts, and nothing can be changed after it.
+"""
+
+
+def _compose(rollout: Rollout, image: str) -> str:
+    """Return the compose file. Harbor itself completes the service ``main``, which is the agent's container."""
+    task = rollout.task
+    options: dict[str, Json] = {
+        "task": task.key,
+        "variation": task.variation,
+        "phrasing": task.phrasing,
+        "world": rollout.world.name,
+        "grading": rollout.grading,
+        "reward": rollout.reward_rule,
+        "max-steps": rollout.max_steps,
+        "task-hash": task.hash,
+        "world-hash": rollout.world.hash,
+        "base-url": BASE_URL,
+        "host": "0.0.0.0",
+        "port": PORT,
+    }
+    command = ["harbor", "serve", rollout.env_id, *(f"--{name}={value}" for name, value in options.items())]
+    return f"""\
+services:
+  main:
+    depends_on:
+      {SERVICE}:
+        condition: service_healthy
+  {SERVICE}:
+    image: {_json(image)}
+    entrypoint: ["fhir-gym"]
+    command: {_json(command)}
+    restart: "no" # a restarted server would begin the episode anew
+    networks: [default]
+    healthcheck:
+      test: {_json(["CMD", "python", "-c", _HEALTH])}
+      interval: 1s
+      timeout: 5s
+      retries: 180
+"""
+
+
+def _solution(rollout: Rollout) -> list[dict[str, Json]]:
+    """Return the requests of the reference solution; the last one posts the answer."""
+    steps: list[dict[str, Json]] = []
+    for turn in rollout.turns:
+        action = GRAMMAR.parse(turn.action)
+        assert isinstance(action, Action)
+        if action.kind == "FINISH":
+            headers = {"content-type": "application/json"}
+            steps.append(_step("POST", f"{ORIGIN}{FINISH_PATH}", headers, _json(action.answer)))
+            continue
+        request = to_request(action, BASE_URL)
+        assert isinstance(request, Request)
+        query = f"?{request.query}" if request.query else ""
+        url = f"{BASE_URL}{request.path}{query}"
+        steps.append(_step(request.method, url, dict(request.headers), request.body.decode() or None))
+    return steps
+
+
+def _step(method: str, url: str, headers: dict[str, str], body: str | None) -> dict[str, Json]:
+    return {"method": method, "url": url, "headers": {**headers}, "body": body}
+
+
+def _json(value: Json) -> str:
+    """Return a value as JSON, which is also TOML (for text and numbers) and YAML."""
+    return json.dumps(value, ensure_ascii=False)
