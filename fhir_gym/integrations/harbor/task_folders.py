@@ -165,6 +165,7 @@ def _compose(rollout: Rollout, image: str) -> str:
     return f"""\
 services:
   main:
+    init: true # so that the container stops at once
     depends_on:
       {SERVICE}:
         condition: service_healthy
