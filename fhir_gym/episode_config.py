@@ -85,7 +85,7 @@ class EpisodeConfig:
             raise FhirGymError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
         if self.fhir_server is None and self.fhir_credentials not in (None, Credentials()):
             raise FhirGymError("fhir_credentials need a fhir_server")
-        require_url("base_url", self.base_url)
+        require_url("base_url", self.base_url or "")
         if self.max_steps is not None:
             require_whole("max_steps", self.max_steps, 1)
         if self.phrasing is not None:
