@@ -96,7 +96,7 @@ def export(
         total, written = len(plan.episodes), 0
         for written, _ in enumerate(write_task_folders(plan, out, image=image, overwrite=overwrite), 1):
             update(written, total)
-    note(f"{written} task folders written to {out}; run them with: harbor run -p {out} -a oracle")
+    note(f"{written} task folders written to {out}; to run them: pip install 'fhir-gym[harbor]'; harbor run -p {out}")
 
 
 @app.command("serve")

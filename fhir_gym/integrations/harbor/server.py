@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,8 +27,8 @@ from fhir_gym.mcp_servers import McpClient, ToolResult, make_app
 from fhir_gym.mcp_servers.fhir_tools import FhirTools
 from fhir_gym.mcp_servers.task_tools import PlayedEpisode, reply_of_call
 from fhir_gym.rollouts import EpisodeSpec, Rollout, TaskRecord
-from fhir_gym.rollouts.record import AgentRecord
 from fhir_gym.rollouts.recorder import EpisodeRecorder
+from fhir_gym.types import Json
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,10 +37,16 @@ if TYPE_CHECKING:
 
 FINISH_PATH, HEALTH_PATH = "/finish", "/health"
 """Paths to which the agent posts its answer, and at which the server says that it is ready."""
-AGENT_NAME = "harbor"
-"""Name of the agent in records; the server does not learn which agent acts."""
 _OTHER_VERSION = "export the task with the version of fhir-gym that the image of the server contains"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclass(slots=True)
+class HarborAgent:
+    """The agent in records. The server does not learn which agent acts."""
+
+    name: str = "harbor"
+    settings: Mapping[str, Json] = field(default_factory=dict)
 
 
 class EpisodeOverError(FhirGymError):
@@ -235,9 +242,7 @@ def open_recorder(
     """
     if world_hash not in (None, world.manifest.content_hash):
         raise TaskError(f"world {world.name} has other content than the exported task: {_OTHER_VERSION}")
-    recorder = EpisodeRecorder(
-        config, EpisodeSpec(task, variation, 0), AgentRecord(name=AGENT_NAME, settings={}), world
-    )
+    recorder = EpisodeRecorder(config, EpisodeSpec(task, variation, 0), HarborAgent(), world)
     episode = recorder.open()
     if task_hash not in (None, TaskRecord.of(episode.variation, episode.task).hash):
         recorder.episode.close()
