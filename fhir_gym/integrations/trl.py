@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
 
 from fhir_gym.errors import MissingExtraError
-from fhir_gym.tasks import choose_tasks, require_phrasing, task_set
+from fhir_gym.rollouts import plan
+from fhir_gym.tasks import require_phrasing, task_set
 from fhir_gym.training.curriculum import EpisodeChoice, require_training_variations
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
 from fhir_gym.training.grpo import FHIRToolEnv, OpenConfigs, PolicyRollouts, RowShape, make_row
@@ -20,7 +21,7 @@ def training_rows(
     env_id: str,
     tasks: str | Sequence[str] | None = None,
     *,
-    variations: Iterable[int],
+    variations: int | str | Iterable[int],
     phrasings: Iterable[int] | None = None,
     shape: RowShape = "environment_factory",
     system: str | None = None,
@@ -33,24 +34,24 @@ def training_rows(
     Args:
         env_id: The pack.
         tasks: Keys of the tasks; None for all.
-        variations: Numbers of training variations.
+        variations: Numbers of training variations, also as text such as ``"0-199"``.
         phrasings: Indexes of the prompt wordings; None for the wording that each variation has drawn.
         shape: ``environment_factory`` or ``rollout_func``.
         system: System prompt of ``environment_factory``, instead of the default.
 
     Raises:
         UnknownNameError: The pack, a task or the shape does not exist.
+        FhirGymError: A number or the text of `variations` is invalid.
         TaskError: A task does not have one of the phrasings.
         TrainingError: A variation is a test variation.
         MissingExtraError: The package datasets is missing.
     """
-    known = task_set(env_id)
-    keys, _ = choose_tasks(env_id, known, tasks, None)
-    numbers, wordings = list(variations), [None] if phrasings is None else list(phrasings)
-    require_training_variations(numbers)
+    episodes = plan(env_id, tasks=tasks, variations=variations).episodes
+    require_training_variations(episode.variation for episode in episodes)
+    wordings = [None] if phrasings is None else list(phrasings)
     for wording in wordings:
-        require_phrasing(known, keys, wording)
-    choices = (EpisodeChoice(env_id, key, number, one) for number, key, one in product(numbers, keys, wordings))
+        require_phrasing(task_set(env_id), [episode.task for episode in episodes], wording)
+    choices = (EpisodeChoice(env_id, one.task, one.variation, wording) for one in episodes for wording in wordings)
     try:
         datasets = import_module("datasets")
     except ImportError as error:

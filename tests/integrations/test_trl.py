@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -14,7 +15,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[t
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.agents.transformer import Prompt, Sample
-from fhir_gym.errors import TaskError, TrainingError, UnknownNameError
+from fhir_gym.errors import FhirGymError, MissingExtraError, TaskError, TrainingError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.trl import FHIRToolEnv, OpenConfigs, PolicyRollouts, log_episodes, training_rows
 from fhir_gym.training.curriculum import EpisodeChoice
@@ -194,17 +195,26 @@ def test_the_step_limit_is_told_apart_and_the_verdict_is_logged(
     assert all("FINISH" in text for text in extra["explanation"]), extra["explanation"]
 
 
+def test_an_episode_that_the_model_has_not_finished_is_logged(hospital: World) -> None:
+    env, columns, metrics = FHIRToolEnv(world=hospital), dict[str, list[Any]](), dict[str, float]()
+    env.reset(ENV_ID, "02a", 0)
+    rewards = log_episodes(
+        ["I cannot."], log_extra=columns.__setitem__, log_metric=metrics.__setitem__, environments=[env]
+    )
+    assert (rewards, columns["stop_reason"], metrics["episode/stop/unfinished"]) == ([None], ["unfinished"], 1.0)
+
+
 def test_rows_name_task_variation_and_phrasing() -> None:
     rows = training_rows(ENV_ID, ["01", "02a"], variations=range(2), phrasings=[0, 1])
     assert [(row["task"], row["variation"], row["phrasing"]) for row in rows][:5] == [
         ("01", 0, 0),
         ("01", 0, 1),
-        ("02a", 0, 0),
-        ("02a", 0, 1),
         ("01", 1, 0),
+        ("01", 1, 1),
+        ("02a", 0, 0),
     ]
     assert len(rows) == 8
-    drawn = training_rows(ENV_ID, "01", variations=[3], shape="rollout_func")
+    drawn = training_rows(ENV_ID, "01", variations="3", shape="rollout_func")
     assert drawn[0] == make_row(EpisodeChoice(ENV_ID, "01", 3), "rollout_func")
     others = training_rows("FHIRAgent/GeneticTesting-v0", variations=[0])
     assert len(import_module("datasets").concatenate_datasets([rows, others])) == 8 + len(others)
@@ -214,6 +224,9 @@ def test_rows_name_task_variation_and_phrasing() -> None:
     ("wrong", "error"),
     [
         ({"variations": [999, 1000]}, TrainingError),
+        ({"variations": "0-1000"}, TrainingError),
+        ({"variations": "all"}, FhirGymError),
+        ({"variations": [0.5]}, FhirGymError),
         ({"variations": [0], "phrasings": [99]}, TaskError),
         ({"variations": [0], "tasks": "1"}, UnknownNameError),
         ({"variations": [0], "shape": "tools"}, UnknownNameError),
@@ -222,6 +235,12 @@ def test_rows_name_task_variation_and_phrasing() -> None:
 def test_rows_of_test_variations_and_unknown_names_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         training_rows(ENV_ID, **wrong)
+
+
+def test_rows_without_the_package_datasets_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fhir-gym\[train\]'"):
+        training_rows(ENV_ID, variations=0)
 
 
 @pytest.mark.slow
