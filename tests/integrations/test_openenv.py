@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("openenv")
 
+from openenv.cli._validation import validate_running_environment
 from openenv.core import GenericEnvClient
 from websockets.sync.client import connect
 
@@ -187,8 +188,6 @@ def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
         ({"task": "01"}, "env_id is missing"),
         ({"task": "01", "env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
         ({"task": "99", "env_id": ENV_ID}, "99"),
-        ({"task": "01", "env_id": ENV_ID, "variation": -1}, "variation"),
-        ({"task": "01", "env_id": ENV_ID, "phrasing": 99}, "phrasing"),
         ({"seed": -1}, "seed must be a whole number"),
         ({"seed": [1]}, "seed must be a whole number"),
         ({"episode_id": {"a": "<script>"}}, "Invalid message"),
@@ -196,10 +195,20 @@ def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
     ],
 )
 def test_wrong_options_are_one_line_errors_and_the_session_lives(env: Any, options: Any, message: str) -> None:
+    env.reset(seed=0)
     with pytest.raises(RuntimeError, match=message) as refused:
         env.reset(**options)
     assert "\n" not in str(refused.value)
-    assert env.reset(seed=0).observation.text
+    assert "HTTP 200" in env.step(FHIRAction(text="GET /Patient?_count=1")).observation.text, "the episode goes on"
+
+
+def test_an_episode_that_does_not_exist_leaves_none_running(env: Any) -> None:
+    for options in ({"variation": -1}, {"variation": 0, "phrasing": 99}):
+        env.reset(seed=0)
+        with pytest.raises(RuntimeError, match=next(reversed(options))):
+            env.reset(task="01", env_id=ENV_ID, **options)
+        with pytest.raises(RuntimeError, match="call reset"):
+            env.step(FHIRAction(text="FINISH([])"))
 
 
 def test_hostile_messages_leave_the_session_usable(url: str) -> None:
@@ -228,6 +237,20 @@ def test_plain_http_requests_have_no_episode(url: str) -> None:
     assert "FINISH" in httpx.post(f"{url}/reset", json={"seed": 0}).json()["observation"]["text"]
     answer = httpx.post(f"{url}/step", json={"action": {"text": "FINISH([])"}})
     assert answer.status_code == 400 and "same WebSocket" in answer.json()["detail"]
+
+
+def test_the_servers_interface_is_what_openenv_validates(url: str) -> None:
+    report = validate_running_environment(url, timeout_s=20)
+    assert report["passed"], report["summary"]
+
+
+@pytest.mark.slow
+def test_openenvs_web_interface_plays(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENABLE_WEB_INTERFACE", "true")
+    with serving(EpisodeConfig(ENV_ID, world=hospital)) as url, httpx.Client(base_url=url, timeout=30) as http:
+        assert http.get("/web", follow_redirects=True).status_code == 200
+        assert "FINISH" in http.post("/web/reset", json={}).json()["observation"]["text"]
+        assert http.post("/web/step", json={"action": {"text": "FINISH([])"}}).json()["done"] is True
 
 
 def test_a_closed_session_says_so(hospital: World) -> None:

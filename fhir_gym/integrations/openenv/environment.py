@@ -75,23 +75,19 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
             raise UnknownNameError("reset option", name, _OPTIONS)
         if self._closed:
             raise FhirGymError("this session is over, because it was idle or the server stops: connect again")
-        self._end()
         if seed is not None:
             self._random = np.random.default_rng(require_whole("seed", seed, 0))
         spec = self._choose(split, index, env_id, task, variation)
+        state = FHIRState(episode_id=episode_id, env_id=spec.env_id, task=spec.task, variation=spec.variation)
         config = self._catalog.configs[spec.env_id]
         if phrasing is not None:
             config = replace(config, phrasing=phrasing)
+        self._end()  # a running FHIR server serves one episode at a time
         start_states = self._catalog.start_states
         self._episode = Episode(config, task=spec.task, variation=spec.variation, start_states=start_states)
         text, info = self._episode.start(), self._episode.info()
-        self._state = FHIRState(
-            episode_id=episode_id,
-            env_id=spec.env_id,
-            task=spec.task,
-            variation=spec.variation,
-            phrasing=info["phrasing"],
-        )
+        state.phrasing = info["phrasing"]
+        self._state = state
         return FHIRObservation(text=text, metadata={"env_id": spec.env_id} | info)
 
     @override

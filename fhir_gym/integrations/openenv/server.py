@@ -22,6 +22,7 @@ from fhir_gym.integrations.openenv.models import ENV_NAME, FHIRAction, FHIRObser
 
 _SHUTDOWN_SECONDS = 2
 """Time that running requests have to finish when the server stops."""
+_MAX_CONNECTIONS = 1_024
 
 
 def make_app(catalog: TaskCatalog, *, max_sessions: int = 64, session_timeout: float = 600.0) -> Starlette:
@@ -77,7 +78,13 @@ def serve(
     """
     with TaskCatalog(configs) as catalog, bind(host, port) as listener:
         app = make_app(catalog, max_sessions=max_sessions, session_timeout=session_timeout)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            limit_concurrency=_MAX_CONNECTIONS,
+        )
         if ready is not None:
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{listener.getsockname()[1]}")
