@@ -141,7 +141,10 @@ class RemoteSession(FhirSession):
             done = 200 <= response.status < 300
             new = [ResourceStates(kind, id, None) for kind, id in created(response)] if done else []
             self._log += new
-            self._journal.answered([(one.type, one.id) for one in new])
+            if done and parts is None:
+                self._lost.append(sent)  # the answer does not tell what has changed
+            else:
+                self._journal.answered([(one.type, one.id) for one in new])
         except NotSentError:
             del self._log[position:]
             self._journal.answered()
@@ -149,8 +152,6 @@ class RemoteSession(FhirSession):
         except BaseException:
             self._lost.append(sent)
             raise
-        if parts is None and done:
-            self._lost.append(sent)
         if logged:
             after = read_all(self._http, [one.key for some in states for one in some], self._now)
             states = [[one._replace(after=after[one.key]) for one in some] for some in states]
