@@ -170,17 +170,17 @@ def test_the_changes_of_an_episode_with_another_world_are_not_forgotten(
     RemoteSession(server, tiny_world).close()
 
 
-def test_a_deleted_patient_does_not_hide_the_world(server: str, world: World) -> None:
-    """The session looks for patients of the world before it restores any resource."""
-    before = state(server)
-    ids = world.ids("Patient")
-    first = RemoteSession(server, world)
-    send(first, "PUT", f"/Patient/{ids[0]}", patient(ids[0]))
-    crash(first)
-    with served(create_app(world)) as other, closing(RemoteSession(other, world)) as session:
-        assert not session.restored, "another server"
-    RemoteSession(server, world).close()
-    assert state(server) == before
+def test_a_deleted_patient_does_not_hide_the_world(tiny_world: World) -> None:
+    """A session looks for the first and the last patient of the world, before it restores any resource."""
+    with served(create_app(tiny_world)) as url:
+        first = RemoteSession(url, tiny_world)
+        assert [send(first, "DELETE", f"/Patient/{id}").status for id in ("S1", "S2")] == [200, 200]
+        crash(first)
+        with served(create_app(tiny_world)) as other, closing(RemoteSession(other, tiny_world)) as session:
+            assert not session.restored, "another server"
+        with closing(RemoteSession(url, tiny_world)) as session:
+            assert set(session.restored) == {"Patient/S1", "Patient/S2"}
+        assert {httpx.get(f"{url}/Patient/{id}").status_code for id in ("S1", "S2")} == {200}
 
 
 @pytest.mark.parametrize(

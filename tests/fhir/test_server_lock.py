@@ -14,6 +14,7 @@ from fhir_gym import Episode, run
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.file_lock import FileLock
 from fhir_gym.testing import serving
 
 ENV_ID = "FHIRAgent/Appointment-v0"
@@ -25,6 +26,20 @@ HERE = "is in use by another environment or run of this process"
 def server(hospital: World) -> Iterator[str]:
     with serving(hospital) as url:
         yield url
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files of the locks that are taken."""
+    taken: list[Path] = []
+
+    class Counted(FileLock):
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            taken.append(path)
+
+    monkeypatch.setattr("fhir_gym.fhir.adapters.server_lock.FileLock", Counted)
+    return taken
 
 
 @pytest.mark.parametrize(
@@ -59,7 +74,7 @@ def test_another_process_is_named() -> None:
     ServerLock(URL).release()
 
 
-def test_an_environment_keeps_its_server_until_it_is_closed(server: str, hospital: World) -> None:
+def test_an_environment_keeps_its_server_until_it_is_closed(server: str, hospital: World, locked: list[Path]) -> None:
     first, second = (gym.make(ENV_ID, world=hospital, fhir_server=server, tasks="01") for _ in range(2))
     for variation in range(2):
         first.reset(options={"variation": variation})
@@ -69,18 +84,20 @@ def test_an_environment_keeps_its_server_until_it_is_closed(server: str, hospita
             Episode(ENV_ID, task="01", world=hospital, fhir_server=server)
         with pytest.raises(InfraError, match=HERE):
             run(ENV_ID, "idle", tasks="01", variations=0, world=hospital, fhir_server=server)
+    assert len(locked) == 1, "the lock is not released between episodes"
     first.close()
     second.reset()
     second.close()
 
 
-def test_a_run_keeps_its_server_between_episodes(server: str, hospital: World) -> None:
+def test_a_run_keeps_its_server_between_episodes(server: str, hospital: World, locked: list[Path]) -> None:
     rollouts = run(ENV_ID, "idle", tasks="01", variations="0-1", world=hospital, fhir_server=server)
     for _ in range(2):
         assert next(rollouts).reward == 0.0
         with pytest.raises(InfraError, match=HERE):
             ServerLock(server)
     assert list(rollouts) == []
+    assert len(locked) == 1, "the lock is not released between episodes"
     Episode(ENV_ID, task="01", world=hospital, fhir_server=server).close()
 
 
