@@ -65,7 +65,7 @@ test-integrations: $(FRAMEWORK:%=test-integration-%) ## the tests of the integra
 # pytest fails if it skips the tests because the framework is missing (exit status 5: no tests collected).
 test-integration-%: $(INTEGRATIONS_VENV)/%/.installed
 	@echo "-- $*"
-	@$(<D)/bin/python -m pytest -W default -m "not exhaustive" tests/integrations/test_$*.py $(ARGS)
+	@$(<D)/bin/python -m pytest -W default -m "not exhaustive" tests/integrations/test_$**.py $(ARGS)
 	@$(<D)/bin/python -m benchmarks.integrations --quick
 
 test-integration-trl: $(TRAINING)
