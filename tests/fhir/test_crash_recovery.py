@@ -41,7 +41,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.sleep", lambda _: None)
 
 
-QUICK = ("create", "conditional update", "labels added", "transaction", "batch")
+QUICK = ("create", "labels added", "transaction")
 ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in WRITES]
 
 
