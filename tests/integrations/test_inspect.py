@@ -27,6 +27,7 @@ from fhir_gym.fhir import World
 from fhir_gym.integrations import inspect as integration
 from fhir_gym.testing import GoldOverChat, ReplyPolicy, ScriptedReply, serving
 from tests.integrations.gold import GoldEpisode, all_tasks, one_task_of_each_pack
+from tests.integrations.pages import run_page
 
 OwnWorld = Callable[[str], World]
 APPOINTMENT = "FHIRAgent/Appointment-v0"
@@ -294,3 +295,9 @@ def test_the_command_line_finds_the_tasks_and_reads_the_logs(tmp_path: Path) -> 
     assert "fhir_gym/appointment" in json.dumps(json.loads(inspect("log", "dump", str(log.location)))["eval"])
     inspect("view", "bundle", "--output-dir", str(tmp_path / "site"))
     assert (tmp_path / "site" / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    lines = run_page("integrations_inspect.md", tmp_path).splitlines()
+    assert lines[0] == "success 0.0" and lines[-1] == "finished"

@@ -22,6 +22,7 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 from fhir_gym.fhir import World
 from fhir_gym.testing import ChatServer, GoldOverChat, ReplyPolicy, serving
 from tests.integrations.gold import GoldEpisode, all_tasks, one_task_of_each_pack
+from tests.integrations.pages import run_page
 
 OwnWorld = Callable[[str], World]
 ID = "fhir-gym-verifiers"
@@ -175,3 +176,8 @@ def test_vf_eval_runs_the_taskset(hospital: World, tmp_path: Path) -> None:
     (file,) = tmp_path.rglob("traces.jsonl")
     traces = [trace for line in file.read_text("utf-8").splitlines() for trace in json.loads(line)["traces"]]
     assert [trace["rewards"]["fhir"]["score"] for trace in traces] == [1.0] * 4
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    assert run_page("integrations_verifiers.md", tmp_path).startswith("['01/0', '01/1',")
