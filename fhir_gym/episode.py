@@ -156,6 +156,11 @@ class Episode(AbstractContextManager["Episode"]):
         return self._variation
 
     @property
+    def step_limit(self) -> int:
+        """Number of actions after which the episode is truncated."""
+        return self.config.step_limit_of(self.task)
+
+    @property
     def prompt(self) -> str:
         """The request to the agent, without the action format."""
         return (self._start_state or self.variation).prompt
@@ -163,7 +168,7 @@ class Episode(AbstractContextManager["Episode"]):
     @property
     def action_format(self) -> str:
         """The server's base URL, the step limit and the syntax of actions."""
-        base_url, limit = self._session.base_url, self.config.step_limit
+        base_url, limit = self._session.base_url, self.step_limit
         dialogue = self.task.turn_protocol(self.config.grading)
         if dialogue is not None:
             return dialogue.action_format(base_url, limit)
@@ -216,7 +221,7 @@ class Episode(AbstractContextManager["Episode"]):
         outcome = self._act(action) if self._dialogue is None else self._act_in_dialogue(self._dialogue, text)
         self._invalid_actions += outcome.invalid
         self._transcript.append((text, outcome.observation))
-        truncated = not outcome.over and self._steps >= self.config.step_limit
+        truncated = not outcome.over and self._steps >= self.step_limit
         info = self.info() | {"status": outcome.status, "invalid": outcome.invalid}
         done = outcome.over or truncated
         reward = self._end(info, "finished" if outcome.over else "step_limit") if done else 0.0

@@ -28,6 +28,7 @@ class EpisodeSettings(TypedDict, total=False):
     grading: Grading
     reward: RewardRule
     max_steps: int | None
+    level: int | None
     task_file: str | Path | None
     funcs_file: str | Path | None
 
@@ -47,7 +48,8 @@ class EpisodeConfig:
         phrasing: Index of the prompt wording to use; None for the wording that each variation draws.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
-        max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
+        max_steps: Number of actions after which an episode is truncated; None for the limit of the task or its pack.
+        level: Only the pack's tasks of this level; None for all tasks. Most packs have no levels.
         task_file: A benchmark's own task file, if the pack can read such files. Its tasks replace the pack's own tasks.
         funcs_file: The benchmark's function list, which the prompt then contains.
 
@@ -59,7 +61,7 @@ class EpisodeConfig:
         >>> from fhir_gym import Episode
         >>> config = EpisodeConfig("FHIRAgent/Appointment-v0", grading="evidence", max_steps=5)
         >>> with Episode(config, task="01") as episode:
-        ...     episode.config.step_limit
+        ...     episode.step_limit
         5
     """
 
@@ -72,6 +74,7 @@ class EpisodeConfig:
     grading: Grading = "state"
     reward: RewardRule = "sparse"
     max_steps: int | None = None
+    level: int | None = None
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
 
@@ -88,6 +91,8 @@ class EpisodeConfig:
         require_url("base_url", self.base_url or "")
         if self.max_steps is not None:
             require_whole("max_steps", self.max_steps, 1)
+        if self.level is not None:
+            require_whole("level", self.level, 1)
         if self.phrasing is not None:
             require_whole("phrasing", self.phrasing)
         if not (self.world is None or isinstance(self.world, World | str | Path)):
@@ -114,17 +119,32 @@ class EpisodeConfig:
 
     @property
     def step_limit(self) -> int:
-        """Number of actions after which an episode is truncated."""
+        """Number of actions after which an episode is truncated, if its task has no limit of its own."""
         return tasks.get_pack(self.env_id).max_steps if self.max_steps is None else self.max_steps
+
+    def step_limit_of(self, task: Task[Any]) -> int:
+        """Return the number of actions after which an episode of a task is truncated."""
+        return self.step_limit if self.max_steps is not None or task.max_steps is None else task.max_steps
 
     def task_set(self) -> Mapping[str, Task[Any]]:
         """Return the tasks by key: the tasks of the task file if there is one, otherwise the tasks of the pack.
 
+        With a `level`, only its tasks are returned.
+
         Raises:
             UnknownNameError: The pack does not exist.
             TaskError: The pack reads no task files, or a file is unusable.
+            FhirGymError: The pack has no tasks of the level.
         """
-        return tasks.task_set(self.env_id, self.task_file, self.funcs_file)
+        known = tasks.task_set(self.env_id, self.task_file, self.funcs_file)
+        if self.level is None:
+            return known
+        found = {key: task for key, task in known.items() if task.level == self.level}
+        if not found:
+            levels = sorted({task.level for task in known.values() if task.level is not None})
+            there = f"levels {', '.join(map(str, levels))}" if levels else "no levels"
+            raise FhirGymError(f"{self.env_id} has {there}, not level {self.level}")
+        return found
 
     def require_support(self, keys: Iterable[str]) -> None:
         """Check that tasks have the grading and the phrasing of this config.

@@ -17,6 +17,7 @@ SHIPPED: Mapping[str, str] = {
     "FHIRAgent/Appointment-v0": "fhir_gym.tasks.packs.appointment",
     "FHIRAgent/GeneticTesting-v0": "fhir_gym.tasks.packs.genetic_testing",
     "FHIRAgent/MedAgentBench-v0": "fhir_gym.tasks.packs.medagentbench",
+    "FHIRAgent/Shift-v0": "fhir_gym.tasks.packs.shift",
 }
 """Maps the env id of each shipped pack to its module, which is imported on first use."""
 

@@ -262,7 +262,7 @@ def _play_gold(episode: Any) -> list[tuple[str, int]]:
         episode.variation.number,
         episode.world,
         0,
-        episode.config.step_limit,
+        episode.step_limit,
         episode.prompt,
     )
     agent.reset(observation, context)

@@ -90,8 +90,8 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `prepared`: number of start states to keep in memory (about 40 kB each), for training on a bounded number of
       variations: a variation that is repeated is neither drawn nor loaded again. All environments of a process share
       them. 0 (the default) keeps none.
-    - `world`, `fhir_server`, `fhir_credentials`, `phrasing`, `grading`, `reward`, `max_steps`, `task_file`,
-      `funcs_file`: see `fhir_gym.EpisodeConfig`
+    - `world`, `fhir_server`, `fhir_credentials`, `phrasing`, `grading`, `reward`, `max_steps`, `level`,
+      `task_file`, `funcs_file`: see `fhir_gym.EpisodeConfig`
 
     ## Version history
     - v0: first version
@@ -228,7 +228,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         phrasing = options.get("phrasing", self.config.phrasing)
         variation = require_whole("option variation", variation)
         phrasing = None if phrasing is None else require_whole("option phrasing", phrasing)
-        max_steps = self.config.step_limit
+        max_steps = self.config.step_limit_of(self._task_set[task])
         return _Choice(task, variation, phrasing, max_steps if limit is None else min(max_steps, limit))
 
     def _prepare(self, choice: _Choice) -> Episode:

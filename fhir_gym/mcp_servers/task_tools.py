@@ -179,7 +179,7 @@ class TaskTools(FhirTools[PlayedEpisode]):
         if number not in allowed:
             raise FhirGymError(f"task {key} has the variations {allowed[0]} to {allowed[-1]}, not {number}")
         id, played = self.sessions.add(lambda: self._play(config, key, number, McpAgent.of(client)))
-        limit = config.step_limit
+        limit = played.recorder.episode.step_limit
         prompt = (
             f"{played.recorder.episode.prompt}\n\nCall the tools with episode_id {id!r}, at most {limit} times. "
             "Where the task says FINISH([...]), call finish with that list as its answer."

@@ -116,7 +116,7 @@ class _EpisodeRunner:
             variation=self.spec.variation,
             world=recorder.world,
             seed=recorder.seed,
-            max_steps=recorder.config.step_limit,
+            max_steps=recorder.episode.step_limit,
             prompt=recorder.episode.prompt,
             source=recorder.episode.task,
         )

@@ -153,7 +153,7 @@ class EpisodeRecorder:
             repeat=spec.repeat,
             grading=config.grading,
             reward_rule=config.reward,
-            max_steps=config.step_limit,
+            max_steps=config.step_limit_of(task),
             prompt=variation.prompt,
             action_format=self._action_format,
             opening=self.opening,

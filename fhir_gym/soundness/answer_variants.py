@@ -12,6 +12,7 @@ from fhir_gym.tasks.grading.answers import (
     EmptyAnswer,
     IdAnswer,
     IdSetAnswer,
+    LetteredAnswer,
     answer_count,
 )
 from fhir_gym.types import Json
@@ -45,6 +46,9 @@ def spellings(form: AnswerForm, answer: Sequence[Json], base_url: str) -> Iterat
         yield from _ids_spelled((form.type,) * (len(answer) - 1), answer, base_url, 1)
         yield "answer in another order", lambda items: [items[0], *items[:0:-1]]
         yield "number as text", lambda items: [str(items[0]), *items[1:]]
+    elif isinstance(form, LetteredAnswer):
+        yield "answer in another order", lambda items: items[::-1]
+        yield "answer in capital letters", lambda items: [str(item).upper() for item in items]
     elif isinstance(form, CountAnswer):
         yield "number as text", lambda items: [str(items[0])]
         yield "number with spaces", lambda items: [f" {items[0]} "]
@@ -96,7 +100,7 @@ def wrong_answers(form: AnswerForm, answer: list[Json], others: Sequence[str]) -
     elif isinstance(form, CountAnswer):
         yield from _wrong_counts(answer)
     else:
-        yield from _wrong_items(answer, others)
+        yield from _wrong_items(form, answer, others)
 
 
 def _wrong_counts(answer: list[Json]) -> Iterator[tuple[str, list[Json]]]:
@@ -131,7 +135,7 @@ def _wrong_sets(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str
         yield "answer with an empty item", [None]
 
 
-def _wrong_items(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str, list[Json]]]:
+def _wrong_items(form: AnswerForm, answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str, list[Json]]]:
     for position, right in enumerate(answer):
         head, tail = answer[:position], answer[position + 1 :]
         yield from ((f"answer {position}: another id {id}", [*head, id, *tail]) for id in others if id != right)
@@ -142,5 +146,11 @@ def _wrong_items(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[st
             yield f"answer {position}: the following id", [*head, following, *tail]
     yield "answer with one item more", [*answer, others[0] if others else _NOBODY]
     yield "answer repeated", [*answer, *(answer or [None])]
-    if answer != answer[::-1]:
+    if isinstance(form, LetteredAnswer):
+        texts = [str(item) for item in answer]
+        yield (
+            "answers exchanged",
+            [one[:2] + other[2:] for one, other in zip(texts, [*texts[1:], texts[0]], strict=True)],
+        )
+    elif answer != answer[::-1]:
         yield "answer in reverse", answer[::-1]

@@ -128,6 +128,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         changes = tuple(self._session.changes(self._start)) if self._changed else ()
         before = BeforeView(self.world, self.variation.setup, self._session, changes)
         end = EndState(answer, logged, before, self._session, changes, self.world, self._session.base_url)
+        end = replace(end, open_scratch=self._open_scratch)
         findings = self._findings(policy, end)
         runs = [self._judge(policy.name, policy.grading, actions, end, findings)]
         sent = actions if answer is None else actions[:-1]
@@ -163,20 +164,20 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         if grading not in self._idle:
             self._idle[grading] = idle_checks(self.task, self.variation, end, grading)
         asked = self._must_look or is_gold or grading == "evidence"
-        evidence = find_evidence(self.task, self.variation, end, self._open_scratch) if asked else _NOT_ASKED
+        evidence = find_evidence(self.task, self.variation, end) if asked else _NOT_ASKED
         return SharedFindings(
             evidence, measure_tool_usage(self.task, end) if is_gold else _NOT_MEASURED, self._idle[grading]
         )
 
     @contextmanager
-    def _open_scratch(self, counterfactuals: Sequence[Resource]) -> Iterator[Session]:
-        """Yield the shared scratch session in its initial state, which includes the counterfactuals."""
+    def _open_scratch(self, records: Sequence[Resource]) -> Iterator[Session]:
+        """Yield the shared scratch session with the start state and additional records."""
         if self._scratch is None:
             session = self.variation.open_session(self.world, **self._settings)
-            session.load(counterfactuals)
             self._scratch = session, session.checkpoint()
         session, start = self._scratch
         session.rollback(start)
+        session.load(records)
         yield session
 
     def _play(

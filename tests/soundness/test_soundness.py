@@ -249,8 +249,10 @@ def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, va
     for name in check_task(task, world, variations).checks:
 
         def mutilated(*args: Any, name: str = name) -> Any:
-            judged = whole(*args)
-            return {one: tuple(check for check in checks if check.name != name) for one, checks in judged.items()}
+            judged, score = whole(*args)
+            return {
+                one: tuple(check for check in checks if check.name != name) for one, checks in judged.items()
+            }, score
 
         with monkeypatch.context() as patch:
             patch.setattr(grader, "_checks_by_grading", mutilated)

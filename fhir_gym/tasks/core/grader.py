@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
 from fhir_gym.tasks.core.params import Params
 from fhir_gym.tasks.core.task import ExpectedChange, Task, Variation
 from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.comparison import same_record
-from fhir_gym.tasks.grading.end_state import EndState, LoggedRequest
+from fhir_gym.tasks.grading.end_state import EndState, LoggedRequest, OpenScratchSession
 from fhir_gym.tasks.grading.evidence import BudgetedSession, Evidence, missing_records, shows_counterfactual
 from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, measure, prohibited_uses
@@ -33,9 +33,6 @@ NOTHING_ELSE = "nothing else changed"
 NOTHING_REVERSED = "nothing changes the meaning"
 PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
-
-OpenScratchSession: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextManager[Session]]"
-"""Function that opens a writable session with the start state of an episode and additional records."""
 
 _BEFORE = " before the first change"
 _MOST_COMPARED = 50
@@ -77,19 +74,20 @@ def grade(
             requires evidence. ``official`` applies the rules of the benchmark that the task comes from.
         findings: Parts of the verdict that the caller has computed. With `findings`, the verdict has no diagnosis.
         idle: `SharedFindings.idle`, if it is already known.
-        open_scratch: See `find_evidence`.
+        open_scratch: See `EndState.open_scratch`; None for a new session.
 
     Raises:
         UnknownNameError: The task does not have the grading.
         TaskError: Two checks of the task have the same name.
     """
     require_grading(task, grading)
+    end = replace(end, open_scratch=open_scratch or end.open_scratch or _new_session(variation, end))
     diagnosing = findings is None
     if findings is None:
-        evidence = find_evidence(task, variation, end, open_scratch)
+        evidence = find_evidence(task, variation, end)
         idle = idle_checks(task, variation, end, grading) if idle is None else idle
         findings = SharedFindings(evidence, measure_tool_usage(task, end), idle)
-    by_grading = _checks_by_grading(task, variation, end, findings.evidence)
+    by_grading, score = _checks_by_grading(task, variation, end, findings.evidence)
     checks = by_grading[grading]
     exists = [check.passed for check in checks if check.level == "exists"]
     verdict = Verdict(
@@ -102,6 +100,7 @@ def grade(
         idle=findings.idle,
         explanation=explain(checks, findings.evidence),
         gradings={one: all(check.passed for check in found) for one, found in by_grading.items()},
+        score=score,
     )
     return verdict.diagnosed(task.diagnose(variation.params, end, verdict)) if diagnosing else verdict
 
@@ -109,8 +108,8 @@ def grade(
 def idle_checks(task: Task[Any], variation: Variation, end: EndState, grading: Grading) -> tuple[str, ...]:
     """Return the names of the checks that an agent passes by answering ``FINISH([])`` at once."""
     idle = end.idle()
-    checks = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))[grading]
-    return tuple(check.name for check in checks if check.passed)
+    by_grading, _ = _checks_by_grading(task, variation, idle, find_evidence(task, variation, idle))
+    return tuple(check.name for check in by_grading[grading] if check.passed)
 
 
 def measure_tool_usage(task: Task[Any], end: EndState) -> ToolUsage:
@@ -132,10 +131,11 @@ def require_grading(task: Task[Any], grading: str) -> None:
 
 def _checks_by_grading(
     task: Task[Any], variation: Variation, end: EndState, evidence: Evidence
-) -> dict[Grading, tuple[Check, ...]]:
-    """Return the checks for each grading of the task."""
+) -> tuple[dict[Grading, tuple[Check, ...]], float | None]:
+    """Return the checks for each grading of the task, and the task's own score."""
     params = variation.params
-    checks = (*task.checks(params, end), *_standard_checks(task, variation, end))
+    own, score = task.scored_checks(params, end)
+    checks = (*own, *_standard_checks(task, variation, end))
     wanted = "what decides it was looked up"
     looked = Check(name=EVIDENCE, passed=evidence.sufficient, expected=wanted, actual=evidence.note)
     found: dict[Grading, tuple[Check, ...]] = {"evidence": (*checks, looked)}
@@ -145,7 +145,7 @@ def _checks_by_grading(
     names = [check.name for check in found["evidence"]]
     if len(set(names)) != len(names):
         raise TaskError(f"task {task.key} has two checks of the same name: {names}")
-    return {one: found[one] for one in GRADINGS if one in task.gradings}
+    return {one: found[one] for one in GRADINGS if one in task.gradings}, score
 
 
 def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> Iterator[Check]:
@@ -153,14 +153,18 @@ def _standard_checks(task: Task[Any], variation: Variation, end: EndState) -> It
     yield Check(
         name=ANSWER_FORM, passed=problem is None, expected=task.answer.description, actual=problem or end.answer
     )
-    expected_changes = task.expected_changes(variation.params)
-    surplus = _unexpected_changes(task, variation.params, end)
-    yield Check(name=NOTHING_ELSE, passed=not surplus, expected=[], actual=surplus)
-    if expected_changes:
-        added: list[Json] = [*added_meaning(task.requested_elements, end)]
-        yield Check(name=NOTHING_REVERSED, passed=not added, expected=[], actual=added)
+    if not task.judges_changes:
+        yield from _change_checks(task, variation.params, end)
     used = list(prohibited_uses(end.requests, task.prohibited_tools))
     yield Check(name=PROHIBITED, passed=not used, expected=[], actual=used)
+
+
+def _change_checks(task: Task[Any], params: Params, end: EndState) -> Iterator[Check]:
+    surplus = _unexpected_changes(task, params, end)
+    yield Check(name=NOTHING_ELSE, passed=not surplus, expected=[], actual=surplus)
+    if task.expected_changes(params):
+        added: list[Json] = [*added_meaning(task.requested_elements, end)]
+        yield Check(name=NOTHING_REVERSED, passed=not added, expected=[], actual=added)
 
 
 def _unexpected_changes(task: Task[Any], params: Params, end: EndState) -> list[str]:
@@ -214,17 +218,13 @@ def _described(change: Change) -> str:
     return f"{change.kind} {change.resource_type}/{change.id}{how}"
 
 
-def find_evidence(
-    task: Task[Any], variation: Variation, end: EndState, open_scratch: OpenScratchSession | None = None
-) -> Evidence:
+def find_evidence(task: Task[Any], variation: Variation, end: EndState) -> Evidence:
     """Find out whether the agent retrieved every record that its answer depends on.
 
     Args:
         task: The task.
         variation: The variation.
         end: The end state of the episode.
-        open_scratch: Function that opens a writable session with the start state and additional records; None for a
-            new session.
     """
     params = variation.params
     required_records = task.required_records(params)
@@ -243,7 +243,7 @@ def find_evidence(
     def may_match(seen: Resource) -> bool:
         return task.may_match(params, seen, counterfactuals)
 
-    with (open_scratch or _new_session(variation, end))(counterfactuals) as session:
+    with (end.open_scratch or _new_session(variation, end))(counterfactuals) as session:
         saw = shows_counterfactual(
             requests, counterfactuals, BudgetedSession(session), task.counted_records(params), may_match
         )

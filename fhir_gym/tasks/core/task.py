@@ -146,6 +146,10 @@ class Task(ABC, Generic[P]):
         evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
             response that contains only the id does not count.
         evidence_before_changes: Whether only requests before the first change count as evidence.
+        level: Level of the task in a pack with levels; None in other packs.
+        max_steps: Default step limit of the task; None for the pack's limit.
+        judges_changes: Whether the task's own checks judge every change of the episode. If so, the standard checks of
+            changes are left out.
         gradings: Gradings that the task supports; only tasks from a benchmark's own file support ``official``.
         pack: Env id of the pack that the task is registered in; empty before registration.
     """
@@ -167,6 +171,9 @@ class Task(ABC, Generic[P]):
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
     evidence_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     evidence_before_changes: ClassVar[bool] = False
+    level: ClassVar[int | None] = None
+    max_steps: ClassVar[int | None] = None
+    judges_changes: ClassVar[bool] = False
     gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
     pack: str = ""
 
@@ -234,6 +241,10 @@ class Task(ABC, Generic[P]):
     def diagnose(self, p: P, end: EndState, verdict: Verdict) -> Diagnosis | None:
         """Return the expected steps and the error that explains a failure; None for tasks without a diagnosis."""
         return None
+
+    def scored_checks(self, p: P, end: EndState) -> tuple[Sequence[Check], float | None]:
+        """Return the task's own checks, and the dense reward from 0 to 1; None for the rule of `Verdict.reward`."""
+        return tuple(self.checks(p, end)), None
 
     def expected_changes(self, p: P) -> tuple[ExpectedChange, ...]:
         """Return the changes that the task asks for."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from typing_extensions import override
 
-from fhir_gym.tasks.grading.comparison import parse_reference
+from fhir_gym.tasks.grading.comparison import parse_reference, plain
 from fhir_gym.types import Json
 
 _ID = re.compile(r"[A-Za-z0-9\-.]{1,64}\Z")
@@ -191,3 +192,44 @@ class EmptyAnswer(_Form):
     @override
     def _problem(self, answer: list[Json], base_url: str) -> str | None:
         return f"{len(answer)} items" if answer else None
+
+
+_LETTERED = re.compile(r"\s*(?:request\s+)?([A-Za-z])\s*[:.)=-]\s*(.*\S)\s*\Z", re.IGNORECASE | re.DOTALL)
+
+
+def answers_by_letter(answer: Sequence[Json] | None) -> dict[str, str]:
+    """Return the texts of a lettered answer by upper-case letter, in lower case and without a final full stop.
+
+    Unreadable items are left out, and so are further items with the same letter.
+    """
+    found: dict[str, str] = {}
+    for item in answer or ():
+        match = _LETTERED.match(item) if isinstance(item, str) else None
+        if match:
+            found.setdefault(match[1].upper(), plain(match[2]).rstrip(".").casefold())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LetteredAnswer(_Form):
+    """One text for each request, which starts with the letter of the request (``"A: done"``), in any order.
+
+    The task checks which letters are answered, and the texts.
+    """
+
+    @property
+    @override
+    def description(self) -> str:
+        return '["A: …", "B: …"] in any order'
+
+    @override
+    def _problem(self, answer: list[Json], base_url: str) -> str | None:
+        read: set[str] = set()
+        for item in answer:
+            match = _LETTERED.match(item) if isinstance(item, str) else None
+            if match is None:
+                return f"no letter and text: {item!r}"
+            if match[1].upper() in read:
+                return f"{match[1].upper()} twice"
+            read.add(match[1].upper())
+        return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
@@ -14,7 +15,10 @@ from fhir_gym.tasks.grading.comparison import parse_reference
 from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
-    from fhir_gym.fhir import Change
+    from fhir_gym.fhir import Change, Session
+
+OpenScratchSession: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextManager[Session]]"
+"""Function that opens a writable session with the start state of an episode and additional records."""
 
 _MOST_READ = 6 * 1024 * 1024
 """Maximum total size of the responses that a verdict reads, in bytes; a model's context window holds less."""
@@ -108,6 +112,7 @@ class EndState:
         world: The world.
         base_url: Base URL of the server.
         said: The agent's texts and the observations in order.
+        open_scratch: Function that opens a writable session with the start state of the episode and additional records.
     """
 
     answer: list[Json] | None
@@ -118,6 +123,7 @@ class EndState:
     world: World
     base_url: str = field(default="http://localhost:8080/fhir")
     said: tuple[tuple[str, str], ...] = ()
+    open_scratch: OpenScratchSession | None = None
 
     def created(self, resource_type: str) -> list[Resource]:
         """The created resources of a type, in the order of `changes`."""

@@ -175,7 +175,33 @@ def shows_counterfactual(
     known: Collection[str] = (),
     may_match: Callable[[Resource], bool] | None = None,
 ) -> bool:
-    """Whether the agent's requests return a counterfactual when they are replayed on a server with the counterfactuals.
+    """Whether one of the agent's requests would have shown a counterfactual; see `counterfactuals_shown`.
+
+    Args:
+        logged: The agent's requests with their responses.
+        counterfactuals: The counterfactual records.
+        scratch: A server with the start state and the counterfactuals; replayed requests may change it.
+        known: References to existing records that are similar to the counterfactuals.
+        may_match: Function that decides whether a record may match the request, judged only by the elements that the
+            agent saw; default: `may_be_like` for any of the counterfactuals.
+    """
+
+    def matches(seen: Resource, _: Resource) -> bool:
+        if may_match is not None:
+            return may_match(seen)
+        return any(may_be_like(seen, counterfactual) for counterfactual in counterfactuals)
+
+    return any(shown for _, shown in counterfactuals_shown(logged, counterfactuals, scratch, known, matches))
+
+
+def counterfactuals_shown(
+    logged: Sequence[LoggedRequest],
+    counterfactuals: Sequence[Resource],
+    scratch: ScratchServer,
+    known: Collection[str] = (),
+    may_match: Callable[[Resource, Resource], bool] = may_be_like,
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """Replay the agent's requests on a server with counterfactuals, and yield which of them each request shows.
 
     - A search page counts if the agent saw all pages before it. An empty page after the last page does not count.
     - If the agent's response had no link to a next page, all pages of the replayed search count. The counterfactual may
@@ -191,13 +217,20 @@ def shows_counterfactual(
         counterfactuals: The counterfactual records.
         scratch: A server with the start state and the counterfactuals; replayed requests may change it.
         known: References to existing records that are similar to the counterfactuals.
-        may_match: Function that decides whether a record may match the request, judged only by the elements that the
-            agent saw; default: `may_be_like`.
+        may_match: Function of a record, with only the elements that the agent saw, and a counterfactual. It decides
+            whether the record may be what the counterfactual stands for.
+
+    Yields:
+        For each request that shows a counterfactual: its position in `logged`, and the references to the
+        counterfactuals.
     """
     looks = read_by_verdicts(logged)
-    may_match = may_match or (lambda one: any(may_be_like(one, counterfactual) for counterfactual in counterfactuals))
-    look = _Counterfactual(looks, counterfactuals, scratch, known, may_match)
-    return any(look.shows(one) for one in looks)
+    positions = {id(one): number for number, one in enumerate(logged)}
+    replay = _Counterfactual(looks, counterfactuals, scratch, known, may_match)
+    for one in looks:
+        shown = replay.shown_by(one)
+        if shown:
+            yield positions[id(one)], shown
 
 
 class _Counterfactual:
@@ -209,58 +242,83 @@ class _Counterfactual:
         counterfactuals: Sequence[Resource],
         scratch: ScratchServer,
         known: Collection[str],
-        may_match: Callable[[Resource], bool],
+        may_match: Callable[[Resource, Resource], bool],
     ) -> None:
         self._wanted = {
-            f"{counterfactual['resourceType']}/{counterfactual['id']}" for counterfactual in counterfactuals
+            f"{counterfactual['resourceType']}/{counterfactual['id']}": counterfactual
+            for counterfactual in counterfactuals
         }
         self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
         self._scratch, self._known, self._may_match = scratch, set(known), may_match
         self._tokens: dict[str, str] = {}
         self._pages = _Pages()
         self._logged = logged
+        self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
+        self._alike: dict[str, set[str]] = {one: set() for one in self._wanted}
+        self._seen_in_full: dict[str, bool] = {}
 
-    def shows(self, one: LoggedRequest) -> bool:
-        """Whether one request shows a counterfactual."""
+    def shown_by(self, one: LoggedRequest) -> frozenset[str]:
+        """References to the counterfactuals that one request shows."""
         response = self._scratch.handle(_with_token(one.request, self._tokens))
+        if any(done.effect for done in response.done):
+            self._seen_in_full.clear()
         if response.content == one.response.content:
             self._pages.pass_over(one.response)
-            return False
+            return frozenset()
         then, now = _Answer(one.response), _Answer(response)
         self._tokens.update(_paired_tokens(then, now))
         before = self._pages.before(then)
         if before is None:
-            return False
+            return frozenset()
         found = now.returned_resources()
         if now.is_look:
-            if not found.keys() & self._wanted and _count_rises(then, now):
-                return then.total == 0 or self._only_known(one.request, now.total)
+            if not found.keys() & self._wanted.keys() and _count_rises(then, now):
+                return self._counted(one.request, then.total == 0, now.total)
             if not then.next_link:
                 found |= _on_further_pages(now, self._scratch)
-        if not _changed(found, then.returned_resources()) & self._wanted:
-            return False
-        others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted - self._known
-        return all(self._told_apart(one, self._seen.get(one, {})) for one in sorted(others))
+        shown = _changed(found, then.returned_resources()) & self._wanted.keys()
+        if not shown:
+            return frozenset()
+        others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
+        return frozenset(
+            wanted
+            for wanted in shown
+            if all(self._is_known(one) for one in others & self._records_like(wanted, others))
+        )
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
         """All returned resources that have the type of a counterfactual."""
         return {name: one for name, one in returned_resources(self._logged).items() if _type_of(name) in self._types}
 
-    def _only_known(self, request: Request, total: int | None) -> bool:
-        """Whether a search with this total matches only counterfactuals and records in `known`."""
-        expected = self._wanted | self._known
-        if not self._known or total is None or total > len(expected):
-            return False
-        return _matches(_with_token(request, self._tokens), self._scratch) <= expected
+    def _counted(self, request: Request, was_empty: bool, total: int | None) -> frozenset[str]:
+        """References to the counterfactuals that a search counts without showing them.
 
-    def _told_apart(self, reference: str, seen: Resource) -> bool:
-        """Whether the agent saw enough of a record to exclude it."""
-        if not self._may_match(seen):
-            return True
-        kind, _, id = reference.partition("/")
-        whole = self._scratch.read(kind, id)
-        return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
+        The search counts if it found nothing before, or matches only counterfactuals and records in `known`.
+        """
+        expected = self._wanted.keys() | self._known
+        if was_empty and len(self._wanted) == 1:
+            return frozenset(self._wanted)
+        if not was_empty and (not self._known or total is None or total > len(expected)):
+            return frozenset()
+        matches = _matches(_with_token(request, self._tokens), self._scratch)
+        return frozenset(matches & self._wanted.keys() if was_empty or matches <= expected else ())
+
+    def _records_like(self, wanted: str, records: set[str]) -> set[str]:
+        """The records that what the agent saw of them does not tell apart from a counterfactual."""
+        new = records - self._compared[wanted]
+        self._compared[wanted] |= new
+        self._alike[wanted] |= {one for one in new if self._may_match(self._seen.get(one, {}), self._wanted[wanted])}
+        return self._alike[wanted]
+
+    def _is_known(self, reference: str) -> bool:
+        """Whether the agent saw a record in full, as it is now."""
+        if reference not in self._seen_in_full:
+            seen = self._seen.get(reference, {})
+            whole = self._scratch.read(*reference.split("/"))
+            same = whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
+            self._seen_in_full[reference] = same
+        return self._seen_in_full[reference]
 
 
 def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource]) -> set[str]:

@@ -35,6 +35,7 @@ class Verdict(BaseModel):
         explanation: Explanation of the verdict.
         gradings: For each grading of the task, whether the episode is a success.
         diagnosis: Diagnosis of the failure; None for tasks without diagnosis.
+        score: The dense reward by the task's own rule; None for the standard rule.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,14 +50,16 @@ class Verdict(BaseModel):
     explanation: str
     gradings: dict[str, bool] = {}
     diagnosis: Diagnosis | None = None
+    score: float | None = None
 
     def reward(self, rule: RewardRule = "sparse") -> float:
         """The reward of the episode's last step.
 
         Args:
-            rule: ``sparse`` gives 1 for success, else 0. ``dense`` starts with the share of passed checks among the
-                checks that an idle agent fails. It subtracts the share of failed checks among the checks that an idle
-                agent passes. The reward is at least 0, and 1 only for success.
+            rule: ``sparse`` gives 1 for success, else 0. ``dense`` gives the `score`, if the task has one. Otherwise it
+                starts with the share of passed checks among the checks that an idle agent fails. It subtracts the share
+                of failed checks among the checks that an idle agent passes. The reward is at least 0, and 1 only for
+                success.
 
         Raises:
             UnknownNameError: There is no such rule.
@@ -65,6 +68,8 @@ class Verdict(BaseModel):
             raise UnknownNameError("reward rule", rule, REWARD_RULES)
         if self.success or rule == "sparse":
             return float(self.success)
+        if self.score is not None:
+            return self.score
         idle = set(self.idle)
         gained = sum(check.passed for check in self.checks if check.name not in idle)
         broken = sum(not check.passed for check in self.checks if check.name in idle)

@@ -91,7 +91,7 @@ class FHIRToolEnv:
             observation = episode.start()
         except InfraError as error:
             return self._fail(error)
-        context = EpisodeContext(env_id, task, variation, world, 0, config.step_limit, episode.prompt, episode.task)
+        context = EpisodeContext(env_id, task, variation, world, 0, episode.step_limit, episode.prompt, episode.task)
         return str(make_opening("tools", observation, context).messages[-1]["content"])
 
     def get_reward(self) -> float | None:

@@ -1,0 +1,283 @@
+"""A place with practitioners, their schedules and slots, patients and their appointments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import (
+    SNOMED,
+    Concept,
+    IdAllocator,
+    Person,
+    at,
+    draw_lookalikes,
+    instant,
+    new_person,
+    parse_instant,
+    patient_resource,
+    practitioner_resource,
+    reference,
+    similar_person,
+)
+from fhir_gym.types import Resource
+
+SERVICES = (
+    Concept(system=SNOMED, code="394814009", display="General practice"),
+    Concept(system=SNOMED, code="394579002", display="Cardiology"),
+    Concept(system=SNOMED, code="394582007", display="Dermatology"),
+    Concept(system=SNOMED, code="394583002", display="Endocrinology"),
+    Concept(system=SNOMED, code="394591006", display="Neurology"),
+    Concept(system=SNOMED, code="394585009", display="Obstetrics and gynecology"),
+)
+LANGUAGES = {"es": "Spanish", "fr": "French", "de": "German", "pt": "Portuguese", "vi": "Vietnamese", "ar": "Arabic"}
+"""Languages, besides English, that practitioners may speak."""
+OCCUPIED = ("booked", "pending", "arrived")
+"""Statuses of appointments that occupy their time."""
+
+_NAMES = ("Ashford", "Birchwood", "Copperfield", "Dunmore", "Elmhurst", "Fairview", "Glenwood", "Hillcrest")
+_KINDS = ("Care Center", "Clinic", "Health Center", "Medical Center")
+_LENGTHS = (20, 30, 45, 60)
+_TAKEN = ("busy", "busy-unavailable", "busy-tentative", "entered-in-error")
+_OPEN, _CLOSED = 8 * 60, 17 * 60
+_STEP = 15
+_PAST_DAYS = 4
+_ENDED = ("cancelled", "noshow", "entered-in-error")
+
+
+class Practitioner(Params):
+    """A practitioner with one schedule.
+
+    Attributes:
+        person: Name, sex and address.
+        schedule: Id of the schedule.
+        service: The specialty of the schedule.
+        languages: Codes of the languages, besides English, that the practitioner speaks.
+    """
+
+    person: Person
+    schedule: str
+    service: Concept
+    languages: tuple[str, ...]
+
+
+class ClinicSlot(Params):
+    """One slot.
+
+    Attributes:
+        id: Id of the slot.
+        schedule: Id of the schedule.
+        start: Start, an instant.
+        minutes: Length in minutes.
+        status: Slot status.
+    """
+
+    id: str
+    schedule: str
+    start: str
+    minutes: int
+    status: str
+
+    @property
+    def end(self) -> str:
+        """End, an instant."""
+        return instant(parse_instant(self.start) + timedelta(minutes=self.minutes))
+
+
+class Visit(Params):
+    """One appointment in a slot.
+
+    Attributes:
+        id: Id of the appointment.
+        patient: Id of the patient.
+        slot: The slot.
+        status: Status of the appointment.
+    """
+
+    id: str
+    patient: str
+    slot: ClinicSlot
+    status: str
+
+
+class ClinicScene(Params):
+    """The records of a place.
+
+    Attributes:
+        place: Id of the Location.
+        name: Name of the place.
+        practitioners: The practitioners who work at the place.
+        people: The patients. Some of them share name and date of birth with another patient.
+        slots: All slots, in no particular order.
+        visits: All appointments.
+    """
+
+    place: str
+    name: str
+    practitioners: tuple[Practitioner, ...]
+    people: tuple[Person, ...]
+    slots: tuple[ClinicSlot, ...]
+    visits: tuple[Visit, ...]
+
+    def by_schedule(self) -> dict[str, Practitioner]:
+        """Return the practitioners by the ids of their schedules."""
+        return {one.schedule: one for one in self.practitioners}
+
+
+def draw_clinic(
+    rng: random.Random,
+    world: World,
+    *,
+    people: Sequence[int],
+    twins: int,
+    practitioners: int,
+    services: int,
+    days: int,
+    per_day: int,
+) -> ClinicScene:
+    """Draw a place whose practitioners, patients and slots all come from the same random process.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        people: Sizes of the groups of patients with similar names, without the twins.
+        twins: Number of further patients who share name and date of birth with another patient.
+        practitioners: Number of practitioners.
+        services: Number of services that they offer.
+        days: Number of coming working days with slots.
+        per_day: Number of slots of each practitioner on a working day.
+    """
+    ids = IdAllocator(rng, world)
+    offered = rng.sample(SERVICES, services)
+    staff = []
+    for number in range(practitioners):
+        person = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
+        spoken = tuple(rng.sample(sorted(LANGUAGES), rng.choice((0, 1, 1, 2))))
+        service = offered[number % services]
+        staff.append(Practitioner(person=person, schedule=ids.new("Schedule"), service=service, languages=spoken))
+    groups = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), size) for size in people)
+    patients = [person for group in groups for person in group]
+    doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
+    everyone = rng.sample([*patients, *doubled], len(patients) + twins)
+    slots = [slot for one in staff for slot in _slots(rng, world, ids, one.schedule, days, per_day)]
+    visits = _visits(rng, ids, everyone, slots)
+    occupied = {visit.slot.id for visit in visits if visit.status in OCCUPIED}
+    return ClinicScene(
+        place=ids.new("Location"),
+        name=f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}",
+        practitioners=tuple(staff),
+        people=tuple(everyone),
+        slots=tuple(one.model_copy(update={"status": "busy"}) if one.id in occupied else one for one in slots),
+        visits=tuple(visits),
+    )
+
+
+def _slots(
+    rng: random.Random, world: World, ids: IdAllocator, schedule: str, days: int, per_day: int
+) -> Iterable[ClinicSlot]:
+    """Draw the slots of a schedule; they do not overlap."""
+    today = world.now.date()
+    working = [day for day in (today + timedelta(days=n) for n in range(-_PAST_DAYS, 3 * days)) if day.weekday() < 5]
+    first = sum(day < today for day in working)
+    for day in working[: first + days]:
+        places = sorted(rng.sample(range(_OPEN, _CLOSED, _STEP), per_day + 1))
+        for start, following in pairwise(places):
+            fitting = [minutes for minutes in _LENGTHS if minutes <= following - start]
+            if fitting:
+                yield ClinicSlot(
+                    id=ids.new("Slot"),
+                    schedule=schedule,
+                    start=instant(at(day, start // 60, start % 60)),
+                    minutes=rng.choice(fitting),
+                    status="free" if rng.random() < 0.55 else rng.choice(_TAKEN),
+                )
+
+
+def _visits(rng: random.Random, ids: IdAllocator, people: Sequence[Person], slots: Sequence[ClinicSlot]) -> list[Visit]:
+    """Draw up to three appointments for each patient, in slots that do not overlap; some are cancelled."""
+    found: list[Visit] = []
+    left = rng.sample(slots, len(slots))
+    for person in people:
+        mine: list[ClinicSlot] = []
+        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+            slot = next((one for one in left if not any(overlap(one, other) for other in mine)), None)
+            if slot is None:
+                break
+            left.remove(slot)
+            mine.append(slot)
+            status = rng.choice(("booked", "booked", "booked", "pending", *_ENDED))
+            found.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
+    return found
+
+
+def overlap(one: ClinicSlot, other: ClinicSlot) -> bool:
+    """Whether two slots have some time in common."""
+    return one.start < other.end and other.start < one.end
+
+
+def clinic_resources(scene: ClinicScene, world: World) -> list[Resource]:
+    """Build the resources of a place."""
+    doctors = scene.by_schedule()
+    horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
+    found: list[Resource] = [
+        {"resourceType": "Location", "id": scene.place, "status": "active", "name": scene.name},
+        *map(patient_resource, scene.people),
+    ]
+    for one in scene.practitioners:
+        found += [_practitioner(one), _schedule(one, scene.place, horizon)]
+    found += [slot_resource(one) for one in scene.slots]
+    found += [appointment_resource(one, doctors[one.slot.schedule].person.id, scene.place) for one in scene.visits]
+    return found
+
+
+def _practitioner(one: Practitioner) -> Resource:
+    names = {"en": "English"} | {code: LANGUAGES[code] for code in one.languages}
+    spoken = [
+        {"coding": [{"system": "urn:ietf:bcp:47", "code": code, "display": name}]} for code, name in names.items()
+    ]
+    return {**practitioner_resource(one.person), "communication": spoken}
+
+
+def _schedule(one: Practitioner, place: str, horizon: dict[str, str]) -> Resource:
+    return {
+        "resourceType": "Schedule",
+        "id": one.schedule,
+        "active": True,
+        "specialty": [one.service.concept],
+        "actor": [reference("Practitioner", one.person.id), reference("Location", place)],
+        "planningHorizon": horizon,
+    }
+
+
+def slot_resource(slot: ClinicSlot) -> Resource:
+    """Build the Slot of a slot."""
+    return {
+        "resourceType": "Slot",
+        "id": slot.id,
+        "schedule": reference("Schedule", slot.schedule),
+        "status": slot.status,
+        "start": slot.start,
+        "end": slot.end,
+    }
+
+
+def appointment_resource(visit: Visit, practitioner: str, place: str) -> Resource:
+    """Build the Appointment of a visit."""
+    return {
+        "resourceType": "Appointment",
+        "id": visit.id,
+        "status": visit.status,
+        "start": visit.slot.start,
+        "end": visit.slot.end,
+        "slot": [reference("Slot", visit.slot.id)],
+        "participant": [
+            {"actor": reference("Patient", visit.patient), "status": "accepted"},
+            {"actor": reference("Practitioner", practitioner), "status": "accepted"},
+            {"actor": reference("Location", place), "status": "accepted"},
+        ],
+    }

@@ -1,0 +1,156 @@
+"""The base class of the kinds of request, and the judgement of one request."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Generic, TypeVar
+
+from fhir_gym.actions import Action
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+Solution = Generator[Action, Json, str]
+"""A generator of the actions for one request; it receives the responses and returns the outcome."""
+
+
+class Ask(Params):
+    """What a request says. Subclasses add fields."""
+
+
+class Request(Params):
+    """One request of a shift. Subclasses declare the type of `ask`, and add what only the checks know.
+
+    Attributes:
+        ask: What the request says.
+        outcome: The right outcome if the agent handles the requests in order and makes no mistake.
+        target: The record that the request is about (``Patient/S1234567``), or an empty text. Only analyses use it.
+        qualifying: The records that were equally likely to become the target. Only analyses use them.
+    """
+
+    ask: Any
+    outcome: str
+    target: str = ""
+    qualifying: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The judgement of one request.
+
+    Attributes:
+        right: Whether the outcome and the state that the agent left are right.
+        harmed: Whether the agent left a wrong change.
+        expected: What would have been right.
+        found: What the agent did and answered.
+        claimed: References to the records that belong to the request, whether their changes are right or wrong.
+    """
+
+    right: bool
+    harmed: bool
+    expected: Json
+    found: Json
+    claimed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a kind of request draws at a level.
+
+    Attributes:
+        level: The level, 1 to 4.
+        requests: Number of requests.
+    """
+
+    level: int
+    requests: int
+
+
+R = TypeVar("R", bound=Request)
+S = TypeVar("S", bound=Params)
+
+
+class RequestKind(ABC, Generic[S, R]):
+    """A kind of request: how it is drawn, worded, solved and judged.
+
+    `S` is the type of the scene: the records that all requests of one shift share. `R` is the type of the requests.
+
+    Attributes:
+        key: Short key (``Q1``).
+        title: Title of a few words.
+        codes: The outcomes, other than ``done``, with which requests of this kind are declined.
+        rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
+        resource_types: Resource types that the requests need.
+        requested_elements: See `Task.requested_elements`.
+    """
+
+    key: ClassVar[str]
+    title: ClassVar[str]
+    codes: ClassVar[tuple[str, ...]]
+    rules: ClassVar[str]
+    resource_types: ClassVar[tuple[str, ...]]
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @abstractmethod
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> S:
+        """Draw the records. They must not depend on what the requests will ask."""
+
+    @abstractmethod
+    def choose(self, rng: random.Random, world: World, scene: S, outcomes: Sequence[str]) -> tuple[R, ...] | None:
+        """Choose requests with these outcomes, in this order; None if the scene does not have them.
+
+        Each request is drawn at random from all requests that qualify. The outcomes hold if the requests are handled in
+        order.
+        """
+
+    @abstractmethod
+    def resources(self, scene: S, world: World) -> list[Resource]:
+        """Return the resources of a scene."""
+
+    def rule_values(self, scene: S) -> Mapping[str, str]:
+        """Return the values of the placeholders in `rules`."""
+        return {}
+
+    @abstractmethod
+    def text(self, ask: Any, wording: int) -> str:
+        """Return a request in a person's words.
+
+        Args:
+            ask: What the request says.
+            wording: Number of the wording, from 0 to 2.
+        """
+
+    @abstractmethod
+    def solve(self, ask: Any, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        """Solve a request like an agent that knows only the prompt.
+
+        Args:
+            ask: What the request says.
+            given: The values in the rules; see `rule_values`.
+            now: Current time.
+            known: What earlier solutions of this kind have learnt; the solution may add to it.
+        """
+
+    def counterfactuals(self, request: R, scene: S) -> list[Resource]:
+        """Return records that would exist if a declined request could be done.
+
+        The judgement of a declined request asks whether the agent's lookups would have shown them; see
+        `EpisodeLog.lookups_of`. The ids must not depend on other requests.
+        """
+        return []
+
+    @abstractmethod
+    def judge(self, requests: Sequence[R], scene: S, log: EpisodeLog, answers: Sequence[str]) -> list[Judgement]:
+        """Judge the requests against the states of the server that the agent met.
+
+        Args:
+            requests: The requests.
+            scene: The scene.
+            log: What the agent wrote and looked up.
+            answers: The outcome that the agent reported for each request, in lower case; empty for none.
+        """

@@ -1,0 +1,50 @@
+"""Lookups that the reference solutions of several kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+from fhir_gym.actions import Action, Get
+from fhir_gym.fhir.paging import link
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import Person, entries, has_name
+from fhir_gym.types import Json, Resource
+
+Found = Generator[Action, Json, list[Resource]]
+"""A generator of the actions of a lookup; it returns the resources that it finds."""
+
+
+class Named(Params):
+    """A person as a request names one.
+
+    Attributes:
+        given: Given name.
+        family: Family name.
+        birth_date: Date of birth.
+    """
+
+    given: str
+    family: str
+    birth_date: str
+
+    @classmethod
+    def of(cls, person: Person) -> Named:
+        """Return the name and the date of birth of a person."""
+        return cls(given=person.given, family=person.family, birth_date=person.birth_date)
+
+
+def search_all(path: str, params: Mapping[str, str]) -> Found:
+    """Search, and follow the links to further pages."""
+    bundle = yield Get(path, params)
+    found = [*entries(bundle)]
+    while (following := link(bundle, "next")) is not None:
+        bundle = yield Get(following)
+        found += entries(bundle)
+    return found
+
+
+def patients_called(name: Named) -> Found:
+    """Search for the patients with exactly this name and date of birth."""
+    query = {"family": name.family, "given": name.given, "birthdate": name.birth_date}
+    found = yield from search_all("/Patient", query)
+    return [one for one in found if has_name(one, name.given, name.family)]

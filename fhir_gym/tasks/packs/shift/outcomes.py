@@ -1,0 +1,18 @@
+"""The outcomes of requests, and their letters."""
+
+from __future__ import annotations
+
+from string import ascii_uppercase
+
+DONE = "done"
+NOTHING_TO_DO = "nothing to do"
+NO_SUCH_PATIENT = "no such patient"
+SEVERAL_PATIENTS = "more than one such patient"
+NO_FREE_TIME = "no free time"
+NOT_ALLOWED = "not allowed"
+ALREADY_DONE = "already done"
+
+
+def letters(count: int) -> str:
+    """Return the letters of a number of requests."""
+    return ascii_uppercase[:count]

@@ -1,0 +1,173 @@
+"""Tasks with several requests of one kind in one prompt, while nothing happens but what the agent does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Finish
+from fhir_gym.errors import TaskError
+from fhir_gym.fhir import World
+from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LatestResponse, SceneParams, Task
+from fhir_gym.tasks.authoring import moment_in_words, parse_instant
+from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
+from fhir_gym.tasks.grading.meaning import added_meaning
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size
+from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_DECLINED = 0.3
+"""Probability that a request is declined."""
+_TRIES = 200
+_REQUESTS = {1: (4, 5), 2: (10, 14)}
+"""Minimum and maximum number of requests at each static level."""
+_STEPS = {1: 30, 2: 80}
+
+
+class ShiftParams(SceneParams):
+    """Parameters of a static shift.
+
+    Attributes:
+        now: Current time, an instant.
+        requests: The requests in the order of their letters.
+    """
+
+    now: str
+    requests: tuple[Any, ...]
+
+
+class StaticShift(Task[ShiftParams], abstract=True):
+    """Handle several requests of one kind.
+
+    Attributes:
+        requests: The kind of the requests.
+        level: 1 or 2.
+    """
+
+    requests: ClassVar[RequestKind[Any, Any]]
+    level: ClassVar[int | None]
+    kind = "action"
+    required_tools = (("search",),)
+    prohibited_tools = ()
+    judges_changes = True
+    answer = LetteredAnswer()
+    prompts = (
+        "You work at the desk of a clinic. These requests are waiting:",
+        "Please handle the following requests for our clinic:",
+        "Here is what came in at the desk today. Please take care of it:",
+    )
+    answer_instructions = ""
+
+    def __init_subclass__(cls, *, requests: RequestKind[Any, Any] | None = None, level: int = 0, **kwargs: Any) -> None:
+        """Define the tasks of a kind and a level.
+
+        Args:
+            requests: The kind of the requests.
+            level: The level.
+            kwargs: Arguments of other base classes.
+        """
+        if requests is not None:
+            cls.requests, cls.level = requests, level
+            cls.key, cls.category = f"{requests.key}-{level}", requests.key
+            cls.title = f"{requests.title}, level {level}"
+            cls.difficulty, cls.max_steps, cls.gold_steps = level + 1, _STEPS[level], _STEPS[level]
+            cls.required_resources = requests.resource_types
+        super().__init_subclass__(**kwargs)
+
+    @override
+    def sample(self, rng: random.Random, world: World) -> ShiftParams:
+        kind, level = self.requests, self.level or 1
+        first, last = _REQUESTS[level]
+        wanted = self._draw_outcomes(rng, rng.randint(first, last))
+        for _ in range(_TRIES):
+            scene = kind.draw_scene(rng, world, Size(level, len(wanted)))
+            chosen = kind.choose(rng, world, scene, wanted)
+            if chosen is not None:
+                break
+        else:
+            raise TaskError(f"task {self.key} found no scene for its requests in {_TRIES} tries")
+        return ShiftParams(
+            scene=scene,
+            now=world.now.isoformat(),
+            requests=chosen,
+            target=chosen[0].target,
+            qualifying=chosen[0].qualifying,
+        )
+
+    def _draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
+        """Draw the outcomes; at least one request is done, and at least one is declined."""
+        while True:
+            found = [rng.choice(self.requests.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
+            if DONE in found and set(found) != {DONE}:
+                return found
+
+    @override
+    def setup(self, p: ShiftParams, world: World) -> list[Resource]:
+        return self.requests.resources(p.scene, world)
+
+    @override
+    def prompt_values(self, p: ShiftParams, world: World) -> Mapping[str, str]:
+        return {}
+
+    @override
+    def prompt(self, p: ShiftParams, world: World, phrasing: int) -> str:
+        kind = self.requests
+        texts = [f"{letter}. {kind.text(one.ask, phrasing)}" for letter, one in _lettered(p)]
+        codes = ", ".join(f'"{code}"' for code in (DONE, *kind.codes))
+        parts = [
+            f"Present: {moment_in_words(world.now)}.",
+            "\n".join([self.prompts[phrasing], *texts]),
+            f"Rules:\n{kind.rules.format_map(kind.rule_values(p.scene))}",
+            "Handle the requests in the order of their letters: a request is decided by the records as the requests "
+            f"before it leave them. Change nothing else. {ADD_NOTHING}",
+            f"When all requests are handled, finish with one text per request, its letter and its outcome: "
+            f'FINISH(["A: {DONE}", "B: {kind.codes[0]}", …]). The outcomes are {codes}.',
+        ]
+        return "\n\n".join(parts)
+
+    @override
+    def gold(self, p: ShiftParams, fhir: LatestResponse) -> Gold:
+        answer: list[Json] = []
+        known: dict[str, Any] = {}
+        given, now = self.requests.rule_values(p.scene), parse_instant(p.now)
+        for letter, request in _lettered(p):
+            outcome = yield from self.requests.solve(request.ask, given, now, known)
+            answer.append(f"{letter}: {outcome}")
+        yield Finish(answer)
+
+    @override
+    def checks(self, p: ShiftParams, end: EndState) -> Iterator[Check]:
+        yield from self.scored_checks(p, end)[0]
+
+    @override
+    def scored_checks(self, p: ShiftParams, end: EndState) -> tuple[list[Check], float]:
+        kind, told = self.requests, answers_by_letter(end.answer)
+        log = EpisodeLog(end, [found for one in p.requests for found in kind.counterfactuals(one, p.scene)])
+        judged = kind.judge(p.requests, p.scene, log, [told.get(letter, "") for letter, _ in _lettered(p)])
+        judged = [self._without_added_meaning(one, log) for one in judged]
+        checks = [
+            Check(name=f"request {letter}", passed=one.right, expected=one.expected, actual=one.found)
+            for (letter, _), one in zip(_lettered(p), judged, strict=True)
+        ]
+        surplus: list[Json] = sorted(log.touched - {record for one in judged for record in one.claimed} | log.recreated)
+        checks.append(Check(name="nothing else changed", passed=not surplus, expected=[], actual=surplus))
+        form = self.answer.problem(end.answer, end.base_url)
+        points = sum(one.right - one.harmed for one in judged) - bool(surplus) - (form is not None)
+        return checks, max(0.0, points / len(p.requests))
+
+    def _without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
+        """Refuse a right request if the agent added elements that change the meaning of a record."""
+        changes = tuple(one for one in log.end.changes if f"{one.resource_type}/{one.id}" in judged.claimed)
+        added: list[Json] = [*added_meaning(self.requests.requested_elements, replace(log.end, changes=changes))]
+        if not added or not judged.right:
+            return judged
+        return replace(judged, right=False, harmed=True, found={"elements that change the meaning": added})
+
+
+def _lettered(p: ShiftParams) -> list[tuple[str, Any]]:
+    return list(zip(letters(len(p.requests)), p.requests, strict=True))

@@ -1,0 +1,298 @@
+"""Tasks Q1-1 and Q1-2: requests for appointments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Post, Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import WEEKDAYS, absent_combinations, instant, parse_instant, reference
+from fhir_gym.tasks.packs.shift.bookings import (
+    COMING,
+    BookingAsk,
+    BookingJudge,
+    BookingRequest,
+    Calendar,
+    absent_patient,
+    fitting_slots,
+    without_one_wish,
+)
+from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_TRIES = 60
+"""Number of wishes that are drawn for each patient."""
+
+
+class Bookings(RequestKind[ClinicScene, BookingRequest]):
+    """Book appointments for patients who state their wishes."""
+
+    key = "Q1"
+    title = "Requests for appointments"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
+    resource_types = ("Patient", "Slot", "Schedule", "Appointment")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
+    }
+    rules = (
+        "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
+        "schedule. The service of a slot is the specialty of its schedule.\n"
+        "- A patient is the one whose given name, family name and date of birth all match exactly. If there is none, "
+        f'the outcome is "{NO_SUCH_PATIENT}"; if there are several, "{SEVERAL_PATIENTS}".\n'
+        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) at "
+        f'{{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        "- Otherwise use a free slot (status free) that starts after the present, is for the service, meets every "
+        "wish, and does not overlap an appointment of the patient with status booked, pending or arrived. Among "
+        "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
+        "family name comes first in the alphabet; then the one with the lower id. A morning slot starts before 12:00, "
+        f'an afternoon slot at 12:00 or later. If there is no such slot, the outcome is "{NO_FREE_TIME}".\n'
+        "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
+        "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
+        "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> ClinicScene:
+        if size.level == 1:
+            return draw_clinic(rng, world, people=(12,), twins=3, practitioners=5, services=2, days=4, per_day=5)
+        return draw_clinic(rng, world, people=(13, 14), twins=4, practitioners=9, services=3, days=7, per_day=6)
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: ClinicScene, outcomes: Sequence[str]
+    ) -> tuple[BookingRequest, ...] | None:
+        calendar = Calendar.at_start(scene, instant(world.now))
+        names = {outcome: _names(rng, scene, outcome) for outcome in dict.fromkeys(outcomes)}
+        found: list[BookingRequest] = []
+        for outcome in outcomes:
+            used = [one.ask.patient for one in found]
+            left = (name for name in names[outcome] if name not in used)
+            drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
+            request = next((one for one in drawn if one is not None), None)
+            if request is None:
+                return None
+            found.append(request)
+            if outcome == DONE:
+                slot = calendar.best(request.ask, request.patients[0])
+                assert slot is not None
+                calendar.book(request.patients[0], slot)
+        return tuple(found)
+
+    @override
+    def resources(self, scene: ClinicScene, world: World) -> list[Resource]:
+        return clinic_resources(scene, world)
+
+    @override
+    def rule_values(self, scene: ClinicScene) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: BookingAsk, wording: int) -> str:
+        who = ask.patient
+        first = (
+            f"{who.given} {who.family}, born {who.birth_date}, would like an appointment in {ask.service}.",
+            f"Please find a time in {ask.service} for {who.given} {who.family} (date of birth {who.birth_date}).",
+            f"{ask.service}: {who.given} {who.family}, {who.birth_date}, needs an appointment.",
+        )[wording]
+        return " ".join([first, *_wishes(ask)])
+
+    @override
+    def solve(self, ask: BookingAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        patient = f"Patient/{patients[0]['id']}"
+        if not known:
+            known |= yield from _about(given["place"])
+        present, place = instant(now), known["place"]
+        mine = yield from search_all("/Appointment", {"patient": patient, "_count": "200"})
+        coming = [one for one in mine if one["status"] in COMING and one["start"] > present]
+        if any(_service(one, known) == ask.service for one in coming):
+            return ALREADY_DONE
+        query = {"schedule.actor": place, "start": f"gt{present}", "status": "free", "_count": "200"}
+        slots = yield from search_all("/Slot", query)
+        occupied = [one for one in mine if one["status"] in OCCUPIED]
+        fitting = [slot for slot in slots if _meets(ask, slot, known) and not _overlaps(slot, occupied)]
+        if not fitting:
+            return NO_FREE_TIME
+        best = min(fitting, key=lambda slot: (slot["start"], _family(_practitioner(slot, known)), slot["id"]))
+        yield Post("/Appointment", _appointment(best, patient, f"Practitioner/{_practitioner(best, known)['id']}"))
+        yield Put(f"/Slot/{best['id']}", {**best, "status": "busy"})
+        return DONE
+
+    @override
+    def counterfactuals(self, request: BookingRequest, scene: ClinicScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene)]
+        return [*fitting_slots(request, scene)] if len(request.patients) == 1 else []
+
+    @override
+    def judge(
+        self, requests: Sequence[BookingRequest], scene: ClinicScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return BookingJudge(requests, scene, log).judge(answers)
+
+
+def _names(rng: random.Random, scene: ClinicScene, outcome: str) -> list[Named]:
+    """Return the names and dates of birth for which an outcome is possible, in random order."""
+    if outcome == NO_SUCH_PATIENT:
+        found = [Named(given=one[0], family=one[1], birth_date=one[2]) for one in absent_combinations(scene.people)]
+    else:
+        everyone = [Named.of(one) for one in scene.people]
+        found = [one for one in dict.fromkeys(everyone) if (everyone.count(one) > 1) == (outcome == SEVERAL_PATIENTS)]
+    return rng.sample(found, len(found))
+
+
+def _draw_request(rng: random.Random, calendar: Calendar, name: Named, outcome: str) -> BookingRequest | None:
+    """Draw wishes of a patient until they have an outcome; None if that does not happen."""
+    people = calendar.scene.people
+    ids = tuple(one.id for one in people if Named.of(one) == name)
+    for _ in range(_TRIES):
+        ask = _draw_ask(rng, calendar, name)
+        if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
+            target, others = (f"Patient/{ids[0]}", tuple(f"Patient/{one.id}" for one in people)) if ids else ("", ())
+            return BookingRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+    return None
+
+
+def _outcome(ask: BookingAsk, patient: str, calendar: Calendar) -> str:
+    """Return the outcome of an ask; an empty text if one of its wishes makes no difference."""
+    if calendar.coming(ask, patient):
+        return ALREADY_DONE
+    best = calendar.best(ask, patient)
+    if best is None:
+        return NO_FREE_TIME
+    return DONE if all(calendar.best(one, patient) != best for one in without_one_wish(ask)) else ""
+
+
+def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingAsk:
+    """Draw a service and one to three wishes."""
+    scene = calendar.scene
+    today = parse_instant(calendar.now).date()
+    wishes: dict[str, Any] = {
+        "language": rng.choice(sorted(LANGUAGES)),
+        "gender": rng.choice(("female", "male")),
+        "weekdays": tuple(sorted(rng.sample(range(5), rng.choice((1, 2, 2, 3))))),
+        "part": rng.choice(("morning", "afternoon")),
+        "first_day": (today + timedelta(days=rng.randint(1, 6))).isoformat(),
+        "minutes": rng.choice((30, 45, 60)),
+    }
+    chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
+    service = rng.choice(sorted({one.service.display for one in scene.practitioners}))
+    return BookingAsk(patient=name, service=service, **{one: wishes[one] for one in chosen})
+
+
+def _wishes(ask: BookingAsk) -> Iterator[str]:
+    if ask.language:
+        yield f"The practitioner must speak {LANGUAGES[ask.language]}."
+    if ask.gender:
+        yield f"It must be a {'woman' if ask.gender == 'female' else 'man'}."
+    if ask.weekdays:
+        yield f"Only {' or '.join(WEEKDAYS[day] for day in ask.weekdays)} is possible."
+    if ask.part:
+        yield f"It has to be in the {ask.part}."
+    if ask.first_day:
+        yield f"Not before {ask.first_day}."
+    if ask.minutes:
+        yield f"The slot must last at least {ask.minutes} minutes."
+
+
+def _about(place: str) -> Generator[Action, Json, dict[str, Any]]:
+    """Look up a place, its schedules and their practitioners."""
+    places = yield from search_all("/Location", {"name": place})
+    here = next(f"Location/{one['id']}" for one in places if one.get("name") == place)
+    found = yield from search_all("/Schedule", {"actor": here, "_include": "Schedule:actor", "_count": "200"})
+    practitioners = {f"Practitioner/{one['id']}": one for one in found if one["resourceType"] == "Practitioner"}
+    schedules = {f"Schedule/{one['id']}": one for one in found if one["resourceType"] == "Schedule"}
+    by_schedule = {
+        name: practitioners[actor["reference"]]
+        for name, one in schedules.items()
+        for actor in one["actor"]
+        if actor["reference"] in practitioners
+    }
+    return {"place": here, "schedules": schedules, "practitioners": by_schedule}
+
+
+def _practitioner(slot: Resource, known: Mapping[str, Any]) -> Resource:
+    found: Resource = known["practitioners"][slot["schedule"]["reference"]]
+    return found
+
+
+def _family(person: Resource) -> str:
+    return str(person["name"][0]["family"])
+
+
+def _service(appointment: Resource, known: Mapping[str, Any]) -> str:
+    """Return the service of an appointment at the place; an empty text for an appointment elsewhere."""
+    actors = {one["actor"]["reference"] for one in appointment["participant"]}
+    for name, practitioner in known["practitioners"].items():
+        if f"Practitioner/{practitioner['id']}" in actors and known["place"] in actors:
+            return str(known["schedules"][name]["specialty"][0]["coding"][0]["display"])
+    return ""
+
+
+def _meets(ask: BookingAsk, slot: Resource, known: Mapping[str, Any]) -> bool:
+    """Whether a slot is for the service and meets every wish."""
+    schedule, practitioner = known["schedules"][slot["schedule"]["reference"]], _practitioner(slot, known)
+    spoken = [one["coding"][0]["code"] for one in practitioner["communication"]]
+    minutes = (parse_instant(slot["end"]) - parse_instant(slot["start"])) // timedelta(minutes=1)
+    return (
+        schedule["specialty"][0]["coding"][0]["display"] == ask.service
+        and ask.gender in ("", practitioner["gender"])
+        and (not ask.language or ask.language in spoken)
+        and ask.suits(slot["start"], minutes)
+    )
+
+
+def _overlaps(slot: Resource, appointments: Sequence[Resource]) -> bool:
+    return any(slot["start"] < one["end"] and one["start"] < slot["end"] for one in appointments)
+
+
+def _appointment(slot: Resource, patient: str, practitioner: str) -> Resource:
+    return {
+        "resourceType": "Appointment",
+        "status": "booked",
+        "start": slot["start"],
+        "end": slot["end"],
+        "slot": [reference("Slot", slot["id"])],
+        "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in (patient, practitioner)],
+    }
+
+
+class BookingsLevel1(StaticShift, requests=Bookings(), level=1):
+    """Handle four or five requests for appointments.
+
+    Starting state: a place with five practitioners of two services, who speak different languages, and about two weeks
+        of slots of several lengths and statuses. There are fifteen patients with similar names; three of them share
+        name and date of birth with another patient. Each patient has up to three appointments. The requests are chosen
+        at random among those for which every wish makes a difference.
+    Decoys: earlier slots that miss one wish, are not free or overlap an appointment of the patient.
+    Checks: each request is judged against the calendar that the agent met when it wrote. A declined request needs its
+        outcome, and lookups that would have shown the opposite. Nothing else changed.
+    Light: none.
+    Differs from other benchmarks: not modelled on a published task.
+    """
+
+
+class BookingsLevel2(StaticShift, requests=Bookings(), level=2):
+    """Handle ten to fourteen requests for appointments that compete for slots.
+
+    Starting state: as at level 1, with nine practitioners of three services, about 400 slots and 24 patients.
+    Decoys: as at level 1, and slots that earlier requests take.
+    Checks: as at level 1.
+    Light: none.
+    Differs from other benchmarks: not modelled on a published task.
+    """
+
+
+TASKS = (BookingsLevel1, BookingsLevel2)

@@ -1,0 +1,176 @@
+"""The agent's writes in order, and what the agent looked up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fhir_gym.tasks import EndState
+from fhir_gym.tasks.grading import parse_reference
+from fhir_gym.tasks.grading.comparison import same_record
+from fhir_gym.tasks.grading.evidence import BudgetedSession, counterfactuals_shown, returned_resources
+from fhir_gym.types import Json, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One change of a record by the agent.
+
+    Attributes:
+        number: Position among the agent's writes.
+        request: Position of the request among the agent's requests.
+        resource_type: The resource type.
+        id: The id.
+        before: The record before; None if the write created it.
+        after: The record after; None if the write deleted it.
+    """
+
+    number: int
+    request: int
+    resource_type: str
+    id: str
+    before: Resource | None
+    after: Resource | None
+
+    @property
+    def record(self) -> str:
+        """The reference to the record."""
+        return f"{self.resource_type}/{self.id}"
+
+
+class EpisodeLog:
+    """What the agent wrote and looked up, in order.
+
+    Args:
+        end: The end state of the episode.
+        counterfactuals: Records that do not exist, for requests that are declined; see `lookups_of`.
+    """
+
+    def __init__(self, end: EndState, counterfactuals: Sequence[Resource] = ()) -> None:
+        self.end = end
+        self._counterfactuals = counterfactuals
+
+    @cached_property
+    def writes(self) -> tuple[Write, ...]:
+        """The writes that changed a record, in order."""
+        found: list[Write] = []
+        steps = {(one.resource_type, one.id): _steps(one.before, one.versions, one.after) for one in self.end.changes}
+        effects = [
+            (number, (done.resource_type, done.id))
+            for number, one in enumerate(self.end.requests)
+            for done in one.response.done
+            if done.effect and (done.resource_type, done.id) in steps
+        ]
+        later = Counter(key for _, key in effects)
+        for number, key in effects:
+            later[key] -= 1
+            place = len(steps[key]) - 2 - later[key]
+            if place < 0:  # a server without history tells only the state before and the last state
+                continue
+            before, after = steps[key][place : place + 2]
+            if before is None or after is None or not same_record(before, after):
+                found.append(Write(len(found), number, *key, before, after))
+        return tuple(found)
+
+    def read(self, resource_type: str, id: str, before: int | None = None) -> Resource | None:
+        """Return a record as it was before a write, or at the end of the episode.
+
+        Args:
+            resource_type: The resource type.
+            id: The id.
+            before: Number of the write; None for the end of the episode.
+        """
+        if before is None:
+            return self.end.after.read(resource_type, id)
+        state: Resource | bool | None = False
+        for one in self.writes:
+            if (one.resource_type, one.id) == (resource_type, id):
+                if one.number >= before:
+                    return one.before
+                state = one.after
+        return self.end.before.read(resource_type, id) if isinstance(state, bool) else state
+
+    def written(self, resource_type: str, about: Callable[[Resource], bool]) -> list[Write]:
+        """Return the writes on records of a type that satisfy a condition before or after the write."""
+        return [
+            one
+            for one in self.writes
+            if one.resource_type == resource_type and any(about(state) for state in (one.before, one.after) if state)
+        ]
+
+    def writes_before(self, request: int) -> int:
+        """Return the number of writes before a request."""
+        return sum(one.request < request for one in self.writes)
+
+    @cached_property
+    def seen(self) -> dict[str, Resource]:
+        """The records that the agent's reads and searches returned, by reference."""
+        return returned_resources(self.end.requests)
+
+    def has_seen(self, records: Sequence[str]) -> bool:
+        """Whether reads and searches returned all of these records."""
+        return all(one in self.seen for one in records)
+
+    @cached_property
+    def _shown(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        if self._counterfactuals and self.end.requests and self.end.open_scratch is not None:
+            with self.end.open_scratch(self._counterfactuals) as session:
+                scratch = BudgetedSession(session)
+                for position, shown in counterfactuals_shown(self.end.requests, self._counterfactuals, scratch):
+                    for one in shown:
+                        found.setdefault(one, []).append(position)
+        return found
+
+    def lookups_of(self, counterfactual: Resource) -> list[int]:
+        """Return the positions of the requests that would have shown a record, had there been one."""
+        return self._shown.get(f"{counterfactual['resourceType']}/{counterfactual['id']}", [])
+
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """References to the records of which the episode wrote another version, even if it put them back later."""
+        return frozenset(
+            f"{one.resource_type}/{one.id}"
+            for one in self.end.changes
+            if not (
+                one.before
+                and one.versions
+                and all(version is not None and same_record(one.before, version) for version in one.versions)
+            )
+        )
+
+    @cached_property
+    def recreated(self) -> frozenset[str]:
+        """References to the existing records that the episode deleted and created again."""
+        return frozenset(
+            f"{one.resource_type}/{one.id}"
+            for one in self.end.changes
+            if one.before and one.after and None in one.versions
+        )
+
+    @cached_property
+    def changed(self) -> frozenset[str]:
+        """References to the records that the episode left in another state than it found them."""
+        return frozenset(
+            f"{one.resource_type}/{one.id}"
+            for one in self.end.changes
+            if (one.before is None) != (one.after is None)
+            or (one.before is not None and one.after is not None and not same_record(one.before, one.after))
+        )
+
+    def refers_to(self, value: Json, record: str) -> bool:
+        """Whether a Reference, or any Reference in a list, points to a record."""
+        values = value if isinstance(value, list) else [value]
+        return any(
+            (found := parse_reference(one, self.end.base_url)) is not None and "/".join(found) == record
+            for one in values
+        )
+
+
+def _steps(
+    before: Resource | None, versions: Sequence[Resource | None], after: Resource | None
+) -> list[Resource | None]:
+    """Return the states of a record in order, from before the episode to the end."""
+    return [before, *(versions or [after])]
