@@ -87,6 +87,7 @@ def rollout(
     fhir_token: FhirTokenOption = None,
     fhir_user: FhirUserOption = None,
     fhir_ca: FhirCaOption = None,
+    level: Annotated[int | None, typer.Option(min=1, help="Only tasks of this level, in packs with levels.")] = None,
     grading: Annotated[
         Literal["state", "evidence", "official"],
         typer.Option(
@@ -134,6 +135,7 @@ def rollout(
         fhir_server=fhir_server,
         fhir_credentials=credentials,
         phrasing=phrasing,
+        level=level,
         grading=grading,
         reward=reward,
         max_steps=max_steps,

@@ -72,13 +72,12 @@ class RunPlan:
     def includes(self, rollout: Rollout, agent: Agent | ConcurrentAgent, world: World) -> bool:
         """Whether a rollout is a result of this plan with an agent in a world; see `completed`."""
         config, task = self.config, rollout.task
-        source = config.task_set().get(task.key)
+        own = None if config.task_file else config.task_set().get(task.key)  # tasks of a file have no own limit
         return (
-            source is not None
-            and rollout.env_id == config.env_id
+            rollout.env_id == config.env_id
             and rollout.seed == self.seed_of(EpisodeSpec(task.key, task.variation, rollout.repeat))
             and (rollout.grading, rollout.reward_rule) == (config.grading, config.reward)
-            and rollout.max_steps == config.step_limit_of(source)
+            and rollout.max_steps == (config.step_limit if own is None else config.step_limit_of(own))
             and self.config_of(task.key, task.variation).phrasing in (None, task.phrasing)
             and rollout.world.hash == world.manifest.content_hash
             and rollout.agent.name == agent.name

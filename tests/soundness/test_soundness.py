@@ -365,7 +365,7 @@ def test_each_pack_is_checked_on_its_default_world() -> None:
     groups = by_world()
     assert {name: {task.pack for task in some} for name, some in groups.items()} == {
         "cohort-mini": {"FHIRAgent/ActionReasoning-v0"},
-        "hospital-small": {*PACKS, "FHIRAgent/MedAgentBench-v0"},
+        "hospital-small": {*PACKS, "FHIRAgent/MedAgentBench-v0", "FHIRAgent/Shift-v0"},
     }
     assert sum(map(len, groups.values())) == sum(len(task_keys(env)) for env in pack_ids())
     assert list(by_world(world="elsewhere")) == ["elsewhere"]

@@ -45,10 +45,11 @@ def test_the_sizes_of_suites() -> None:
         "medagentbench-v1": 300,
         "action-reasoning-v1": 300,
     }
-    assert set(get_suite("quick-v1").env_ids) == set(get_suite("core-v1").env_ids) == set(SHIPPED)
+    covered = set(SHIPPED) - {"FHIRAgent/Shift-v0"}
+    assert set(get_suite("quick-v1").env_ids) == set(get_suite("core-v1").env_ids) == covered
     tasks = {one[:2] for one in get_suite("core-v1").episodes}
-    assert tasks == {(env_id, key) for env_id in SHIPPED for key in task_keys(env_id)}
-    assert {one.env_id for suite in known_suites() for one in suite.episodes} == set(SHIPPED)
+    assert tasks == {(env_id, key) for env_id in covered for key in task_keys(env_id)}
+    assert {one.env_id for suite in known_suites() for one in suite.episodes} == covered
 
 
 @pytest.mark.parametrize("name", ["quick-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OWN[1:])])

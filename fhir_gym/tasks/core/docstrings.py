@@ -18,7 +18,8 @@ _HEAD = re.compile(r"([A-Z][A-Za-z- ]+): (.*)")
 
 def expected_sections(env_id: str) -> tuple[str, ...]:
     """Return the section names, in order, that the docstrings of a pack's tasks must have."""
-    return (*SECTIONS, f"Differs from {get_pack(env_id).modelled_on}")
+    benchmark = get_pack(env_id).modelled_on
+    return (*SECTIONS, f"Differs from {benchmark}") if benchmark else SECTIONS
 
 
 def summary(task: Task[Any]) -> str:

@@ -61,7 +61,6 @@ class StaticShift(Task[ShiftParams], abstract=True):
         "Please handle the following requests for our clinic:",
         "Here is what came in at the desk today. Please take care of it:",
     )
-    answer_instructions = ""
 
     def __init_subclass__(cls, *, requests: RequestKind[Any, Any] | None = None, level: int = 0, **kwargs: Any) -> None:
         """Define the tasks of a kind and a level.
@@ -76,7 +75,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
             cls.key, cls.category = f"{requests.key}-{level}", requests.key
             cls.title = f"{requests.title}, level {level}"
             cls.difficulty, cls.max_steps, cls.gold_steps = level + 1, _STEPS[level], _STEPS[level]
-            cls.required_resources = requests.resource_types
+            cls.required_resources, cls.answer_instructions = requests.resource_types, requests.rules
         super().__init_subclass__(**kwargs)
 
     @override
@@ -122,7 +121,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
         parts = [
             f"Present: {moment_in_words(world.now)}.",
             "\n".join([self.prompts[phrasing], *texts]),
-            f"Rules:\n{kind.rules.format_map(kind.rule_values(p.scene))}",
+            f"Rules:\n{self.answer_instructions.format_map(kind.rule_values(p.scene))}",
             "Handle the requests in the order of their letters: a request is decided by the records as the requests "
             f"before it leave them. Change nothing else. {ADD_NOTHING}",
             f"When all requests are handled, finish with one text per request, its letter and its outcome: "

@@ -279,8 +279,7 @@ class BookingsLevel1(StaticShift, requests=Bookings(), level=1):
     Decoys: earlier slots that miss one wish, are not free or overlap an appointment of the patient.
     Checks: each request is judged against the calendar that the agent met when it wrote. A declined request needs its
         outcome, and lookups that would have shown the opposite. Nothing else changed.
-    Light: none.
-    Differs from other benchmarks: not modelled on a published task.
+    Light: none of the checks.
     """
 
 
@@ -290,8 +289,7 @@ class BookingsLevel2(StaticShift, requests=Bookings(), level=2):
     Starting state: as at level 1, with nine practitioners of three services, about 400 slots and 24 patients.
     Decoys: as at level 1, and slots that earlier requests take.
     Checks: as at level 1.
-    Light: none.
-    Differs from other benchmarks: not modelled on a published task.
+    Light: none of the checks.
     """
 
 

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fhir_gym import Episode, Step, tasks
+from fhir_gym.actions import Action, Delete, Finish, Get, Post, Put
+from fhir_gym.episode import read_response
+from fhir_gym.fhir import World
+from fhir_gym.tasks.packs.shift.bookings import BookingRequest
+from fhir_gym.tasks.packs.shift.outcomes import DONE
+from fhir_gym.tasks.packs.shift.static_task import ShiftParams, StaticShift
+from fhir_gym.tasks.packs.shift.t01_bookings import Bookings
+from fhir_gym.types import Json, Resource
+
+ENV = "FHIRAgent/Shift-v0"
+Policy = Callable[[ShiftParams], Iterator[Action]]
+
+
+def opened(world: World, key: str = "Q1-1", variation: int = 0) -> Episode:
+    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
+    episode.start()
+    return episode
+
+
+def answer_of(step: Step) -> Json:
+    response = read_response(step.observation)
+    return response.json() if response and response.body else None
+
+
+def play(episode: Episode, change: Callable[[Action], list[Action]] = lambda action: [action]) -> Step:
+    """Play the reference solution; `change` replaces its actions."""
+    solution = episode.task.gold(episode.variation.params, tasks.LatestResponse())
+    action = next(solution)
+    while True:
+        sent: Json = None
+        for number, one in enumerate(change(action)):
+            step = episode.step(one)
+            if step.done:
+                return step
+            sent = answer_of(step) if number == 0 else sent
+        action = solution.send(sent)
+
+
+def failed(step: Step) -> list[str]:
+    return [one["name"] for one in step.info["verdict"]["checks"] if not one["passed"]]
+
+
+def requests_of(episode: Episode) -> tuple[BookingRequest, ...]:
+    found: tuple[BookingRequest, ...] = episode.variation.params.requests
+    return found
+
+
+@pytest.mark.parametrize("key", ["Q1-1", "Q1-2"])
+@pytest.mark.parametrize("variation", [0, 1, 1_000])
+def test_the_reference_solution_is_right(hospital: World, key: str, variation: int) -> None:
+    with opened(hospital, key, variation) as episode:
+        step = play(episode)
+        assert (step.reward, failed(step)) == (1.0, [])
+        assert step.info["step"] <= episode.step_limit == {"Q1-1": 30, "Q1-2": 80}[key]
+
+
+def test_levels_select_tasks(hospital: World) -> None:
+    assert [*tasks.task_set(ENV)] == ["Q1-1", "Q1-2"]
+    with Episode(ENV, task="Q1-2", world=hospital, level=2) as episode:
+        assert [*episode.config.task_set()] == ["Q1-2"]
+    with pytest.raises(Exception, match="levels 1, 2, not level 3"):
+        Episode(ENV, task="Q1-1", world=hospital, level=3)
+    with pytest.raises(Exception, match="Appointment-v0 has no levels"):
+        Episode("FHIRAgent/Appointment-v0", task="01", world=hospital, level=1)
+
+
+@pytest.mark.parametrize("outcome", [DONE, *Bookings.codes])
+def test_an_outcome_without_work_is_worth_nothing(hospital: World, outcome: str) -> None:
+    with opened(hospital) as episode:
+        letters = "ABCDEFGHIJKLMN"[: len(requests_of(episode))]
+        step = episode.step(Finish([f"{one}: {outcome}" for one in letters]))
+        assert step.reward == 0 and not step.info["success"]
+
+
+def test_right_outcomes_without_lookups_are_worth_nothing(hospital: World) -> None:
+    with opened(hospital) as episode:
+        right: list[Json] = [f"{one}: {r.outcome}" for one, r in zip("ABCDE", requests_of(episode), strict=False)]
+        step = episode.step(Finish(right))
+        assert step.reward == 0
+
+
+def only_reads(action: Action) -> list[Action]:
+    """Replace a write by a read of the same type."""
+    return [action] if action.kind in ("GET", "FINISH") else [Get("/metadata")]
+
+
+def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> None:
+    with opened(hospital) as episode:
+        outcomes = [one.outcome for one in requests_of(episode)]
+        step = play(episode, only_reads)
+        wrong = [f"request {letter}" for letter, one in zip("ABCDE", outcomes, strict=False) if one == DONE]
+        assert failed(step) == wrong
+        assert step.reward == pytest.approx(1 - len(wrong) / len(outcomes))
+
+
+def edited(type: str, edit: Callable[[Resource], Any], action: Action) -> list[Action]:
+    """Edit the body of the first kind of write in an action."""
+    body = json.loads(action.body or "null")
+    if body is not None and body["resourceType"] == type:
+        edit(body)
+        return [Post(action.url, body) if action.kind == "POST" else Put(action.url, body)]
+    return [action]
+
+
+MISTAKES: dict[str, Callable[[Action], list[Action]]] = {
+    "another status": partial(edited, "Appointment", lambda one: one.update(status="proposed")),
+    "another start": partial(edited, "Appointment", lambda one: one.update(start="2023-12-24T08:00:00Z")),
+    "no slot": partial(edited, "Appointment", lambda one: one.pop("slot")),
+    "no participants": partial(edited, "Appointment", lambda one: one.pop("participant")),
+    "patient only": partial(edited, "Appointment", lambda one: one.update(participant=one["participant"][:1])),
+    "tentative": partial(edited, "Slot", lambda one: one.update(status="busy-tentative")),
+    "slot remarked": partial(edited, "Slot", lambda one: one.update(comment="taken")),
+    "slot left free": lambda one: [one] if one.kind != "PUT" else [Get("/metadata")],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_fails_the_requests_that_it_touches(hospital: World, mistake: str) -> None:
+    with opened(hospital) as episode:
+        step = play(episode, MISTAKES[mistake])
+        touched = [f"request {one}" for one, r in zip("ABCDE", requests_of(episode), strict=False) if r.outcome == DONE]
+        assert touched and [one for one in failed(step) if one.startswith("request")] == touched
+        assert not step.info["success"] and step.reward < 1
+
+
+def test_writes_of_other_records_fail_the_rest(hospital: World) -> None:
+    with opened(hospital) as episode:
+        other = hospital.ids("Patient")[0]
+        step = play(episode, lambda one: [Delete(f"/Patient/{other}"), one] if one.kind == "FINISH" else [one])
+        assert failed(step) in (["nothing else changed"], [])
+        strange = {"resourceType": "Basic", "code": {"text": "note"}}
+        episode.start()
+        step = play(episode, lambda one: [Post("/Basic", strange), one] if one.kind == "FINISH" else [one])
+        assert failed(step) == ["nothing else changed"]
+        assert 0 < step.reward < 1
+
+
+def in_transactions(action: Action) -> list[Action]:
+    """Send a write as a transaction with one entry."""
+    if action.kind not in ("POST", "PUT"):
+        return [action]
+    entry: list[Json] = [
+        {"resource": json.loads(action.body or ""), "request": {"method": action.kind, "url": action.url.lstrip("/")}}
+    ]
+    return [Post("/", {"resourceType": "Bundle", "type": "transaction", "entry": entry})]
+
+
+def test_an_agent_may_plan_first_and_write_in_one_transaction_later(hospital: World) -> None:
+    for key, variation in (("Q1-1", 2), ("Q1-2", 2)):
+        with opened(hospital, key, variation) as episode:
+            assert play(episode, in_transactions).reward == 1
+            writes: list[Action] = []
+
+            def later(action: Action, writes: list[Action] = writes) -> list[Action]:
+                if action.kind == "FINISH":
+                    return [*reversed(writes), action]
+                if action.kind == "GET":
+                    return [action]
+                writes.append(action)
+                return [Get("/metadata")]
+
+            episode.start()
+            step = play(episode, later)
+            assert step.reward == 1 or _compete(requests_of(episode))
+
+
+def _compete(requests: tuple[BookingRequest, ...]) -> bool:
+    """Whether two of the bookings are for the same service, so that one may take the slot of the other."""
+    services = [one.ask.service for one in requests if one.outcome == DONE]
+    return len(services) != len(set(services))
+
+
+ODD: tuple[Resource, ...] = (
+    {"resourceType": "Appointment", "status": "booked"},
+    {"resourceType": "Appointment", "status": "booked", "participant": [{"status": "accepted"}]},
+    {"resourceType": "Appointment", "slot": [{"display": "any"}], "participant": [{"actor": {"reference": "x"}}]},
+)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_appointments_are_judged(hospital: World, odd: Resource) -> None:
+    with opened(hospital) as episode:
+        patient = next(one.patients[0] for one in requests_of(episode) if one.patients)
+        episode.step(Post("/Appointment", odd))
+        who = {"actor": {"reference": f"Patient/{patient}"}, "status": "accepted"}
+        episode.step(Post("/Appointment", {**odd, "participant": [*odd.get("participant", []), who]}))
+        step = episode.step(Finish(["A: done", "A: done", 7, None]))
+        assert step.reward == 0 and "answer form" in failed(step)
+
+
+def test_counterfactual_slots_suit_the_patient(hospital: World) -> None:
+    found = 0
+    for variation in range(4):
+        task = tasks.get_task(ENV, "Q1-1")
+        assert isinstance(task, StaticShift)
+        params = task.variation(variation, hospital).params
+        for one in params.requests:
+            slots = task.requests.counterfactuals(one, params.scene)
+            if len(one.patients) == 1:
+                wanted = [doctor for doctor in params.scene.practitioners if one.ask.wants(doctor)]
+                assert len(slots) == len(wanted), one.ask
+                found += len(slots)
+    assert found
