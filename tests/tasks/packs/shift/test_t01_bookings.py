@@ -51,8 +51,9 @@ def failed(step: Step) -> list[str]:
 
 
 def requests_of(episode: Episode) -> tuple[BookingRequest, ...]:
-    found: tuple[BookingRequest, ...] = episode.variation.params.requests
-    return found
+    params = episode.variation.params
+    assert isinstance(params, ShiftParams)
+    return params.requests
 
 
 @pytest.mark.parametrize("key", ["Q1-1", "Q1-2"])
@@ -204,6 +205,7 @@ def test_counterfactual_slots_suit_the_patient(hospital: World) -> None:
         task = tasks.get_task(ENV, "Q1-1")
         assert isinstance(task, StaticShift)
         params = task.variation(variation, hospital).params
+        assert isinstance(params, ShiftParams)
         for one in params.requests:
             slots = task.requests.counterfactuals(one, params.scene)
             if len(one.patients) == 1:
