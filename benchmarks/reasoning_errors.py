@@ -89,7 +89,7 @@ def play(episode: Episode, agent: Agent) -> Verdict:
     """Play an episode from its start."""
     observation = episode.start()
     variation = episode.variation
-    limit = episode.config.step_limit
+    limit = episode.step_limit
     context = EpisodeContext(ENV_ID, variation.task_key, variation.number, episode.world, 0, limit, episode.prompt)
     agent.reset(observation, context)
     while True:

@@ -95,7 +95,7 @@ class _Play:
     @property
     def step_limit(self) -> int:
         """Number of actions after which the episode is truncated."""
-        return self._episode.config.step_limit
+        return self._episode.step_limit
 
     async def step(self, action: str | Action | Invalid) -> str:
         """Perform an action and return its observation."""
@@ -266,7 +266,7 @@ class _Source:
             "protocol": self.protocol,
             "grading": config.grading,
             "reward": config.reward,
-            "max_steps": config.step_limit,
+            "max_steps": config.max_steps,
         }
 
     def setup(self) -> Solver:
@@ -307,7 +307,7 @@ class _Source:
         make = partial(Episode, config, task=key, variation=number)
         episode = make() if config.fhir_server is None else await anyio.to_thread.run_sync(make)
         context = EpisodeContext(
-            config.env_id, key, number, self.world, 0, config.step_limit, episode.prompt, episode.task
+            config.env_id, key, number, self.world, 0, episode.step_limit, episode.prompt, episode.task
         )
         opening = make_opening(self.protocol, episode.start(), context)
         system, user = (str(message["content"]) for message in opening.messages)

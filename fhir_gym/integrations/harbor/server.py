@@ -79,7 +79,7 @@ class ServedEpisode:
         except Exception as error:
             raise self._fail(error) from error
         if step.done:
-            limit = self._recorder.config.step_limit
+            limit = self._recorder.episode.step_limit
             self._ending = f"its limit of {limit} actions is reached" if step.truncated else "it has finished"
         return step
 
