@@ -23,6 +23,7 @@ __all__ = [
     "LOCK",
     "atomic_write",
     "lock_folder",
+    "new_folder",
     "require_writable",
     "resolve",
     "why_not_writable",
@@ -85,6 +86,34 @@ def write_files(files: Mapping[Path, str | bytes], error: type[FhirGymError] = F
 def write_file(path: Path, content: str | bytes, error: type[FhirGymError] = FhirGymError) -> None:
     """Write one file; see `write_files`."""
     write_files({path: content}, error)
+
+
+@contextmanager
+def new_folder(path: Path, error: type[FhirGymError] = FhirGymError) -> Iterator[Path]:
+    """Create a folder when the `with` block ends without an exception. An empty folder at the path is replaced.
+
+    Args:
+        path: Path of the folder.
+        error: Exception to raise if the folder is not empty or cannot be written.
+
+    Yields:
+        A temporary folder, which then moves to the path.
+    """
+    whole = resolve(path)
+    try:
+        if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
+            raise error(f"{path} exists and is not an empty folder; choose another folder")
+        part = whole.with_name(f".{whole.name}.{os.getpid()}.part")
+        part.mkdir(parents=True)
+        try:
+            yield part
+            if whole.exists():
+                whole.rmdir()  # Windows cannot replace a folder
+            part.rename(whole)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)  # after a success, it was already moved
+    except OSError as failure:
+        raise error(f"{path} cannot be written: {failure.strerror or failure}") from failure
 
 
 def require_writable(path: str | PathLike[str], error: type[FhirGymError] = FhirGymError) -> None:

@@ -19,27 +19,37 @@ if TYPE_CHECKING:
 
 def dataset(
     rollouts: Annotated[list[Path], typer.Argument(help="Files that `fhir-gym rollout` wrote.")],
-    out: Annotated[Path, typer.Option(help="Output file with one JSON line per example.")],
+    out: Annotated[
+        Path, typer.Option(help="Output file with one JSON line per example; with --hub or minari, a new folder.")
+    ],
     format: Annotated[
-        Literal["messages", "tools", "completion"],
+        Literal["messages", "tools", "completion", "minari"],
         typer.Option(
-            help="messages: chats with text actions; tools: chats with tool calls; completion: one row per turn."
+            help="messages: chats with text actions; tools: chats with tool calls; completion: one row per turn; "
+            "minari: episodes of one environment for Minari."
         ),
     ] = "messages",
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Write a folder for the Hugging Face Hub: a file per split, a dataset card.")
+    ] = False,
     tasks: Annotated[str | None, typer.Option(help="Use only these tasks (keys separated by commas).")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Use only episodes with at least this reward.")] = None,
     failures: Annotated[bool, typer.Option("--failures", help="Include failed episodes.")] = False,
     invalid: Annotated[bool, typer.Option("--invalid", help="Include episodes with invalid actions.")] = False,
     duplicates: Annotated[bool, typer.Option("--duplicates", help="Include repeated episodes.")] = False,
 ) -> None:
-    """Turn rollouts into examples for supervised fine-tuning.
+    """Turn rollouts into examples for supervised fine-tuning or offline RL.
 
     By default, the examples come only from successful episodes without invalid actions, and repeated episodes count
     once.
 
     Example: fhir-gym dataset rollouts.jsonl --format messages --out train.jsonl
+
+    Example: fhir-gym dataset rollouts.jsonl --format tools --hub --out my-dataset
+
+    Example: fhir-gym dataset rollouts.jsonl --format minari --failures --out appointment-random-v0
     """
-    from fhir_gym.rollouts import Selection, write_dataset
+    from fhir_gym.rollouts import Selection, write_dataset, write_hub_folder
 
     if any(resolve(out) == resolve(source) for source in rollouts):
         raise typer.BadParameter(f"{out} is also an input file; choose another output file", param_hint="--out")
@@ -50,7 +60,15 @@ def dataset(
         valid_only=not invalid,
         dedupe=not duplicates,
     )
-    summary = write_dataset(_read(rollouts, names(tasks) or ()), out, format, selection=selection)
+    chosen = _read(rollouts, names(tasks) or ())
+    if format == "minari":
+        if hub:
+            raise typer.BadParameter("--hub needs another format than minari")
+        from fhir_gym.integrations.minari import write_minari
+
+        summary = write_minari(chosen, out, selection=selection)
+    else:
+        summary = (write_hub_folder if hub else write_dataset)(chosen, out, format, selection=selection)
     print_text(f"{summary.rows} examples of {summary.rollouts} episodes written to {out}")
     for reason, count in summary.left_out.most_common():
         note(f"left out {count} episodes: {reason}")

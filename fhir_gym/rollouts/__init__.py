@@ -3,6 +3,7 @@
 from fhir_gym.deprecation import renamed
 from fhir_gym.rollouts.budget import Budget, BudgetTracker, Prices
 from fhir_gym.rollouts.dataset import FORMATS, ExportSummary, Format, Selection, export, write_dataset
+from fhir_gym.rollouts.hub_folder import write_hub_folder
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, parse_numbers, plan
 from fhir_gym.rollouts.ray_cluster import RayCluster
 from fhir_gym.rollouts.record import SCHEMA_VERSION, Rollout, StopReason, TaskRecord, Turn
@@ -33,6 +34,7 @@ __all__ = [
     "run",
     "run_plan",
     "write_dataset",
+    "write_hub_folder",
     "write_rollouts",
 ]
 

@@ -20,7 +20,7 @@ from math import isnan
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.agents.chat_messages import Message, with_decoded_calls
@@ -34,7 +34,12 @@ Format = Literal["messages", "tools", "completion"]
 """Format of a dataset's rows; see `export`."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 """All dataset formats."""
+CHATS: Mapping[Format, tuple[str, ...]] = MappingProxyType(
+    {"messages": ("messages",), "tools": ("messages", "tools"), "completion": ("prompt", "completion")}
+)
+"""The columns of each format that hold lists of JSON values."""
 Row = dict[str, Any]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,23 @@ def export(
 
 
 def _rows(rollouts: Iterable[Rollout], format: Format, selection: Selection, summary: ExportSummary) -> Iterator[Row]:
+    for rollout, rows in converted(rollouts, _BUILD[format], selection, summary):
+        for row in rows:
+            summary.rows += 1
+            yield row | provenance(rollout)
+
+
+def converted(
+    rollouts: Iterable[Rollout], build: Callable[[Rollout], _T | str], selection: Selection, summary: ExportSummary
+) -> Iterator[tuple[Rollout, _T]]:
+    """Yield the selected rollouts, each with its converted form.
+
+    Args:
+        rollouts: The rollouts.
+        build: Function that converts a rollout, or returns the reason why this is impossible.
+        selection: Which rollouts to convert.
+        summary: Object to update with the counts of rollouts.
+    """
     seen: set[tuple[str, ...]] = set()
     for rollout in rollouts:
         refusal = selection.refusal(rollout)
@@ -122,15 +144,13 @@ def _rows(rollouts: Iterable[Rollout], format: Format, selection: Selection, sum
         content = (rollout.prompt, *(turn.action for turn in rollout.turns), *asked)
         if refusal is None and selection.dedupe and content in seen:
             refusal = "duplicate"
-        rows = refusal or _BUILD[format](rollout)
-        if isinstance(rows, str):
-            summary.left_out[rows] += 1
+        result = refusal or build(rollout)
+        if isinstance(result, str):
+            summary.left_out[result] += 1
             continue
         seen.add(content)
         summary.rollouts += 1
-        for row in rows:
-            summary.rows += 1
-            yield row | _provenance(rollout)
+        yield rollout, result
 
 
 def write_dataset(
@@ -187,11 +207,11 @@ def load(path: str | PathLike[str], format: Format = "messages") -> Any:
         raise MissingExtraError(
             "loading a dataset needs datasets 4.7 or later: pip install 'fhir-gym[train]'"
         ) from error
-    chats = {"messages": ("messages",), "tools": ("messages", "tools"), "completion": ("prompt", "completion")}[format]
-    provenance = {name: datasets.Value(kind) for name, kind in _PROVENANCE.items()}
-    features = datasets.Features({**{name: list_of(json_value()) for name in chats}, **provenance})
+    origin = {name: datasets.Value(kind) for name, kind in PROVENANCE.items()}
+    features = datasets.Features({**{name: list_of(json_value()) for name in CHATS[format]}, **origin})
     with Path(path).open(encoding="utf-8") as file:
-        return datasets.Dataset.from_list([json.loads(line) for line in file], features=features)
+        rows = [dict.fromkeys(PROVENANCE) | json.loads(line) for line in file]  # older files have fewer columns
+    return datasets.Dataset.from_list(rows, features=features)
 
 
 def _exact_json(base: type) -> Any:
@@ -206,11 +226,12 @@ def _exact_json(base: type) -> Any:
     return type("ExactJson", (base,), {"encode_example": encode_example, "decode_example": decode_example})
 
 
-_PROVENANCE: Mapping[str, str] = MappingProxyType(
+PROVENANCE: Mapping[str, str] = MappingProxyType(
     {
         "env_id": "string",
         "task": "string",
         "variation": "int64",
+        "phrasing": "int64",
         "split": "string",
         "agent": "string",
         "reward": "float64",
@@ -218,14 +239,16 @@ _PROVENANCE: Mapping[str, str] = MappingProxyType(
         "turns": "int64",
     }
 )
+"""Types of the columns about the origin of a row."""
 
 
-def _provenance(rollout: Rollout) -> Row:
+def provenance(rollout: Rollout) -> Row:
     """Return the columns about the origin of a row; trainers ignore them."""
     return {
         "env_id": rollout.env_id,
         "task": rollout.task.key,
         "variation": rollout.task.variation,
+        "phrasing": rollout.task.phrasing,
         "split": rollout.task.split,
         "agent": rollout.agent.name,
         "reward": rollout.reward,
@@ -235,12 +258,12 @@ def _provenance(rollout: Rollout) -> Row:
 
 
 def _messages(rollout: Rollout) -> list[Row] | str:
-    return _ONLY_TOOLS if rollout.lookups else [{"messages": _conversation(rollout)}]
+    return ONLY_TOOLS if rollout.lookups else [{"messages": _conversation(rollout)}]
 
 
 def _completion(rollout: Rollout) -> list[Row] | str:
     if rollout.lookups:
-        return _ONLY_TOOLS
+        return ONLY_TOOLS
     conversation = _conversation(rollout)
     turns = [n for n, message in enumerate(conversation) if message["role"] == "assistant"]
     return [{"prompt": conversation[:n], "completion": [conversation[n]]} for n in turns]
@@ -296,7 +319,8 @@ def _with_tool_names(messages: Iterable[Message]) -> list[Row]:
     return rows
 
 
-_ONLY_TOOLS = "lookups, which only the format tools can express"
+ONLY_TOOLS = "lookups, which only the format tools can express"
+"""Why other formats leave out rollouts with calls to tool sources."""
 _BUILD: Mapping[Format, Callable[[Rollout], list[Row] | str]] = MappingProxyType(
     {"messages": _messages, "tools": _tools, "completion": _completion}
 )

@@ -279,6 +279,19 @@ def test_failures_are_left_out_of_a_dataset(cli: Cli, tmp_path: Path) -> None:
     assert len(lines(train)) == 1
 
 
+def test_a_dataset_can_be_a_folder(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, folder = tmp_path / "rollouts.jsonl", tmp_path / "folder"
+    cli("rollout", ENV, "--tasks", "02b", "--variations", "0,1000", "--out", out)
+    outcome = cli("dataset", out, "--format", "tools", "--hub", "--out", folder)
+    assert (outcome.code, outcome.out) == (0, f"2 examples of 2 episodes written to {folder}\n")
+    assert sorted(path.name for path in folder.rglob("*.*")) == ["README.md", "test.jsonl", "train.jsonl"]
+    assert cli("dataset", out, "--hub", "--out", folder).code == 1
+    assert cli("dataset", out, "--format", "minari", "--hub", "--out", tmp_path / "a-v0").code == 2
+    monkeypatch.setitem(sys.modules, "minari.dataset.minari_storage", None)
+    outcome = cli("dataset", out, "--format", "minari", "--out", tmp_path / "a-v0")
+    assert (outcome.code, outcome.err) == (1, "error: a Minari dataset needs: pip install 'fhir-gym[minari]'\n")
+
+
 def test_a_dataset_never_replaces_its_source(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "rollouts.jsonl"
     out.write_text("precious\n")

@@ -16,7 +16,7 @@ pytest.importorskip("openai")
 from fhir_gym.agents import ChatAgent, LocalAgent
 from fhir_gym.cli._app import app
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import run, write_rollouts
+from fhir_gym.rollouts import export, run, write_hub_folder, write_rollouts
 from fhir_gym.rollouts.dataset import FORMATS, Format, load
 from fhir_gym.testing import ChatServer, GoldOverChat
 from tests.agents.tiny import save
@@ -125,3 +125,15 @@ def test_a_trained_model_is_a_local_agent(
 def test_a_template_without_marks_is_refused(tiny: str, files: dict[Format, Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="generation"):
         trainer(tiny, files["messages"], "messages", tmp_path, assistant_only_loss=True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_hub_folder_is_loaded_with_exact_rows(
+    format: Format, hospital: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    splits = [[*run(ENV_ID, "gold", tasks=TASKS, variations=one, world=hospital)] for one in ("0-2", "1000")]
+    write_hub_folder([*splits[0], *splits[1]], tmp_path / "out", format)
+    found = import_module("datasets").load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    for name, rollouts in zip(("train", "test"), splits, strict=True):
+        assert [*found[name]] == [*export(rollouts, format)]
