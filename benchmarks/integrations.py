@@ -331,7 +331,7 @@ async def verifiers(world: World) -> AsyncIterator[Player]:
 FRAMEWORKS = {
     "gymnasium": Framework("gymnasium", gymnasium, 200),
     "inspect": Framework("inspect_ai", inspect, 200),
-    "mcp": Framework("mcp", mcp, 5_000),
+    "mcp": Framework("mcp_types", mcp, 5_000),  # version 1 of the SDK does not have this package
     "openenv": Framework("openenv", openenv, 3_000),
     "trl": Framework("trl", trl, 200),
     "verifiers": Framework("verifiers", verifiers, 200),
