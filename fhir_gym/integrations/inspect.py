@@ -49,6 +49,7 @@ __all__ = [
     "genetic_testing",
     "medagentbench",
     "pack",
+    "shift",
     "verdict",
 ]
 
@@ -184,6 +185,12 @@ def medagentbench(**settings: Unpack[TaskSettings]) -> Task:
 def action_reasoning(**settings: Unpack[TaskSettings]) -> Task:
     """Action-based reasoning over laboratory results."""
     return _make_task("FHIRAgent/ActionReasoning-v0", settings)
+
+
+@task
+def shift(**settings: Unpack[TaskSettings]) -> Task:
+    """A clinic's desk: many requests in one episode."""
+    return _make_task("FHIRAgent/Shift-v0", settings)
 
 
 def _make_task(env_id: str, settings: TaskSettings) -> Task:

@@ -36,6 +36,7 @@ TASKS = {
     "FHIRAgent/GeneticTesting-v0": integration.genetic_testing,
     "FHIRAgent/MedAgentBench-v0": integration.medagentbench,
     "FHIRAgent/ActionReasoning-v0": integration.action_reasoning,
+    "FHIRAgent/Shift-v0": integration.shift,
 }
 SEARCH = ScriptedReply(calls=[("searchResources", {"resourceType": "Patient", "params_json": {"_count": 1}})])
 
