@@ -59,6 +59,7 @@ _RESULT = "fhir_gym_result"
 """Key of the sample's store that holds the result of the episode."""
 _FINISH_REASONS = {"max_tokens": "length", "content_filter": "content_filter"}
 """Maps Inspect's stop reasons to those of the chat completions API."""
+_MESSAGES = {"system": ChatMessageSystem, "user": ChatMessageUser}
 
 
 class TaskSettings(EpisodeSettings, total=False):
@@ -69,6 +70,7 @@ class TaskSettings(EpisodeSettings, total=False):
         split: ``test`` (the default), ``train`` or ``heldout_tasks``.
         variations: Numbers such as ``1000-1009``; by default the first ten of the split.
         protocol: ``tools`` (the default) or ``text``; see `fhir_agent`.
+        system: System prompt; an empty text for none; by default that of the chat agent.
         fhir_token_from_env: Environment variable with the token that the running FHIR server requires.
     """
 
@@ -76,6 +78,7 @@ class TaskSettings(EpisodeSettings, total=False):
     split: str
     variations: str | int | list[str | int]
     protocol: ChatProtocol
+    system: str
     fhir_token_from_env: str
 
 
@@ -209,10 +212,12 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
             raise FhirGymError(f"{env_id} registers {', '.join([found, *others])}: name one of them")
         if "fhir_credentials" in given or "@" in str(given.get("fhir_server")):  # Inspect logs the parameters
             raise FhirGymError("the log would contain the credentials: use fhir_token_from_env")
+        system = given.pop("system", None)
+        system = None if system is None else ",".join(map(str, _listed(system)))  # Inspect splits texts at commas
         variable = given.pop("fhir_token_from_env", None)
         credentials = None if variable is None else Credentials.bearer_from_env(str(variable))
         config = EpisodeConfig.of(found, given, TaskSettings.__annotations__)
-        source = _Source(replace(config, fhir_credentials=credentials), protocol)
+        source = _Source(replace(config, fhir_credentials=credentials), protocol, system)
         samples = source.samples(**chosen)
     except (FhirGymError, ValueError) as error:
         raise PrerequisiteError(rich.markup.escape(str(error))) from error
@@ -233,13 +238,14 @@ class _Source:
     Args:
         config: The settings of the episodes.
         protocol: ``tools`` or ``text``.
+        system: System prompt; None for the default, an empty text for none.
     """
 
-    def __init__(self, config: EpisodeConfig, protocol: ChatProtocol) -> None:
+    def __init__(self, config: EpisodeConfig, protocol: ChatProtocol, system: str | None) -> None:
         self.world, owned = config.resolve_world()
         if owned:
             finalize(self, self.world.close)
-        self.config, self.protocol = replace(config, world=self.world), protocol
+        self.config, self.protocol, self.system = replace(config, world=self.world), protocol, system
         # A running server serves one episode at a time; the other samples wait.
         self._turn = None if config.fhir_server is None else anyio.Semaphore(1)
 
@@ -316,9 +322,8 @@ class _Source:
         context = EpisodeContext(
             config.env_id, key, number, self.world, 0, episode.step_limit, episode.prompt, episode.task
         )
-        opening = make_opening(self.protocol, episode.start(), context)
-        system, user = (str(message["content"]) for message in opening.messages)
-        state.messages = [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
+        opening = make_opening(self.protocol, episode.start(), context, system=self.system)
+        state.messages = [_MESSAGES[one["role"]](content=one["content"]) for one in opening.messages]
         state.store.set(_PLAY, state.uuid)
         _playing[state.uuid] = _Play(episode, state)
 

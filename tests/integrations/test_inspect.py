@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from inspect_ai import Task, task_with
 from inspect_ai.agent import react
 from inspect_ai.log import EvalLog, EvalSample
 from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage, get_model
+from inspect_ai.scorer import Target
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from fhir_gym.fhir import World
@@ -256,6 +259,30 @@ def test_any_pack_by_its_env_id(hospital: World, tmp_path: Path) -> None:
     policy = gold(hospital, [GoldEpisode("FHIRAgent/GeneticTesting-v0", "20", 1000)])
     task = integration.pack("FHIRAgent/GeneticTesting-v0", tasks=20, variations=1000)
     check_success(play(task, policy, tmp_path), 1)
+
+
+def test_the_task_file_of_a_benchmark(tiny_world: World, tmp_path: Path) -> None:
+    question = "What's the MRN of the patient with name Ana O'Brien and DOB of 1963-11-13?"
+    case = {"id": "task1_1", "instruction": question, "context": "", "sol": ["S1"], "eval_MRN": "S1"}
+    file = tmp_path / "tasks.json"
+    file.write_text(json.dumps([case]))
+    task = integration.medagentbench(
+        task_file=str(file), world=str(tiny_world.path), grading="official", protocol="text", system=""
+    )
+    sample = only_sample(play(task, lambda _: 'FINISH(["S1"])', tmp_path))
+    assert sample.messages[0].role == "user" and sample.id == "task1_1/0"
+    assert (sample.scores or {})["verdict"].value == 1.0
+
+
+def test_a_system_prompt_may_contain_commas(tmp_path: Path) -> None:
+    task = integration.appointment(tasks="01", variations=1000, max_steps=1, system=["Work fast", " and well."])
+    assert only_sample(play(task, search, tmp_path)).messages[0].text == "Work fast, and well."
+
+
+def test_an_interim_score_does_not_end_the_episode() -> None:
+    state = TaskState("mockllm/model", "01/1000", 1, "", [])  # outside of a sample, as for `inspect ctl task score`
+    score = asyncio.run(integration.verdict()(state, Target("")))
+    assert score is not None and math.isnan(score.value) and score.explanation == "the episode is still running"
 
 
 @pytest.mark.parametrize(
