@@ -34,7 +34,7 @@ from fhir_gym.agents import Completion, EpisodeContext, Reply, make_opening
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.arguments import require_name
-from fhir_gym.episode import FINISHED, Episode, Step
+from fhir_gym.episode import FINISHED, Episode, Step, Truncation
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.fhir import Credentials
 from fhir_gym.rollouts.plan import plan
@@ -115,7 +115,7 @@ class _Play:
             self._end(step)
         return step.observation
 
-    async def truncate(self, stop_reason: str) -> None:
+    async def truncate(self, stop_reason: Truncation) -> None:
         """End and grade the episode, because the agent cannot act any more, or has stopped without an answer.
 
         Raises:
@@ -123,9 +123,7 @@ class _Play:
         """
         if self._failure is not None:
             raise self._failure
-        step = await self.run(self._episode.truncate)
-        step.info["stop_reason"] = stop_reason
-        self._end(step)
+        self._end(await self.run(partial(self._episode.truncate, stop_reason)))
 
     async def close(self) -> None:
         """Close the episode."""

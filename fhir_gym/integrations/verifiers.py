@@ -182,9 +182,8 @@ class FHIREnv(vf.Env[FHIREnvConfig]):
                 interaction.trace.stop("agent_completed" if step.terminated else "max_turns")
                 return step
             segment = await interaction.turn(step.observation)
-        step = await self._run(episode.truncate)  # a limit of verifiers, or a failure of the agent
-        step.info["stop_reason"] = "unfinished"
-        return step
+        # A limit of verifiers, or a failure of the agent.
+        return await self._run(partial(episode.truncate, "unfinished"))
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run a function; in a thread if it sends requests to another server."""
