@@ -107,10 +107,11 @@ class Killer:
     def __init__(self) -> None:
         self.process: multiprocessing.process.BaseProcess | None = None
         self.after, self.stage, self.pause = 0, "", 0.0
+        self.requests = 0
 
     def __call__(self, exchange: Exchange) -> None:
-        self.after -= 1
-        if self.process is None or self.after != 0:
+        self.requests += 1
+        if self.process is None or self.requests != self.after:
             return no_fault(exchange)
         if self.stage == "unsent":
             self._kill()
@@ -142,9 +143,12 @@ def killed(
     context.set_forkserver_preload(["tests.fhir.crashing"])
     out, state = tmp_path / "0.jsonl", os.environ["FHIR_GYM_STATE"]
     with fault_proxy(server, killer) as url:
+        crashing.play(world, url, tmp_path / "whole.jsonl", tasks)
+        requests = killer.requests
         while seen.total() - seen["recovered"] < kills:
             process = context.Process(target=crashing.play_in_process, args=(world.path, url, out, tasks, state))
-            killer.after, killer.pause = random.randint(1, 150), random.uniform(0, 0.01)
+            killer.requests, killer.after = 0, random.randint(1, requests * 2 // 3)
+            killer.pause = random.uniform(0, 0.01)
             killer.stage = random.choice(["unsent", "unanswered", "answered"])
             process.start()
             killer.process = process
