@@ -59,7 +59,7 @@ class UndoJournal:
         digest = world.manifest.content_hash
         name = re.sub(r"[^A-Za-z0-9.]+", "-", world.name)[:60]
         self.path = folder / f"{name}-{digest[:16]}{_ENDING}"
-        self._head = {"format": _FORMAT, "server": server, "world": world.name, "content_hash": digest}
+        self._head = {"format": _FORMAT, "world": world.name, "content_hash": digest}
         self._size = self._floor = 0
         self.states: list[ResourceStates] = []
         self.unanswered: list[SentWrite] = []
@@ -74,7 +74,7 @@ class UndoJournal:
                 raise ValueError("it belongs to something else")
             for line in lines[1:]:
                 self._take(line)
-        except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise self._unusable(error) from error
         self._known: set[tuple[str, str]] = set()
 
