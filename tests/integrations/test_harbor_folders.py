@@ -77,6 +77,14 @@ def test_the_description_of_the_task(rollout: Rollout) -> None:
     assert described["artifacts"] == [{"source": "/tmp/fhir-gym-verdict", "service": "fhir"}]
 
 
+def test_agents_without_mcp_get_a_folder_without_mcp(rollout: Rollout) -> None:
+    files = task_files(rollout, mcp=False)
+    assert "environment" not in tomllib.loads(files["task.toml"])
+    assert not any("mcp" in content.lower() for content in files.values())
+    (server,) = tomllib.loads(task_files(rollout)["task.toml"])["environment"]["mcp_servers"]
+    assert (server["name"], server["url"]) == ("fhir", "http://fhir:8080/mcp")
+
+
 def test_a_task_that_its_solution_does_not_solve_is_not_exported(rollout: Rollout) -> None:
     with pytest.raises(TaskError, match="solution of task 02a, variation 1000 fails"):
         task_files(rollout.model_copy(update={"success": False}))

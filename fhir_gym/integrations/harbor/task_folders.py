@@ -14,6 +14,7 @@ from fhir_gym.files import write_files
 from fhir_gym.integrations.harbor import static_files
 from fhir_gym.integrations.harbor.server import FINISH_PATH, HEALTH_PATH
 from fhir_gym.integrations.harbor.verdict_files import VERDICT_FOLDER
+from fhir_gym.mcp_servers.server import HTTP_PATH
 from fhir_gym.rollouts import Rollout, RunPlan, run_plan
 from fhir_gym.types import Json
 
@@ -24,16 +25,26 @@ BASE_URL = f"{ORIGIN}/fhir"
 """Base URL of the FHIR server as the agent reaches it."""
 IMAGE = "fhir-gym"
 """Default image of the server: the one that docker/Dockerfile builds."""
+_MCP_SERVER = f"""\
+[[environment.mcp_servers]]
+name = "{SERVICE}"
+transport = "streamable-http"
+url = "{ORIGIN}{HTTP_PATH}"
+
+"""
 _HEALTH = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{PORT}{HEALTH_PATH}', timeout=2)"
 
 
-def write_task_folders(plan: RunPlan, out: Path, *, image: str = IMAGE, overwrite: bool = False) -> Iterator[Path]:
+def write_task_folders(
+    plan: RunPlan, out: Path, *, image: str = IMAGE, mcp: bool = True, overwrite: bool = False
+) -> Iterator[Path]:
     """Write one task folder per episode of a plan, and yield each folder's path.
 
     Args:
         plan: The episodes.
         out: Folder for the task folders.
         image: Image of the server; it must contain this version of the package.
+        mcp: Whether Harbor configures the agent with the MCP server. Harbor then refuses agents that cannot use MCP.
         overwrite: Whether to replace folders that exist.
 
     Raises:
@@ -45,7 +56,9 @@ def write_task_folders(plan: RunPlan, out: Path, *, image: str = IMAGE, overwrit
         path = out / folder_name(rollout)
         if path.exists() and not overwrite:
             raise FhirGymError(f"{path} exists; use --overwrite to replace it")
-        write_files({path / name: content for name, content in task_files(rollout, image).items()}, FhirGymError)
+        write_files(
+            {path / name: content for name, content in task_files(rollout, image, mcp=mcp).items()}, FhirGymError
+        )
         yield path
 
 
@@ -55,12 +68,13 @@ def folder_name(rollout: Rollout) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in text).lower()
 
 
-def task_files(rollout: Rollout, image: str = IMAGE) -> dict[str, str]:
+def task_files(rollout: Rollout, image: str = IMAGE, *, mcp: bool = True) -> dict[str, str]:
     """Return the content of the files of a task folder.
 
     Args:
         rollout: The record of the episode as the reference solution plays it at `BASE_URL`.
         image: Image of the server.
+        mcp: Whether Harbor configures the agent with the MCP server.
 
     Raises:
         TaskError: The reference solution does not solve the task.
@@ -69,8 +83,8 @@ def task_files(rollout: Rollout, image: str = IMAGE) -> dict[str, str]:
         task = rollout.task
         raise TaskError(f"the reference solution of task {task.key}, variation {task.variation} fails")
     return {
-        "task.toml": _task_toml(rollout),
-        "instruction.md": _instruction(rollout),
+        "task.toml": _task_toml(rollout, mcp=mcp),
+        "instruction.md": _instruction(rollout, mcp=mcp),
         "environment/Dockerfile": static_files.DOCKERFILE,
         "environment/docker-compose.yaml": _compose(rollout, image),
         "tests/Dockerfile": static_files.TEST_DOCKERFILE,
@@ -81,7 +95,7 @@ def task_files(rollout: Rollout, image: str = IMAGE) -> dict[str, str]:
     }
 
 
-def _task_toml(rollout: Rollout) -> str:
+def _task_toml(rollout: Rollout, *, mcp: bool) -> str:
     task = rollout.task
     metadata: dict[str, Json] = {
         "env_id": rollout.env_id,
@@ -112,12 +126,7 @@ keywords = ["fhir", "health"]
 [agent]
 timeout_sec = 900.0
 
-[[environment.mcp_servers]]
-name = {_json(SERVICE)}
-transport = "streamable-http"
-url = {_json(f"{ORIGIN}/mcp")}
-
-[verifier]
+{_MCP_SERVER if mcp else ""}[verifier]
 environment_mode = "separate"
 timeout_sec = 60.0
 
@@ -128,19 +137,21 @@ command = "fhir-gym harbor verdict"
 """
 
 
-def _instruction(rollout: Rollout) -> str:
+def _instruction(rollout: Rollout, *, mcp: bool) -> str:
+    tools = f", or call the tools of the MCP server `{SERVICE}` ({ORIGIN}{HTTP_PATH})" if mcp else ""
+    finish = "The MCP tool `finish` does the same. " if mcp else ""
     return f"""\
 {rollout.prompt}
 
 The records are on a FHIR R4 server with the base URL {BASE_URL}.
-Send it HTTP requests, for example with curl, or call the tools of the MCP server `{SERVICE}` ({ORIGIN}/mcp).
-You have at most {rollout.max_steps} requests and tool calls.
+Send it HTTP requests, for example with curl{tools}.
+You have at most {rollout.max_steps} {"requests and tool calls" if mcp else "requests"}.
 
 Where the task says FINISH([...]), post that list as JSON, which ends the task:
 
     curl -s {ORIGIN}{FINISH_PATH} -H 'Content-Type: application/json' -d '["<value>"]'
 
-The MCP tool `finish` does the same. Only the first answer counts, and nothing can be changed after it.
+{finish}Only the first answer counts, and nothing can be changed after it.
 """
 
 
