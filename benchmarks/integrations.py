@@ -16,7 +16,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -25,13 +25,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import httpx
 from typing_extensions import override
 
 import fhir_gym
 from benchmarks._measure import Report, percentile, timed
 from fhir_gym import Episode, EpisodeConfig, worlds
-from fhir_gym.actions import GRAMMAR, Action
-from fhir_gym.fhir import World
+from fhir_gym.actions import GRAMMAR, Action, to_request
+from fhir_gym.fhir import DEFAULT_BASE_URL, Request, World
 
 __all__ = ["FRAMEWORKS", "Framework", "GoldActions", "Player", "main", "overhead"]
 
@@ -328,8 +329,44 @@ async def verifiers(world: World) -> AsyncIterator[Player]:
     player.close()
 
 
+class _HarborPlayer(Player):
+    """An HTTP client of the servers of one episode that run beside agents in Harbor."""
+
+    def __init__(self, world: World, client: httpx.Client, stack: ExitStack) -> None:
+        self._world, self._client, self._servers = world, client, stack
+
+    @override
+    async def start(self, gold: GoldActions) -> None:
+        from fhir_gym.integrations.harbor import ServedEpisode, make_episode_app, open_recorder
+        from fhir_gym.testing.app_server import AppServer
+
+        self._servers.close()
+        config = EpisodeConfig(ENV_ID, max_steps=100)
+        episode = ServedEpisode(open_recorder(config, gold.task, gold.variation, self._world))
+        self._servers.callback(episode.close)
+        self._origin = self._servers.enter_context(AppServer(make_episode_app(episode, "127.0.0.1"))).url
+
+    @override
+    async def step(self, action: Action) -> None:
+        if action.kind == "FINISH":
+            self._client.post(f"{self._origin}/finish", json=action.answer).raise_for_status()
+            return
+        request = to_request(action, DEFAULT_BASE_URL)
+        assert isinstance(request, Request)
+        url = f"{self._origin}/fhir{request.path}?{request.query}".rstrip("?")
+        self._client.request(request.method, url, headers=dict(request.headers), content=request.body)
+
+
+@asynccontextmanager
+async def harbor(world: World) -> AsyncIterator[Player]:
+    """Play over HTTP, on a server in a thread of this process."""
+    with httpx.Client() as client, ExitStack() as stack:
+        yield _HarborPlayer(world, client, stack)
+
+
 FRAMEWORKS = {
     "gymnasium": Framework("gymnasium", gymnasium, 200),
+    "harbor": Framework("mcp_types", harbor, 3_000),  # the server needs the MCP SDK, and not Harbor itself
     "inspect": Framework("inspect_ai", inspect, 200),
     "mcp": Framework("mcp_types", mcp, 5_000),  # version 1 of the SDK does not have this package
     "openenv": Framework("openenv", openenv, 3_000),

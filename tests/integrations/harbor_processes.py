@@ -152,7 +152,7 @@ class ProcessEnvironment(BaseEnvironment):
         process = await asyncio.create_subprocess_exec(
             "bash", "-c", command + arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        output, _ = await process.communicate()
+        output = (await process.communicate())[0]
         return ExecResult(stdout=output.decode(), stderr=None, return_code=process.returncode or 0)
 
     def _mapped(self, text: str, service: str | None = None) -> str:
