@@ -58,14 +58,12 @@ def export(
     reward: RewardOption = "sparse",
     max_steps: MaxStepsOption = None,
     image: Annotated[
-        str, typer.Option(help="Image of the server, as docker/Dockerfile builds it from this version of the package.")
-    ] = "fhir-gym",
-    mcp: Annotated[
+        str, typer.Option(help="Image of the server, built from docker/Dockerfile of this version with the extra mcp.")
+    ] = "fhir-gym-harbor",
+    no_mcp: Annotated[
         bool,
-        typer.Option(
-            help="Whether to configure the agent with the MCP server; Harbor refuses agents without MCP then."
-        ),
-    ] = True,
+        typer.Option("--no-mcp", help="Leave the MCP server out, for agents without MCP, which Harbor would refuse."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace task folders that exist.")] = False,
 ) -> None:
     """Write one Harbor task folder for each episode.
@@ -100,7 +98,7 @@ def export(
     with opened, progress("Playing the reference solutions") as update:
         plan = replace(plan, config=replace(plan.config, world=opened))
         total, written = len(plan.episodes), 0
-        for written, _ in enumerate(write_task_folders(plan, out, image=image, mcp=mcp, overwrite=overwrite), 1):
+        for written, _ in enumerate(write_task_folders(plan, out, image=image, mcp=not no_mcp, overwrite=overwrite), 1):
             update(written, total)
     note(f"{written} task folders written to {out}; to run them: pip install 'fhir-gym[harbor]'; harbor run -p {out}")
 

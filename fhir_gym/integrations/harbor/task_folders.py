@@ -23,8 +23,8 @@ SERVICE, PORT = "fhir", 8080
 ORIGIN = f"http://{SERVICE}:{PORT}"
 BASE_URL = f"{ORIGIN}/fhir"
 """Base URL of the FHIR server as the agent reaches it."""
-IMAGE = "fhir-gym"
-"""Default image of the server: the one that docker/Dockerfile builds."""
+IMAGE = "fhir-gym-harbor"
+"""Default image of the server: docker/Dockerfile with the extra ``mcp`` and the worlds of all packs."""
 _MCP_SERVER = f"""\
 [[environment.mcp_servers]]
 name = "{SERVICE}"
