@@ -15,7 +15,7 @@ from fhir_gym.arguments import require_whole
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError, describe_type
 from fhir_gym.fhir import FhirSession, Response, Session, World
-from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.start_states import StartState, StartStates
 from fhir_gym.tasks import BeforeView, EndState, LoggedRequest, TurnProtocol, Variation, Verdict, find_task, grade
@@ -78,8 +78,8 @@ class Episode(AbstractContextManager["Episode"]):
         task: Key of the task in its pack.
         variation: Number of the variation.
         start_states: Start states to use and to extend; None to draw and load the variation.
-        server_lock: The lock of `fhir_server`, if the caller holds it for several episodes; None to hold it until the
-            episode is closed.
+        server: The running server `fhir_server`, if the caller uses it for several episodes; None to lock it for this
+            episode only.
         settings: Fields of `EpisodeConfig`, such as ``world`` and ``grading``.
 
     Raises:
@@ -104,10 +104,10 @@ class Episode(AbstractContextManager["Episode"]):
         task: str,
         variation: int = 0,
         start_states: StartStates | None = None,
-        server_lock: ServerLock | None = None,
+        server: RunningServer | None = None,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
-        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states", "server_lock"))
+        self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states", "server"))
         self.task = find_task(config.task_set(), task)
         config.require_support([task])
         self._number = require_whole("variation", variation)
@@ -115,7 +115,7 @@ class Episode(AbstractContextManager["Episode"]):
         self._start_state: StartState | None = None
         self._variation: Variation | None = None
         # Local and remote sessions share a protocol, but their checkpoints have different types.
-        self._session = self._prepared(None if config.fhir_server else start_states, server_lock)
+        self._session = self._prepared(None if config.fhir_server else start_states, server)
         self._origin = self._session.checkpoint()
         self._state: str = "new"
         self._steps = self._invalid_actions = 0
@@ -125,7 +125,7 @@ class Episode(AbstractContextManager["Episode"]):
         self._dialogue: TurnProtocol | None = None
         self._verdict: Verdict | None = None
 
-    def _prepared(self, start_states: StartStates | None, server_lock: ServerLock | None) -> FhirSession:
+    def _prepared(self, start_states: StartStates | None, server: RunningServer | None) -> FhirSession:
         """Return a session with the start state."""
         config = self.config
         if start_states is not None:
@@ -133,7 +133,7 @@ class Episode(AbstractContextManager["Episode"]):
         if self._start_state is not None:
             return self._start_state.open_session(self.world, base_url=config.base_url)
         variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
-        session = _open_session(self.world, config, server_lock)
+        session = _open_session(self.world, config, server)
         try:
             session.load(variation.setup, next_id=variation.next_id, normal=True)
         except FhirError as error:
@@ -405,9 +405,11 @@ def read_response(observation: str) -> Response | None:
     return Response(int(words[1]), body=rest.encode())
 
 
-def _open_session(world: World, config: EpisodeConfig, lock: ServerLock | None) -> FhirSession:
+def _open_session(world: World, config: EpisodeConfig, server: RunningServer | None) -> FhirSession:
+    if server is not None:
+        return server.session(world)
     if config.fhir_server is None:
         return world.session(base_url=config.base_url)
     from fhir_gym.fhir.adapters.remote import RemoteSession
 
-    return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials, lock=lock)
+    return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials)

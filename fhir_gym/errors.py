@@ -14,6 +14,7 @@ __all__ = [
     "EndpointError",
     "ExperimentError",
     "FhirGymError",
+    "FhirServerError",
     "InfraError",
     "MemoryFileError",
     "MissingExtraError",
@@ -115,6 +116,10 @@ class MissingExtraError(FhirGymError, ImportError):
 
 class InfraError(FhirGymError):
     """The environment itself failed, for example because a remote server is down. The episode has no reward."""
+
+
+class FhirServerError(InfraError):
+    """A running FHIR server failed, or its state is unknown. Another server may still work."""
 
 
 class EndpointError(FhirGymError):

@@ -19,7 +19,7 @@ from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, UnknownNameError
-from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.processes import end_with_parent
 from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, choose_tasks, find_task
@@ -143,7 +143,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         self._start_states = shared_start_states if prepared else None
         shared_start_states.reserve(prepared)
         self._release = finalize(self, shared_start_states.release, prepared)
-        self._server_lock: ServerLock | None = None
+        self._server: RunningServer | None = None
         self._episode: Episode | None = None
         self._over = False
         self._shown = ""
@@ -193,9 +193,9 @@ class FHIREnv(gymnasium.Env[str, str]):
         while self._episodes:
             self._episodes.popitem()[1].close()
         self._release()
-        if self._server_lock is not None:
-            self._server_lock.release()
-            self._server_lock = None
+        if self._server is not None:
+            self._server.release()
+            self._server = None
         if self._owns_world:
             self.world.close()
         super().close()
@@ -239,10 +239,8 @@ class FHIREnv(gymnasium.Env[str, str]):
             self._episodes.popitem(last=False)[1].close()
         task, variation, phrasing, max_steps = choice
         config = replace(self.config, phrasing=phrasing, max_steps=max_steps)
-        if config.fhir_server is not None and self._server_lock is None:
-            self._server_lock = ServerLock(config.fhir_server)
-        episode = Episode(
-            config, task=task, variation=variation, start_states=self._start_states, server_lock=self._server_lock
-        )
+        if config.fhir_server is not None and self._server is None:
+            self._server = RunningServer(config.fhir_server, config.fhir_credentials)
+        episode = Episode(config, task=task, variation=variation, start_states=self._start_states, server=self._server)
         self._episodes[choice] = episode
         return episode

@@ -12,7 +12,7 @@ from fhir_gym.agents.protocol import AsyncConversation, Unfinished
 from fhir_gym.episode import Step
 from fhir_gym.errors import AgentError, FhirGymError, InfraError, describe_type, in_one_line
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan
 from fhir_gym.rollouts.record import Rollout
@@ -25,13 +25,13 @@ def run_episode(
     agent: Agent,
     world: World,
     tracker: BudgetTracker | None = None,
-    server_lock: ServerLock | None = None,
+    server: RunningServer | None = None,
 ) -> Rollout:
     """Run one episode and record it, whatever ends the episode.
 
     After an infrastructure failure or Ctrl-C, the record has the turns so far but no verdict and no reward.
     """
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker or BudgetTracker(), server_lock)
+    runner = _EpisodeRunner(plan, spec, agent, world, tracker or BudgetTracker(), server)
     try:
         runner.act(agent)
     except InfraError as failure:
@@ -47,10 +47,10 @@ async def run_conversation(
     agent: ConcurrentAgent,
     world: World,
     tracker: BudgetTracker,
-    server_lock: ServerLock | None = None,
+    server: RunningServer | None = None,
 ) -> Rollout:
     """Run one of several concurrent episodes and record it. The record of a cancelled episode says "interrupted"."""
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server_lock)
+    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
     try:
         await runner.converse(agent)
     except InfraError as failure:
@@ -70,10 +70,10 @@ class _EpisodeRunner:
         agent: Agent | ConcurrentAgent,
         world: World,
         tracker: BudgetTracker,
-        server_lock: ServerLock | None,
+        server: RunningServer | None,
     ) -> None:
         config = plan.config_of(spec.task, spec.variation)
-        self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server_lock)
+        self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
         self.spec, self.agent, self.tracker = spec, agent, tracker
 
     def act(self, agent: Agent) -> None:

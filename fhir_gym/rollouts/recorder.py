@@ -15,7 +15,7 @@ from fhir_gym.episode import Episode, Step, Truncation
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.printable import encodable
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.rollouts.record import (
@@ -55,7 +55,7 @@ class EpisodeRecorder:
         agent: The agent, whose name and settings the record contains.
         world: The world.
         seed: Seed of the agent's randomness.
-        server_lock: The lock of the running server, if the caller holds it; see `Episode`.
+        server: The running server; see `Episode`.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class EpisodeRecorder:
         agent: RecordedAgent,
         world: World,
         seed: int = 0,
-        server_lock: ServerLock | None = None,
+        server: RunningServer | None = None,
     ) -> None:
         self.config = replace(config, world=world)
         self.spec, self.agent, self.world, self.seed = spec, agent, world, seed
-        self._server_lock = server_lock
+        self._server = server
         self.opening: Opening | None = None
         self.turns: list[Turn] = []
         self._episode: Episode | None = None
@@ -94,7 +94,7 @@ class EpisodeRecorder:
         """Prepare the episode."""
         with self.prepare_time:
             self._episode = Episode(
-                self.config, task=self.spec.task, variation=self.spec.variation, server_lock=self._server_lock
+                self.config, task=self.spec.task, variation=self.spec.variation, server=self._server
             )
         return self._episode
 

@@ -21,8 +21,7 @@ from fhir_gym.arguments import require_path, require_whole
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.remote import RemoteSession
-from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import Budget, BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, plan
@@ -129,19 +128,19 @@ def run_plan(
         if owned:
             stack.callback(world.close)
         plan = _remaining(replace(plan, config=replace(config, world=world)), actor, world, resume)
-        lock = _lock_server(plan, world)
-        if lock is not None:
-            stack.callback(lock.release)
+        server = _reserve(plan, world)
+        if server is not None:
+            stack.callback(server.release)
         tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
         if isinstance(workers, RayCluster):
             rollouts = RayRun(plan, actor, world, tracker, workers, concurrency).rollouts()
         elif isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
             at_once = concurrency if config.fhir_server is None else 1
-            rollouts = run_concurrently(plan, actor, world, tracker, at_once, lock)
+            rollouts = run_concurrently(plan, actor, world, tracker, at_once, server)
         elif workers:
             rollouts = _run_in_workers(plan, actor, world, tracker, workers)
         else:
-            rollouts = _run_serially(plan, actor, world, tracker, lock)
+            rollouts = _run_serially(plan, actor, world, tracker, server)
         resources = stack.pop_all()
     return _closing(rollouts, resources)
 
@@ -152,20 +151,18 @@ def _remaining(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resu
     return plan if resume is None else plan.unfinished(resume, agent, world)
 
 
-def _lock_server(plan: RunPlan, world: World) -> ServerLock | None:
+def _reserve(plan: RunPlan, world: World) -> RunningServer | None:
     """Lock the running server; first check for problems that would affect all episodes."""
     config = plan.config
     if config.fhir_server is None or not plan.episodes:
         return None
-    lock = ServerLock(config.fhir_server)
+    server = RunningServer(config.fhir_server, config.fhir_credentials)
     try:
-        RemoteSession(
-            config.fhir_server, world, credentials=config.fhir_credentials, timeout=_FIRST_ANSWER_TIMEOUT, lock=lock
-        ).close()
+        server.session(world, timeout=_FIRST_ANSWER_TIMEOUT).close()
     except BaseException:
-        lock.release()
+        server.release()
         raise
-    return lock
+    return server
 
 
 def _closing(rollouts: Iterator[Rollout], resources: ExitStack) -> Iterator[Rollout]:
@@ -175,12 +172,12 @@ def _closing(rollouts: Iterator[Rollout], resources: ExitStack) -> Iterator[Roll
 
 
 def _run_serially(
-    plan: RunPlan, agent: Agent, world: World, tracker: BudgetTracker, server_lock: ServerLock | None
+    plan: RunPlan, agent: Agent, world: World, tracker: BudgetTracker, server: RunningServer | None
 ) -> Iterator[Rollout]:
     for episode in plan.episodes:
         if not tracker.try_begin():
             return
-        rollout = run_episode(plan, episode, agent, world, tracker, server_lock)
+        rollout = run_episode(plan, episode, agent, world, tracker, server)
         yield rollout
         if rollout.stop_reason == "interrupted":
             raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from fhir_gym.agents import ConcurrentAgent
 from fhir_gym.concurrency import gather_or_cancel
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.server_lock import ServerLock
+from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.episode_runner import run_conversation
 from fhir_gym.rollouts.plan import RunPlan
@@ -27,10 +27,10 @@ def run_concurrently(
     world: World,
     tracker: BudgetTracker,
     concurrency: int,
-    server_lock: ServerLock | None = None,
+    server: RunningServer | None = None,
 ) -> Iterator[Rollout]:
     """Run up to `concurrency` episodes of a plan at the same time, and yield each rollout when its episode ends."""
-    pool = AsyncWorkerPool(plan, agent, world, tracker, concurrency, server_lock)
+    pool = AsyncWorkerPool(plan, agent, world, tracker, concurrency, server)
     try:
         try:
             pool.start()
@@ -53,10 +53,10 @@ class AsyncWorkerPool:
         world: World,
         tracker: BudgetTracker,
         concurrency: int,
-        server_lock: ServerLock | None = None,
+        server: RunningServer | None = None,
     ) -> None:
         self._plan, self._agent, self._world, self._tracker = plan, agent, world, tracker
-        self._server_lock = server_lock
+        self._server = server
         self._concurrency = concurrency
         self._episodes = iter(plan.episodes)
         self._done: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
@@ -118,9 +118,7 @@ class AsyncWorkerPool:
         for episode in self._episodes:
             if not self._tracker.try_begin():
                 return
-            rollout = await run_conversation(
-                self._plan, episode, self._agent, self._world, self._tracker, self._server_lock
-            )
+            rollout = await run_conversation(self._plan, episode, self._agent, self._world, self._tracker, self._server)
             if rollout.stop_reason != "interrupted":
                 self._done.put(rollout)
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import pickle
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def test_settings_that_hold_credentials_do_not_show_them() -> None:
         fhir_server="http://localhost:1/fhir",
         fhir_credentials=Credentials.bearer("t0p-secret"),
     )
-    spec = gym.spec("FHIRAgent/Appointment-v0")
+    spec = deepcopy(gym.spec("FHIRAgent/Appointment-v0"))
     spec.kwargs = {"fhir_credentials": config.fhir_credentials}
     with pytest.raises(TypeError, match="not JSON serializable"):
         spec.to_json()

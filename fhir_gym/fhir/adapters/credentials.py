@@ -10,8 +10,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from typing_extensions import override
@@ -123,10 +124,8 @@ class Credentials:
         """
         import httpx
 
-        settings: dict[str, Any] = {} if self.ca is None else {"verify": _context(self.ca)}
-        return httpx.Client(
-            timeout=timeout, headers={**(headers or {}), **self.headers}, follow_redirects=False, **settings
-        )
+        sent = {**(headers or {}), **self.headers}
+        return httpx.Client(timeout=timeout, headers=sent, follow_redirects=False, verify=_context(self.ca))
 
     def hide(self, text: str) -> str:
         """Replace the values of the headers in a message."""
@@ -212,9 +211,15 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _context(ca: Path) -> ssl.SSLContext:
+@lru_cache(maxsize=8)
+def _context(ca: Path | None) -> ssl.SSLContext:
+    """Return a TLS context. It is kept, because reading the authorities takes longer than many requests."""
     import ssl
 
+    import httpx
+
+    if ca is None:
+        return httpx.create_ssl_context()
     try:
         return ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:

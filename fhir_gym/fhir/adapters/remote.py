@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from typing_extensions import override
 
-from fhir_gym.errors import InfraError
+from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.batch_reads import Key, read_all
 from fhir_gym.fhir.adapters.credentials import Credentials
@@ -121,7 +121,7 @@ class RemoteSession(FhirSession):
         """Send a request and log its writes.
 
         Raises:
-            InfraError: The server does not answer or reports that it is down.
+            FhirServerError: The server does not answer or reports that it is down.
         """
         if is_write(request):
             response = self._write(request)
@@ -200,7 +200,7 @@ class RemoteSession(FhirSession):
         """Return the current resource with an id; None if no resource has the id, or the id is invalid."""
         response = self._http.read(f"/{quote(resource_type)}/{quote(id)}")
         if response.status >= 500:
-            raise InfraError(f"{self.base_url} answered {response.status} for {resource_type}/{id}")
+            raise FhirServerError(f"{self.base_url} answered {response.status} for {resource_type}/{id}")
         return self._http.json(response) if response.status == 200 else None
 
     @override
@@ -229,7 +229,7 @@ class RemoteSession(FhirSession):
         Changed resources get their earlier content as a new version; created resources are deleted.
 
         Raises:
-            InfraError: A write could not be undone; the message names it.
+            FhirServerError: A write could not be undone; the message names it.
         """
         self._roll_back(to or RemoteCheckpoint(0, 0))
 
@@ -245,7 +245,7 @@ class RemoteSession(FhirSession):
             if content(restored[old.key]) != content(old.before):
                 wrong.append(f"{old.type}/{old.id} still differs")
         if wrong:
-            raise InfraError(
+            raise FhirServerError(
                 f"{self.base_url} could not be restored: {'; '.join(wrong)}; to compare all resources with those "
                 f"of the world, run `fhir-gym worlds restore {self.world.name} {self.base_url} --from-world`"
             )
@@ -348,8 +348,8 @@ class RemoteSession(FhirSession):
         for id in ids[:1] + ids[-1:]:
             if self.read("Patient", id) is None:
                 if b"CapabilityStatement" not in self._http.send(Request("GET", "/metadata")).body:
-                    raise InfraError(f"{self.base_url} is not the base URL of a FHIR server: it has no /metadata")
-                raise InfraError(
+                    raise FhirServerError(f"{self.base_url} is not the base URL of a FHIR server: it has no /metadata")
+                raise FhirServerError(
                     f"{self.base_url} does not contain the world {self.world.name!r}: it has no Patient/{id}; "
                     "put it there with `fhir-gym worlds upload`, or name the world that it contains"
                 )
@@ -366,12 +366,12 @@ class RemoteSession(FhirSession):
         if response.status in (404, 410):
             return None
         if response.status in (401, 403):
-            raise InfraError(
+            raise FhirServerError(
                 f"{self.base_url} requires other credentials (status {response.status}): pass fhir_credentials, "
                 "on the command line --fhir-token-from-env, --fhir-user or --fhir-header"
             )
         if response.status != 200:
-            raise InfraError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
+            raise FhirServerError(f"{self.base_url}{path} answered {response.status}: {response.text[:300]}")
         return self._http.json(response)
 
 

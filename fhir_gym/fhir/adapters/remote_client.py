@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from fhir_gym.errors import InfraError
+from fhir_gym.errors import FhirServerError, InfraError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.credentials import Credentials, ServerAddress
 from fhir_gym.fhir.adapters.redirects import destination
@@ -33,14 +33,14 @@ _DOWN = frozenset({502, 503, 504})
 _HEADERS = ("Content-Type", "Location", "Content-Location", "ETag", "Last-Modified")
 
 
-class NotSentError(InfraError):
+class NotSentError(FhirServerError):
     """The server did not carry out the request, because the request did not reach it or was refused."""
 
 
 class _Failure(NamedTuple):
     """A failed attempt: its error, whether the cause may pass, and the pause in seconds that the server asks for."""
 
-    error: InfraError
+    error: FhirServerError
     passing: bool
     pause: float | None = None
 
@@ -102,7 +102,7 @@ class RemoteClient:
 
         Raises:
             NotSentError: The server did not carry out the request.
-            InfraError: The server does not answer or is down. It may have carried out the request.
+            FhirServerError: The server does not answer or is down. It may have carried out the request.
         """
         if repeatable is None:
             repeatable = not is_write(request)
@@ -118,12 +118,12 @@ class RemoteClient:
         """Send a GET and return the answer.
 
         Raises:
-            InfraError: The server does not answer, is down or redirects.
+            FhirServerError: The server does not answer, is down or redirects.
         """
         response = self.send(Request("GET", path))
         if 300 <= response.status < 400:
             target = destination(self.base_url, response.headers.get("Location")) or "elsewhere"
-            raise InfraError(
+            raise FhirServerError(
                 f"{self.base_url} redirects to {target} (HTTP {response.status}), but redirects are not followed: "
                 "if the redirect is right, use that URL for the server"
             )
@@ -142,7 +142,7 @@ class RemoteClient:
 
         Raises:
             FhirError: The server refuses the request.
-            InfraError: The server does not answer, or fails.
+            FhirServerError: The server does not answer, or fails.
         """
         parts = urlsplit(url.removeprefix(self.base_url))
         response = self.send(Request("GET", parts.path, parts.query))
@@ -150,7 +150,7 @@ class RemoteClient:
             return self.json(response)
         said = one_line(response.text, 300)
         if response.status >= 500 and response.status != _NOT_IMPLEMENTED:
-            raise InfraError(f"{self.base_url}{parts.path} answered {response.status}: {said}")
+            raise FhirServerError(f"{self.base_url}{parts.path} answered {response.status}: {said}")
         raise FhirError(response.status, said)
 
     def json(self, response: Response) -> Resource:
@@ -160,7 +160,7 @@ class RemoteClient:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise InfraError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
+            raise FhirServerError(f"{self.base_url} answered {response.status} without JSON: {response.text[:300]}")
         return found
 
     def _attempt(self, request: Request) -> Response | _Failure:
@@ -170,7 +170,7 @@ class RemoteClient:
             outcome = operation_outcome(f"The request is not valid HTTP: {error}", code="invalid")
             return Response(400, {"Content-Type": JSON}, serialization.dumps(outcome))
         except httpx.RequestError as error:
-            kind = NotSentError if isinstance(error, _NEVER_SENT) else InfraError
+            kind = NotSentError if isinstance(error, _NEVER_SENT) else FhirServerError
             reason = self.credentials.hide(f"{type(error).__name__}: {error}")
             failure = kind(f"{self.base_url} does not answer: {reason}")
             failure.__cause__ = error
@@ -180,7 +180,7 @@ class RemoteClient:
         if status == _REFUSED:
             failure = NotSentError(f"{self.base_url} refuses requests because there are too many: it answered {status}")
         elif status in _DOWN:
-            failure = InfraError(f"{self.base_url} is down: it answered {status}")
+            failure = FhirServerError(f"{self.base_url} is down: it answered {status}")
         else:
             kept = {name: self.credentials.hide(answer.headers[name]) for name in _HEADERS if name in answer.headers}
             body = _compact(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fhir_gym.errors import InfraError
+from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates
@@ -21,7 +21,7 @@ def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resou
         changed: The resources with their earlier states, each with its current state.
 
     Raises:
-        InfraError: The server refuses, or does not answer.
+        FhirServerError: The server refuses, or does not answer.
     """
     entries: list[dict[str, Any]] = []
     for old, now in changed:
@@ -47,7 +47,7 @@ def _post(client: RemoteClient, path: str, resource: Resource) -> None:
     response = client.send(request, repeatable=True)  # a second time, it changes nothing
     if response.status != 200:
         asked = ", ".join(e["request"]["url"] for e in resource.get("entry", [])[:10]) or path
-        raise InfraError(f"{client.base_url} could not undo writes to {asked}: {response.text[:300]}")
+        raise FhirServerError(f"{client.base_url} could not undo writes to {asked}: {response.text[:300]}")
 
 
 def content(resource: Resource | None) -> bytes:
