@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["gather_or_cancel"]
+__all__ = ["call_in_thread", "finished", "gather_or_cancel"]
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
@@ -24,3 +27,24 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> lis
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def finished(future: asyncio.Future[Any]) -> None:
+    """Wait until a future is done, even if the waiting task is cancelled; the cancellation is raised afterwards."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        with suppress(BaseException):
+            future.exception()  # otherwise asyncio reports that nobody has seen it
+        raise asyncio.CancelledError
+
+
+async def call_in_thread(thread: Executor, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function in a thread and return its result. A cancellation is raised when the function has returned."""
+    future = asyncio.get_running_loop().run_in_executor(thread, lambda: function(*args, **kwargs))
+    await finished(future)
+    return future.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Literal, Unpack
@@ -110,6 +110,8 @@ class Episode(AbstractContextManager["Episode"]):
         self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states", "server"))
         self.task = find_task(config.task_set(), task)
         config.require_support([task])
+        if server is None:
+            config.one_server()  # several servers are an error
         self._number = require_whole("variation", variation)
         self.world, self._owns_world = config.resolve_world()
         self._start_state: StartState | None = None
@@ -141,6 +143,10 @@ class Episode(AbstractContextManager["Episode"]):
             error_type = InfraError if config.fhir_server else TaskError
             message = f"task {self.task.key}, variation {self._number} cannot be prepared: {error.diagnostics}"
             raise error_type(message) from error
+        except BaseException:
+            with suppress(InfraError):  # the first failure is the one to report
+                session.close()
+            raise
         if start_states is not None and isinstance(session, Session):
             self._start_state = StartState.of(variation, session)
             if self._start_state is not None:
@@ -408,8 +414,9 @@ def read_response(observation: str) -> Response | None:
 def _open_session(world: World, config: EpisodeConfig, server: RunningServer | None) -> FhirSession:
     if server is not None:
         return server.session(world)
-    if config.fhir_server is None:
+    url = config.one_server()
+    if url is None:
         return world.session(base_url=config.base_url)
     from fhir_gym.fhir.adapters.remote import RemoteSession
 
-    return RemoteSession(config.fhir_server, world, credentials=config.fhir_credentials)
+    return RemoteSession(url, world, credentials=config.fhir_credentials)

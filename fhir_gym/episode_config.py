@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypedDict
@@ -21,7 +21,7 @@ class EpisodeSettings(TypedDict, total=False):
     """The fields of `EpisodeConfig`, as keyword arguments of `Episode`, `run` and the environments."""
 
     world: World | str | Path | None
-    fhir_server: str | None
+    fhir_server: str | Sequence[str] | None
     fhir_credentials: Credentials | None
     base_url: str
     phrasing: int | None
@@ -41,7 +41,8 @@ class EpisodeConfig:
         env_id: Env id of the pack (``"FHIRAgent/Appointment-v0"``).
         world: A world, or its name or path; None for the pack's default world.
         fhir_server: Base URL of a running FHIR server that contains the world; None for the embedded server. A running
-            server can serve only one episode at a time.
+            server can serve only one episode at a time. `run` and `gymnasium.make_vec` can use several servers, given
+            as a list.
         fhir_credentials: Headers and certificate authority for the running server; see `fhir_gym.fhir.Credentials`.
         base_url: Base URL of the embedded server in prompts and links. Other programs that use the server need another
             one than the default.
@@ -67,7 +68,7 @@ class EpisodeConfig:
 
     env_id: str
     world: World | str | Path | None = None
-    fhir_server: str | None = None
+    fhir_server: str | Sequence[str] | None = None
     fhir_credentials: Credentials | None = None
     base_url: str = DEFAULT_BASE_URL
     phrasing: int | None = None
@@ -82,8 +83,7 @@ class EpisodeConfig:
         """Refuse invalid values."""
         require_name("grading", self.grading, GRADINGS)
         require_name("reward rule", self.reward, REWARD_RULES)
-        if self.fhir_server is not None:
-            _require_server(self.fhir_server)
+        object.__setattr__(self, "fhir_server", _servers(self.fhir_server))
         if not (self.fhir_credentials is None or isinstance(self.fhir_credentials, Credentials)):
             raise FhirGymError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
         if self.fhir_server is None and self.fhir_credentials not in (None, Credentials()):
@@ -116,6 +116,26 @@ class EpisodeConfig:
             if name not in known:
                 raise UnknownNameError("argument", name, [*other_names, *known])
         return replace(env_id, **settings) if isinstance(env_id, cls) else cls(str(env_id), **settings)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Base URLs of the running servers; empty for the embedded server."""
+        if self.fhir_server is None:
+            return ()
+        return (self.fhir_server,) if isinstance(self.fhir_server, str) else tuple(self.fhir_server)
+
+    def one_server(self) -> str | None:
+        """Return the base URL of the running server; None for the embedded server.
+
+        Raises:
+            FhirGymError: There are several servers.
+        """
+        if len(self.servers) > 1:
+            raise FhirGymError(
+                f"an episode runs on one FHIR server, not on {len(self.servers)}: pass one base URL as fhir_server, "
+                "or use fhir_gym.run or gymnasium.make_vec"
+            )
+        return next(iter(self.servers), None)
 
     @property
     def step_limit(self) -> int:
@@ -169,7 +189,21 @@ class EpisodeConfig:
         return worlds.load(tasks.get_pack(self.env_id).world if self.world is None else self.world), True
 
 
-def _require_server(url: object) -> None:
+def _servers(given: object) -> str | tuple[str, ...] | None:
+    """Check the base URLs of servers; several become a tuple, a single one becomes a text."""
+    if given is None or isinstance(given, str):
+        return None if given is None else _require_server(given)
+    if not isinstance(given, Sequence) or not given:
+        raise FhirGymError(
+            f"fhir_server must be a base URL such as http://localhost:8080/fhir or a list of them, not {given!r}"
+        )
+    urls = tuple(_require_server(url) for url in given)
+    if len(set(urls)) < len(urls):
+        raise FhirGymError("fhir_server names a server twice")
+    return urls if len(urls) > 1 else urls[0]
+
+
+def _require_server(url: object) -> str:
     """Check the base URL of a server. Prompts show it, so it must not contain a password."""
     if not isinstance(url, str):
         raise FhirGymError(f"fhir_server must be a base URL such as http://localhost:8080/fhir, not {url!r}")
@@ -182,3 +216,4 @@ def _require_server(url: object) -> None:
             f"fhir_server {address.base} must not contain a user or a password: pass them as "
             "fhir_credentials=Credentials.basic(user, password), on the command line as --fhir-user"
         )
+    return url

@@ -97,8 +97,12 @@ PriceInOption = Annotated[float | None, typer.Option(min=0, help="Price of a mil
 PriceOutOption = Annotated[float | None, typer.Option(min=0, help="Price of a million output tokens.")]
 
 FhirServerOption = Annotated[
-    str | None,
-    typer.Option(help="Base URL of a running FHIR server that contains the world; default: the embedded server."),
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="Base URL of a running FHIR server that contains the world; default: the embedded server. If repeated, "
+        "episodes run on all these servers at the same time.",
+    ),
 ]
 FhirHeaderOption = Annotated[
     list[str] | None,

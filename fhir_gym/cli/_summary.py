@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fhir_gym.cli._console import out, print_text, table
+from fhir_gym.cli._console import note, out, print_text, table
 from fhir_gym.errors import FhirGymError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Summary:
         self._successes = 0
         self._usage = Usage()
         self._graded: list[EpisodeMetrics] = []
+        self._retired: list[str] = []
         self.seen = 0
         self.first_failure = ""
         """The reason why the first ungraded episode has no verdict."""
@@ -65,6 +66,11 @@ class Summary:
             if progress is not None:
                 progress(self.seen)
             yield rollout
+
+    def retire(self, url: str, reason: str) -> None:
+        """Report that a FHIR server is used no more."""
+        self._retired.append(url)
+        note(f"{url} is used no more in this run: {reason}", style="yellow")
 
     def standing(self) -> str:
         """Return one line with the success rate, the number of tokens and their cost so far."""
@@ -134,6 +140,8 @@ class Summary:
             table(*self.groups())
         if self._spent():
             print_text(", ".join(self._spent()))
+        if self._retired:
+            print_text(f"retired during the run: {', '.join(self._retired)}")
         if self.not_graded and rows:
             print_text(
                 f"{self.not_graded} episodes without a verdict (interrupted, or the server failed) are not counted"

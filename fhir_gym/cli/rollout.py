@@ -132,7 +132,7 @@ def rollout(
     crew = workers if ray is None else rollouts.RayCluster(ray, workers or None)
     config = EpisodeConfig(
         env_id,
-        fhir_server=fhir_server,
+        fhir_server=fhir_server or None,
         fhir_credentials=credentials,
         phrasing=phrasing,
         level=level,
@@ -161,7 +161,9 @@ def rollout(
             if resume:
                 plan = plan.unfinished(out, actor, opened)
             todo = len(plan.episodes)
-            running = rollouts.run_plan(plan, actor, workers=crew, concurrency=concurrency, budget=budget)
+            running = rollouts.run_plan(
+                plan, actor, workers=crew, concurrency=concurrency, budget=budget, on_retired=summary.retire
+            )
             update(0, todo)
             watched = summary.watch(running, lambda done: update(done, todo, summary.standing()))
             written = rollouts.write_rollouts(out, watched, overwrite=overwrite)

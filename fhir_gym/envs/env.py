@@ -122,6 +122,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     ) -> None:
         end_with_parent()
         config = EpisodeConfig.of(env_id, settings, ARGUMENTS)
+        config.one_server()  # several servers are an error
         if render_mode not in (None, "ansi"):
             raise UnknownNameError("render mode", render_mode, ["ansi"])
         self.render_mode = render_mode
@@ -239,8 +240,9 @@ class FHIREnv(gymnasium.Env[str, str]):
             self._episodes.popitem(last=False)[1].close()
         task, variation, phrasing, max_steps = choice
         config = replace(self.config, phrasing=phrasing, max_steps=max_steps)
-        if config.fhir_server is not None and self._server is None:
-            self._server = RunningServer(config.fhir_server, config.fhir_credentials)
+        url = config.one_server()
+        if url is not None and self._server is None:
+            self._server = RunningServer(url, config.fhir_credentials)
         episode = Episode(config, task=task, variation=variation, start_states=self._start_states, server=self._server)
         self._episodes[choice] = episode
         return episode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -37,7 +38,7 @@ class FHIRVectorEnv(SyncVectorEnv):
         split: As for `FHIREnv`.
         render_mode: As for `FHIREnv`.
         prepared: As for `FHIREnv`.
-        settings: As for `FHIREnv`. With `fhir_server`, `num_envs` must be 1.
+        settings: As for `FHIREnv`. `fhir_server` lists one server for each environment.
     """
 
     # Gymnasium also closes environments whose __init__ failed.
@@ -62,16 +63,27 @@ class FHIRVectorEnv(SyncVectorEnv):
             require_whole("max_episode_steps", max_episode_steps, 1)
         modes = [mode.value for mode in AutoresetMode]
         mode = AutoresetMode(require_name("autoreset mode", getattr(autoreset_mode, "value", autoreset_mode), modes))
-        if config.fhir_server is not None and num_envs > 1:
-            raise FhirGymError(f"a running FHIR server serves one environment at a time, not {num_envs}")
+        servers = config.servers
+        if servers and len(servers) != num_envs:
+            raise FhirGymError(
+                f"each environment needs a FHIR server of its own: fhir_server lists {len(servers)} and num_envs is "
+                f"{num_envs}"
+            )
         self._world, self._owns_world = config.resolve_world()
         config = replace(config, world=self._world)
 
-        def create() -> FHIREnv | TimeLimit[str, str]:
-            env = FHIREnv(config, tasks=tasks, split=split, render_mode=render_mode, prepared=prepared)
+        def create(server: str | None) -> FHIREnv | TimeLimit[str, str]:
+            env = FHIREnv(
+                replace(config, fhir_server=server),
+                tasks=tasks,
+                split=split,
+                render_mode=render_mode,
+                prepared=prepared,
+            )
             return env if max_episode_steps in (None, _NO_LIMIT) else TimeLimit(env, max_episode_steps)
 
-        super().__init__([create] * num_envs, autoreset_mode=mode)
+        creators = [partial(create, server) for server in servers or [None] * num_envs]
+        super().__init__(creators, autoreset_mode=mode)
 
     @override
     def step(self, actions: Sequence[str]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fhir_gym.errors import InfraError
+from fhir_gym.errors import FhirServerError
 from fhir_gym.types import Json, Resource
 
 _MAX_PAGES = 2000
@@ -25,13 +25,13 @@ def all_matches(fetch: Callable[[str], Resource], url: str | None) -> list[Resou
     `fetch` returns the Bundle at a URL.
 
     Raises:
-        InfraError: The server repeats a page or sends too many pages.
+        FhirServerError: The server repeats a page or sends too many pages.
     """
     found: list[Resource] = []
     seen: set[str] = set()
     while url:
         if url in seen or len(seen) >= _MAX_PAGES:
-            raise InfraError(
+            raise FhirServerError(
                 f"the server returns pages without end; after {len(seen)} pages, the next is {url[:200]!r}"
             )
         seen.add(url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 
@@ -75,6 +76,7 @@ class BudgetTracker:
         self._episodes = 0
         self._usage = Usage()
         self._cost = 0.0
+        self._lock = threading.Lock()
 
     @property
     def exhausted(self) -> bool:
@@ -90,10 +92,11 @@ class BudgetTracker:
 
     def try_begin(self) -> bool:
         """Return whether the budget allows a new episode; if so, count the episode."""
-        if self.exhausted:
-            return False
-        self._episodes += 1
-        return True
+        with self._lock:
+            if self.exhausted:
+                return False
+            self._episodes += 1
+            return True
 
     def spend(self, usage: Usage, prices: Prices | None = None) -> None:
         """Add tokens to the cost of the run.
@@ -102,6 +105,7 @@ class BudgetTracker:
             usage: The tokens.
             prices: Prices of another model than the agent's; None for the budget's prices.
         """
-        self._usage += usage
         prices = prices or self._budget.prices
-        self._cost += prices.cost(usage) if prices else 0.0
+        with self._lock:
+            self._usage += usage
+            self._cost += prices.cost(usage) if prices else 0.0

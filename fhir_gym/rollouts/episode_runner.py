@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from threading import Event
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from fhir_gym.actions import Action, Invalid
 from fhir_gym.agents import Agent, ConcurrentAgent, EpisodeContext, EpisodeTruncated, ModelReply, Reply
 from fhir_gym.agents.protocol import AsyncConversation, Unfinished
 from fhir_gym.episode import Step
-from fhir_gym.errors import AgentError, FhirGymError, InfraError, describe_type, in_one_line
+from fhir_gym.errors import AgentError, FhirGymError, FhirServerError, InfraError, describe_type, in_one_line
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.rollouts.budget import BudgetTracker
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.recorder import EpisodeRecorder
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Attempt(NamedTuple):
+    """An attempt to run an episode.
+
+    Attributes:
+        rollout: The record, whatever ended the episode.
+        server_failure: The failure of the running FHIR server; None if it worked.
+    """
+
+    rollout: Rollout
+    server_failure: FhirServerError | None
+
+
+class Caller(Protocol):
+    """A way to call functions that wait for the FHIR server: directly, or in a thread of that server."""
+
+    def __call__(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Awaitable[_T]:
+        """Call the function and return its result."""
+
+
+async def call_directly(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function on the event loop; the embedded server answers at once."""
+    return function(*args, **kwargs)
 
 
 def run_episode(
@@ -31,14 +60,28 @@ def run_episode(
 
     After an infrastructure failure or Ctrl-C, the record has the turns so far but no verdict and no reward.
     """
-    runner = _EpisodeRunner(plan, spec, agent, world, tracker or BudgetTracker(), server)
+    return attempt_episode(plan, spec, agent, world, tracker or BudgetTracker(), server).rollout
+
+
+def attempt_episode(
+    plan: RunPlan,
+    spec: EpisodeSpec,
+    agent: Agent,
+    world: World,
+    tracker: BudgetTracker,
+    server: RunningServer | None,
+    stopped: Event | None = None,
+) -> Attempt:
+    """Run one episode like `run_episode`; `stopped` interrupts it before its next action, as Ctrl-C does."""
+    runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
+    failure: InfraError | None = None
     try:
-        runner.act(agent)
-    except InfraError as failure:
-        runner.recorder.fail(failure)
+        runner.act(agent, stopped)
+    except InfraError as error:
+        failure = error
     except KeyboardInterrupt:
         pass  # a record without another reason says "interrupted"
-    return runner.recorder.record()
+    return runner.attempt(failure)
 
 
 async def run_conversation(
@@ -50,14 +93,28 @@ async def run_conversation(
     server: RunningServer | None = None,
 ) -> Rollout:
     """Run one of several concurrent episodes and record it. The record of a cancelled episode says "interrupted"."""
+    return (await attempt_conversation(plan, spec, agent, world, tracker, server, call_directly)).rollout
+
+
+async def attempt_conversation(
+    plan: RunPlan,
+    spec: EpisodeSpec,
+    agent: ConcurrentAgent,
+    world: World,
+    tracker: BudgetTracker,
+    server: RunningServer | None,
+    call: Caller,
+) -> Attempt:
+    """Run one of several concurrent episodes like `run_conversation`; `call` calls what waits for the server."""
     runner = _EpisodeRunner(plan, spec, agent, world, tracker, server)
+    failure: InfraError | None = None
     try:
-        await runner.converse(agent)
-    except InfraError as failure:
-        runner.recorder.fail(failure)
+        await runner.converse(agent, call)
+    except InfraError as error:
+        failure = error
     except asyncio.CancelledError:
         pass  # a record without another reason says "interrupted"
-    return runner.recorder.record()
+    return runner.attempt(failure)
 
 
 class _EpisodeRunner:
@@ -76,7 +133,13 @@ class _EpisodeRunner:
         self.recorder = EpisodeRecorder(config, spec, agent, world, plan.seed_of(spec), server)
         self.spec, self.agent, self.tracker = spec, agent, tracker
 
-    def act(self, agent: Agent) -> None:
+    def attempt(self, failure: InfraError | None) -> Attempt:
+        """Return the record of the episode, which a failure may have ended."""
+        if failure is not None:
+            self.recorder.fail(failure)
+        return Attempt(self.recorder.record(), failure if isinstance(failure, FhirServerError) else None)
+
+    def act(self, agent: Agent, stopped: Event | None) -> None:
         """Run the episode with an agent that acts synchronously."""
         with self.recorder.open():
             observation = self.recorder.start()
@@ -85,28 +148,38 @@ class _EpisodeRunner:
             with self._truncated():
                 step: Step | None = None
                 while step is None or not step.done:
+                    if stopped is not None and stopped.is_set():
+                        raise KeyboardInterrupt
                     with self._agent_time():
                         reply = _as_reply(agent.act(observation))
                     step = self._step(reply)
                     observation = step.observation
 
-    async def converse(self, agent: ConcurrentAgent) -> None:
+    async def converse(self, agent: ConcurrentAgent, call: Caller) -> None:
         """Run the episode with an asynchronous agent; other episodes continue while the agent waits."""
-        with self.recorder.open():
-            observation = self.recorder.start()
+        try:
+            await call(self.recorder.open)
+            observation = await call(self.recorder.start)
             with self._agent_time():
                 conversation = agent.converse(observation, self._context())
                 self.recorder.opening = conversation.opening
-            with self._truncated():
-                step: Step | None = None
-                try:
-                    while step is None or not step.done:
-                        with self._agent_time():
-                            reply = _as_reply(await conversation.act(observation))
-                        step = self._step(reply)
-                        observation = step.observation
-                finally:
-                    self._leave(conversation)
+            try:
+                await self._converse(conversation, observation, call)
+            except EpisodeTruncated as end:
+                await call(self.recorder.truncate, end.stop_reason, str(end) or None)
+        finally:
+            await call(self.recorder.close)
+
+    async def _converse(self, conversation: AsyncConversation, observation: str, call: Caller) -> None:
+        step: Step | None = None
+        try:
+            while step is None or not step.done:
+                with self._agent_time():
+                    reply = _as_reply(await conversation.act(observation))
+                step = await call(self._step, reply)
+                observation = step.observation
+        finally:
+            self._leave(conversation)
 
     def _context(self) -> EpisodeContext:
         recorder = self.recorder

@@ -98,6 +98,11 @@ class EpisodeRecorder:
             )
         return self._episode
 
+    def close(self) -> None:
+        """Close the episode, if it was prepared."""
+        if self._episode is not None:
+            self._episode.close()
+
     def start(self) -> str:
         """Start the episode and return the first observation."""
         self._variation, self._action_format = self.episode.variation, self.episode.action_format

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,8 @@ from fhir_gym.rollouts.episode_runner import run_conversation, run_episode
 from fhir_gym.rollouts.plan import EpisodeSpec, RunPlan, plan
 from fhir_gym.rollouts.ray_cluster import RayCluster, RayRun
 from fhir_gym.rollouts.record import Rollout
-from fhir_gym.rollouts.worker_pool import run_concurrently
+from fhir_gym.rollouts.server_pool import OnRetired, run_on_servers
+from fhir_gym.rollouts.worker_pool import AsyncWorkerPool
 from fhir_gym.tasks.core.registry import pickle_packs, unpickle_packs
 
 _FIRST_ANSWER_TIMEOUT = 20.0
@@ -56,6 +57,10 @@ def run(
     and without worker processes, except for timings. Without workers, a `ConcurrentAgent` runs several episodes
     concurrently. Each rollout is then yielded as soon as its episode ends, so that paid work is saved immediately.
 
+    If `fhir_server` lists several servers, each of them runs one episode at a time; an agent that is no
+    `ConcurrentAgent` is copied for each server. A server that fails is retired with a warning, and its episode starts
+    again on another server.
+
     Args:
         env_id: Env id of the pack, or an `EpisodeConfig`.
         agent: The agent or its name. Each worker gets a copy of the agent, so the agent must be picklable, and the
@@ -70,9 +75,9 @@ def run(
         skip: Episodes to skip, each given as task, variation and repeat.
         workers: Number of worker processes; 0 to run in this process. The number is ignored for a `ConcurrentAgent`
             that is not also an `Agent`. A `RayCluster` runs the episodes on a Ray cluster; ``"ray"`` is short for
-            `RayCluster()`.
+            `RayCluster()`. With `fhir_server`, pass several servers instead.
         concurrency: Number of episodes that a `ConcurrentAgent` runs concurrently if there are no workers, and in each
-            Ray actor. With `fhir_server`, only one episode runs at a time.
+            Ray actor. Each server of `fhir_server` runs one episode at a time.
         budget: Limits of the run; None for no limit.
         resume: A rollout file. Graded episodes in the file that match the arguments are skipped. The file may be
             missing.
@@ -86,7 +91,8 @@ def run(
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
         InfraError: The FHIR server does not answer, is in use or does not contain the world (at once). A worker process
-            died, the Ray cluster does not answer, or several Ray actors died in one episode (during iteration).
+            died, all of several FHIR servers failed, the Ray cluster does not answer, or several Ray actors died in one
+            episode (during iteration).
         MissingExtraError: Ray is needed and not installed.
 
     Examples:
@@ -108,8 +114,13 @@ def run_plan(
     concurrency: int = 8,
     budget: Budget | BudgetTracker | None = None,
     resume: str | Path | None = None,
+    on_retired: OnRetired | None = None,
 ) -> Iterator[Rollout]:
-    """Run an agent on the episodes of a plan; see `run`. Several runs can share the tracker of one budget."""
+    """Run an agent on the episodes of a plan; see `run`. Several runs can share the tracker of one budget.
+
+    If one of several FHIR servers fails, `on_retired` is called with its base URL and the reason; by default, there is
+    a warning.
+    """
     if workers == "ray":
         workers = RayCluster()
     elif not isinstance(workers, RayCluster):
@@ -118,7 +129,11 @@ def run_plan(
     require_path("resume", resume)
     config = plan.config
     if workers and config.fhir_server is not None:
-        raise FhirGymError("a running FHIR server serves one episode at a time: use workers=0 with fhir_server")
+        raise FhirGymError(
+            "workers are for the embedded server, because a running FHIR server serves one episode at a time: leave "
+            "workers out; to run several episodes at the same time, pass the base URLs of several servers as "
+            "fhir_server (repeat --fhir-server on the command line)"
+        )
     actor = make_agent(agent) if isinstance(agent, str) else require_agent(agent)
     if isinstance(workers, int) and workers and isinstance(actor, Agent):
         _require_portable(actor)
@@ -128,15 +143,16 @@ def run_plan(
         if owned:
             stack.callback(world.close)
         plan = _remaining(replace(plan, config=replace(config, world=world)), actor, world, resume)
-        server = _reserve(plan, world)
-        if server is not None:
-            stack.callback(server.release)
+        servers = stack.enter_context(_reserved(plan, world))
+        server = next(iter(servers), None)
         tracker = budget if isinstance(budget, BudgetTracker) else BudgetTracker(budget)
         if isinstance(workers, RayCluster):
             rollouts = RayRun(plan, actor, world, tracker, workers, concurrency).rollouts()
+        elif len(servers) > 1:
+            rollouts = run_on_servers(plan, actor, world, tracker, servers, on_retired)
         elif isinstance(actor, ConcurrentAgent) and not (workers and isinstance(actor, Agent)):
             at_once = concurrency if config.fhir_server is None else 1
-            rollouts = run_concurrently(plan, actor, world, tracker, at_once, server)
+            rollouts = AsyncWorkerPool(plan, actor, world, tracker, at_once, server).run()
         elif workers:
             rollouts = _run_in_workers(plan, actor, world, tracker, workers)
         else:
@@ -151,18 +167,20 @@ def _remaining(plan: RunPlan, agent: Agent | ConcurrentAgent, world: World, resu
     return plan if resume is None else plan.unfinished(resume, agent, world)
 
 
-def _reserve(plan: RunPlan, world: World) -> RunningServer | None:
-    """Lock the running server; first check for problems that would affect all episodes."""
+@contextmanager
+def _reserved(plan: RunPlan, world: World) -> Iterator[list[RunningServer]]:
+    """Lock the running servers for a `with` block; first check for problems that would affect all episodes.
+
+    Agents see the base URL of the first server everywhere, so that records do not depend on which server is free.
+    """
     config = plan.config
-    if config.fhir_server is None or not plan.episodes:
-        return None
-    server = RunningServer(config.fhir_server, config.fhir_credentials)
-    try:
-        server.session(world, timeout=_FIRST_ANSWER_TIMEOUT).close()
-    except BaseException:
-        server.release()
-        raise
-    return server
+    with ExitStack() as stack:
+        servers = []
+        for url in config.servers if plan.episodes else ():
+            server = RunningServer(url, config.fhir_credentials, shown_url=config.servers[0].rstrip("/"))
+            servers.append(stack.enter_context(server))
+            server.session(world, timeout=_FIRST_ANSWER_TIMEOUT).close()
+        yield servers
 
 
 def _closing(rollouts: Iterator[Rollout], resources: ExitStack) -> Iterator[Rollout]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
+
+from typing_extensions import override
 
 from fhir_gym.agents import ConcurrentAgent
 from fhir_gym.concurrency import gather_or_cancel
@@ -21,49 +24,29 @@ from fhir_gym.rollouts.plan import RunPlan
 from fhir_gym.rollouts.record import Rollout
 
 
-def run_concurrently(
-    plan: RunPlan,
-    agent: ConcurrentAgent,
-    world: World,
-    tracker: BudgetTracker,
-    concurrency: int,
-    server: RunningServer | None = None,
-) -> Iterator[Rollout]:
-    """Run up to `concurrency` episodes of a plan at the same time, and yield each rollout when its episode ends."""
-    pool = AsyncWorkerPool(plan, agent, world, tracker, concurrency, server)
-    try:
-        try:
-            pool.start()
-            yield from pool.rollouts()
-        except KeyboardInterrupt:
-            pool.cancel()
-            yield from pool.rollouts()  # the interrupted episodes
-            raise
-    finally:
-        pool.stop()
-
-
-class AsyncWorkerPool:
+class BackgroundWorkers(ABC):
     """Asynchronous workers in a background thread; the caller's thread receives their rollouts."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        agent: ConcurrentAgent,
-        world: World,
-        tracker: BudgetTracker,
-        concurrency: int,
-        server: RunningServer | None = None,
-    ) -> None:
-        self._plan, self._agent, self._world, self._tracker = plan, agent, world, tracker
-        self._server = server
-        self._concurrency = concurrency
-        self._episodes = iter(plan.episodes)
-        self._done: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
+    def __init__(self) -> None:
+        self._done: SimpleQueue[Rollout | Callable[[], None] | BaseException | None] = SimpleQueue()
+        """What the caller's thread receives: rollouts, calls to make there, an exception, and None at the end."""
         self._thread = threading.Thread(target=self._run, name="fhir-gym-rollouts", daemon=True)
         self._started = threading.Event()
         self._cancelled = False
         self._work: asyncio.Task[None] | None = None
+
+    def run(self) -> Generator[Rollout]:
+        """Run the workers, and yield each rollout when its episode ends."""
+        try:
+            try:
+                self.start()
+                yield from self.rollouts()
+            except KeyboardInterrupt:
+                self.cancel()
+                yield from self.rollouts()  # the interrupted episodes
+                raise
+        finally:
+            self.stop()
 
     def start(self) -> None:
         """Start the thread and wait until its event loop runs."""
@@ -75,7 +58,10 @@ class AsyncWorkerPool:
         while (item := self._done.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            if isinstance(item, Rollout):
+                yield item
+            else:
+                item()
 
     def cancel(self) -> None:
         """Interrupt the running episodes."""
@@ -109,8 +95,40 @@ class AsyncWorkerPool:
         try:
             await self._work
         finally:
-            await self._agent.aclose()
+            await self._close()
 
+    @abstractmethod
+    async def _all(self) -> None:
+        """Run all workers."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Close what the workers opened on the event loop."""
+
+
+class AsyncWorkerPool(BackgroundWorkers):
+    """Runs up to `concurrency` episodes of a plan at the same time."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        agent: ConcurrentAgent,
+        world: World,
+        tracker: BudgetTracker,
+        concurrency: int,
+        server: RunningServer | None = None,
+    ) -> None:
+        super().__init__()
+        self._plan, self._agent, self._world, self._tracker = plan, agent, world, tracker
+        self._server = server
+        self._concurrency = concurrency
+        self._episodes = iter(plan.episodes)
+
+    @override
+    async def _close(self) -> None:
+        await self._agent.aclose()
+
+    @override
     async def _all(self) -> None:
         await gather_or_cancel(self._worker() for _ in range(self._concurrency))
 

@@ -13,8 +13,9 @@ import pytest
 from fhir_gym.errors import InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.rollouts import read_rollouts
 from tests.cli.conftest import Cli
-from tests.fhir.guarded_server import GuardedServer
+from tests.fhir.guarded_server import FailingServer, GuardedServer
 from tests.worlds.serving import served
 
 TOKEN, PASSWORD, KEY = "t0ken-0123456789", 'p4ss/"word"', "k3y-0123456789ab"
@@ -73,6 +74,22 @@ def test_a_server_that_quotes_credentials_when_it_refuses_or_fails(
     with pytest.raises(InfraError) as caught:
         cli(*RUN, "--fhir-server", url, *ACCESS, "--out", out)
     assert not found_in(*traceback.format_exception(caught.value)) and not out.exists()
+
+
+def test_several_servers(cli: Cli, hospital: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fhir_gym.fhir.adapters.remote_client.PAUSES", ())
+    monkeypatch.setattr("fhir_gym.fhir.adapters.remote.SETTLING", 0.0)
+    failing = FailingServer(create_app(hospital))
+    out = tmp_path / "r.jsonl"
+    with served(create_app(hospital)) as good, served(failing) as bad:
+        servers = ("--fhir-server", good, "--fhir-server", bad, "--fhir-header", f"X-Key: {KEY}")
+        done = cli(*RUN, *CURIOUS, "--repeats", 3, *servers, "--out", out)
+        refused = cli(*RUN, "--workers", 2, *servers, "--out", tmp_path / "other.jsonl")
+    assert done.code == 0, done.err
+    assert f"{bad} is used no more in this run: {bad} is down" in done.err
+    assert f"retired during the run: {bad}" in done.out
+    assert [rollout.repeat for rollout in read_rollouts(out)] == [0, 1, 2]
+    assert refused.code == 1 and "repeat --fhir-server" in refused.err
 
 
 @pytest.mark.parametrize(

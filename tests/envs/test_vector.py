@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from fhir_gym.envs import FHIREnv, FHIRVectorEnv
 from fhir_gym.errors import FhirGymError, WrongTypeError
 from fhir_gym.fhir import World
+from fhir_gym.testing import serving
 
 ENV_ID = "FHIRAgent/Appointment-v0"
 FINISH = ("FINISH([])", "FINISH([])")
@@ -118,8 +119,19 @@ def test_envs_do_not_see_each_others_writes(hospital: World) -> None:
 
 
 def test_a_running_server_serves_one_env() -> None:
-    with pytest.raises(FhirGymError, match="one environment at a time"):
+    with pytest.raises(FhirGymError, match="each environment needs a FHIR server of its own"):
         FHIRVectorEnv(ENV_ID, num_envs=2, fhir_server="http://localhost:1/fhir")
+
+
+def test_each_env_has_a_server_of_its_own(hospital: World) -> None:
+    with serving(hospital) as first, serving(hospital) as second:
+        urls = [first, second]
+        envs = gym.make_vec(ENV_ID, num_envs=2, world=hospital, tasks="02a", fhir_server=urls)
+        observations, _ = envs.reset(seed=0)
+        assert [url in text for url, text in zip(urls, observations, strict=True)] == [True, True]
+        envs.close()
+        with pytest.raises(FhirGymError, match="an episode runs on one FHIR server, not on 2"):
+            gym.make(ENV_ID, world=hospital, fhir_server=urls)
 
 
 def test_shared_memory_is_refused_with_a_helpful_error() -> None:

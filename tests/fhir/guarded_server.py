@@ -1,4 +1,4 @@
-"""A server that requires a header, and that quotes the header in its errors and in one of its records."""
+"""Servers that require a header and quote it, or that fail after a number of requests."""
 
 from __future__ import annotations
 
@@ -35,4 +35,28 @@ class GuardedServer:
             return await answer(send, 500, quoted)
         if scope["path"].endswith("/Basic/echo"):
             return await answer(send, 200, quoted)
+        return await self.app(scope, receive, send)
+
+
+class FailingServer:
+    """An ASGI application that answers 503 after a number of requests.
+
+    Args:
+        app: The FHIR server.
+        left: Number of requests that it answers.
+
+    Attributes:
+        requests: Number of requests so far.
+    """
+
+    def __init__(self, app: ASGIApp, left: float = 7) -> None:
+        self.app, self.left = app, left
+        self.requests = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self.requests += 1
+            self.left -= 1
+            if self.left < 0:
+                return await answer(send, 503, b"{}")
         return await self.app(scope, receive, send)
