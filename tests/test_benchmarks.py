@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks._gold import gold_episodes
 from benchmarks._measure import Report, Times, measure
-from benchmarks.integrations import ENV_ID, GoldActions, Player, gold_actions, overhead
+from benchmarks._players import ENV_ID, GoldActions, Player
+from benchmarks.integrations import gold_actions, overhead
 from benchmarks.server import Workload
 from benchmarks.training import Episodes
 from fhir_gym import Episode, tasks, worlds
