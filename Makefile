@@ -25,7 +25,7 @@ TRAINING := $(TRAINING_VENV)/.installed
 TORCH ?= torch==2.13.0
 # The dependencies of the frameworks conflict, so each integration is tested in an environment of its own.
 #   make test-integrations FRAMEWORK=inspect    one framework
-INTEGRATIONS := inspect verifiers openenv harbor ray minari trl
+INTEGRATIONS := inspect verifiers openenv harbor ray rllib minari trl
 FRAMEWORK ?= $(INTEGRATIONS)
 INTEGRATIONS_VENV ?= .venv-integrations
 # PYTHON_x: the interpreter for framework x, if $(PYTHON) may be too old for it.
@@ -141,6 +141,7 @@ $(INTEGRATIONS_VENV)/%/.installed: pyproject.toml
 	@echo "Installing fhir_gym[$*] into $(@D) (once) ..."
 	@mkdir -p $(INTEGRATIONS_VENV)
 	@$(MAKE) --no-print-directory VENV=$(@D) $(if $(PYTHON_$*),PYTHON=$(PYTHON_$*)) $(@D)/bin/python
+	@$(if $(filter rllib,$*),$(@D)/bin/python -m pip install --quiet '$(TORCH)')
 	@$(@D)/bin/python -m pip install --quiet pytest hypothesis --editable '.[$*]'
 	@touch $@
 

@@ -92,6 +92,34 @@ def test_gymnasiums_own_vector_envs_agree_with_ours(mode: str, vector_kwargs: di
     theirs.close()
 
 
+@pytest.mark.parametrize(
+    ("mode", "autoreset"),
+    [
+        *(("sync", autoreset) for autoreset in AutoresetMode),
+        pytest.param("async", AutoresetMode.DISABLED, marks=pytest.mark.slow),
+    ],
+)
+def test_every_mode_resets_alike(mode: str, autoreset: AutoresetMode) -> None:
+    settings: dict[str, Any] = {"autoreset_mode": autoreset}
+    if mode == "async":
+        settings |= {"shared_memory": False, "context": "spawn"}
+    ours = gym.make_vec(f"fhir_gym:{ENV_ID}", num_envs=2, autoreset_mode=autoreset)
+    theirs = gym.make_vec(f"fhir_gym:{ENV_ID}", num_envs=2, vectorization_mode=mode, vector_kwargs=settings)
+    assert ours.metadata["autoreset_mode"] is theirs.metadata["autoreset_mode"] is autoreset
+    ends = np.array([True, False])
+    for envs in (ours, theirs):
+        envs.reset(seed=3)
+        envs.step(("FINISH([])", "hello"))
+        if autoreset is AutoresetMode.DISABLED:
+            envs.reset(options={"reset_mask": ends})
+    mine, other = (envs.step(("GET /Patient?_count=1", "GET /Slot?_count=1")) for envs in (ours, theirs))
+    assert mine[0] == other[0]
+    assert list(mine[4]["step"]) == list(other[4]["step"])
+    assert ours.spec is not None and theirs.spec is not None and ours.spec.id == theirs.spec.id
+    ours.close()
+    theirs.close()
+
+
 def test_gymnasiums_own_step_limit_holds(hospital: World) -> None:
     envs = FHIRVectorEnv(ENV_ID, num_envs=2, max_episode_steps=1, world=hospital)
     envs.reset(seed=0)
