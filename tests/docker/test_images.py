@@ -144,6 +144,11 @@ def test_the_demo_runs() -> None:
     assert "gold" in shown and "train.jsonl" in shown
 
 
+def test_the_server_image_has_what_harbor_needs() -> None:
+    code = "import fhir_gym.mcp_servers as m; from fhir_gym import worlds; m.require_sdk(); worlds.load('cohort-mini')"
+    docker("run", "--rm", "--network", "none", "--read-only", "--entrypoint", "python", SERVER, "-c", code)
+
+
 def test_a_mounted_world_is_served(hospital: World, tmp_path: Path) -> None:
     shutil.copy(hospital.path, tmp_path / "own.world")
     (tmp_path / "own.world").chmod(0o444)
