@@ -1,7 +1,8 @@
 """Measure the speed of `fhir-gym serve`: `python -m benchmarks.http [--world NAME_OR_PATH] [--requests N] [--quick]`.
 
 Measures one client, then eight concurrent clients. Each client uses a persistent connection. Each line of output
-also compares its median with that of the same requests made in process.
+also compares its median with that of the same requests made in process. The last lines compare runs of reference
+solutions on one server and on four, without and with a delay of each request.
 """
 
 from __future__ import annotations
@@ -9,20 +10,29 @@ from __future__ import annotations
 import argparse
 import http.client
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import repeat
+from unittest.mock import patch
 from urllib.parse import urlsplit
+
+import httpx
 
 from benchmarks._measure import Report, measure, percentile
 from benchmarks._serving import serving
 from benchmarks.server import Workload
-from fhir_gym import worlds
+from fhir_gym import run, worlds
 from fhir_gym.fhir import Session, World
 
 __all__ = ["main"]
 
 _CLIENTS = (1, 8)
+_DELAYS = (0.0, 0.027)
+"""Delays of each request in seconds: none, and what HAPI FHIR takes for a search."""
+_SERVERS = 4
+_TASKS = ("01", "02a", "05", "08a", "11a", "15a")
 
 
 def urls(world: World) -> dict[str, list[str]]:
@@ -59,6 +69,49 @@ def client(base: str, paths: list[str], requests: int) -> list[float]:
     return times
 
 
+@contextmanager
+def delayed(seconds: float) -> Iterator[None]:
+    """Delay each request of sessions on running servers, for a `with` block."""
+    original = httpx.HTTPTransport.handle_request
+
+    def handle(transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        time.sleep(seconds)
+        return original(transport, request)
+
+    with patch.object(httpx.HTTPTransport, "handle_request", handle):
+        yield
+
+
+def episodes_a_second(world: World, servers: Sequence[str], variations: int) -> float:
+    """Run reference solutions on servers and return the number of episodes per second."""
+    start = time.perf_counter()
+    choice = {"tasks": _TASKS, "variations": f"0-{variations - 1}"}
+    rollouts = list(run("FHIRAgent/Appointment-v0", "gold", world=world, fhir_server=servers, **choice))
+    if any(rollout.reward != 1 for rollout in rollouts):
+        raise RuntimeError("a reference solution failed")
+    return len(rollouts) / (time.perf_counter() - start)
+
+
+def compare_servers(report: Report, world: World, options: argparse.Namespace) -> None:
+    """Print the episodes per second on one server and on several."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving(options.world))[0] for _ in range(_SERVERS)]
+        for delay in _DELAYS:
+            with delayed(delay):
+                variations = 1 if options.quick else 8
+                episodes_a_second(world, urls, 1)  # warm-up
+                one = episodes_a_second(world, urls[:1], variations)
+                several = episodes_a_second(world, urls, variations)
+            report.line(
+                "episodes, HTTP",
+                delay_ms=round(delay * 1000),
+                one_server=round(one, 1),
+                servers=_SERVERS,
+                several_servers=round(several, 1),
+                ratio=round(several / one, 2),
+            )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -81,6 +134,8 @@ def main() -> None:
                 rate = round(len(times) / (time.perf_counter() - start))
                 ratio = round(percentile(times, 0.5) / inside, 1)
                 report.times(f"{name}, HTTP", times, clients=clients, requests_a_second=rate, times_in_process=ratio)
+        if world.name.startswith("hospital"):
+            compare_servers(report, world, options)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ class EpisodeConfig:
         if len(self.servers) > 1:
             raise FhirGymError(
                 f"an episode runs on one FHIR server, not on {len(self.servers)}: pass one base URL as fhir_server, "
-                "or use fhir_gym.run or gymnasium.make_vec"
+                "or use fhir_gym.run or the default mode of gymnasium.make_vec"
             )
         return next(iter(self.servers), None)
 

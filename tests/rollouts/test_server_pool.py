@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fhir_gym.agents import EpisodeContext, ScriptedAgent
+from fhir_gym.agents import Completion, EpisodeContext, Message, Opening, ScriptedAgent
 from fhir_gym.errors import AgentError, FhirGymError, InfraError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import create_app
@@ -68,6 +69,37 @@ def test_the_records_are_those_of_one_server(hospital: World, servers: dict[str,
     assert [neutral(rollout) for rollout in several] == [neutral(rollout) for rollout in one]
     assert keys(several) == ALL and f"{urls[0]}/Patient" in several[0].turns[0].observation
     assert all(app.requests > number + 10 for app, number in zip(servers.values(), before, strict=True))
+
+
+class Meeting(ScriptedAgent):
+    """An agent whose first action waits until three episodes have come so far."""
+
+    def __init__(self) -> None:
+        super().__init__(self.meet, name="meeting")
+
+    def meet(self, observation: str, step: int) -> str:
+        if step == 0:
+            BARRIER.wait(20)
+        return "FINISH([])"
+
+
+class SlowMeeting(Slow):
+    """A `ConcurrentAgent` whose first completion waits until three episodes have come so far."""
+
+    async def complete(self, messages: Sequence[Message], opening: Opening) -> Completion:
+        await asyncio.to_thread(BARRIER.wait, 20)
+        return await super().complete(messages, opening)
+
+
+BARRIER = threading.Barrier(3)
+
+
+@pytest.mark.parametrize("agent", [Meeting(), SlowMeeting()], ids=["agent", "concurrent agent"])
+def test_each_server_runs_an_episode_at_the_same_time(
+    hospital: World, servers: dict[str, FailingServer], agent: Any
+) -> None:
+    rollouts = play(hospital, list(servers), agent, tasks="02a", variations="0-2")
+    assert len(rollouts) == 3 and not BARRIER.broken
 
 
 @pytest.mark.slow
