@@ -23,7 +23,7 @@ import httpx
 from benchmarks._measure import Report, measure, percentile
 from benchmarks._serving import serving
 from benchmarks.server import Workload
-from fhir_gym import run, worlds
+from fhir_gym import EpisodeConfig, run, worlds
 from fhir_gym.fhir import Session, World
 
 __all__ = ["main"]
@@ -85,8 +85,8 @@ def delayed(seconds: float) -> Iterator[None]:
 def episodes_a_second(world: World, servers: Sequence[str], variations: int) -> float:
     """Run reference solutions on servers and return the number of episodes per second."""
     start = time.perf_counter()
-    choice = {"tasks": _TASKS, "variations": f"0-{variations - 1}"}
-    rollouts = list(run("FHIRAgent/Appointment-v0", "gold", world=world, fhir_server=servers, **choice))
+    config = EpisodeConfig("FHIRAgent/Appointment-v0", world=world, fhir_server=servers)
+    rollouts = list(run(config, "gold", tasks=_TASKS, variations=range(variations)))
     if any(rollout.reward != 1 for rollout in rollouts):
         raise RuntimeError("a reference solution failed")
     return len(rollouts) / (time.perf_counter() - start)
