@@ -62,11 +62,12 @@ test-training: $(TRAINING) ## the tests of training and local models (once: inst
 
 test-integrations: $(FRAMEWORK:%=test-integration-%) ## the tests of the integrations, each in its environment (FRAMEWORK=inspect: one)
 
-# pytest fails if it skips the tests because the framework is missing (exit status 5: no tests collected).
+# pytest fails if it skips the tests because the framework is missing (exit status 5: no tests collected). Some of these
+# environments have a version of the MCP SDK that is too old for our servers, so only their framework is measured.
 test-integration-%: $(INTEGRATIONS_VENV)/%/.installed
 	@echo "-- $*"
 	@$(<D)/bin/python -m pytest -W default -m "not exhaustive" tests/integrations/test_$**.py $(ARGS)
-	@$(<D)/bin/python -m benchmarks.integrations --quick
+	@$(<D)/bin/python -m benchmarks.integrations --quick $(if $(filter $*,inspect openenv verifiers),--frameworks $*)
 
 test-integration-trl: $(TRAINING)
 	@echo "-- trl"
