@@ -31,16 +31,17 @@ def main() -> None:
     keys = chosen.tasks.split(",")
     with tempfile.TemporaryDirectory() as folder:
         templates = Path(folder, "templates.json")
-        learn_templates(fhir_gym.run(ENV_ID, "gold", tasks=keys, variations="0-9")).save(templates)
         try:
             config = menu_ppo(templates, [(ENV_ID, key) for key in keys], variations=range(50), prepared=150)
         except MissingExtraError as error:
             print(error)
             return
+        learn_templates(fhir_gym.run(ENV_ID, "gold", tasks=keys, variations="0-9")).save(templates)
         ray = import_module("ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # without this, Ray reports its use to its makers
         ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        algorithm = config.env_runners(num_env_runners=chosen.runners).build_algo()
+        config.env_runners(num_env_runners=chosen.runners).training(train_batch_size_per_learner=512)
+        algorithm = config.build_algo()
         for number in range(1, chosen.iterations + 1):
             found = algorithm.train()["env_runners"]
             print(f"iteration {number}: mean return {found['episode_return_mean']:.2f}", flush=True)

@@ -76,7 +76,7 @@ class Dying(RandomAgent):
 def test_two_actors_equal_a_serial_run(cluster: RayCluster, env_id: str, agent: str) -> None:
     expected = lines([*run(env_id, agent, variations="0-1", seed=5)])
     assert lines([*run(env_id, agent, variations="0-1", seed=5, workers=cluster)]) == expected
-    assert len(expected) > 5
+    assert expected
 
 
 def test_killed_workers_cost_only_time(cluster: RayCluster, hospital: World, tmp_path: Path) -> None:
