@@ -109,6 +109,7 @@ class ClinicScene(Params):
     """The records of a place.
 
     Attributes:
+        now: Current time, an instant.
         place: Id of the Location.
         name: Name of the place.
         practitioners: The practitioners who work at the place.
@@ -117,6 +118,7 @@ class ClinicScene(Params):
         visits: All appointments.
     """
 
+    now: str
     place: str
     name: str
     practitioners: tuple[Practitioner, ...]
@@ -167,13 +169,16 @@ def draw_clinic(
     slots = [slot for one in staff for slot in _slots(rng, world, ids, one.schedule, days, per_day)]
     visits = _visits(rng, ids, everyone, slots)
     occupied = {visit.slot.id for visit in visits if visit.status in OCCUPIED}
+    slots = [one.model_copy(update={"status": "busy"}) if one.id in occupied else one for one in slots]
+    final = {one.id: one for one in slots}
     return ClinicScene(
+        now=instant(world.now),
         place=ids.new("Location"),
         name=f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}",
         practitioners=tuple(staff),
         people=tuple(everyone),
-        slots=tuple(one.model_copy(update={"status": "busy"}) if one.id in occupied else one for one in slots),
-        visits=tuple(visits),
+        slots=tuple(slots),
+        visits=tuple(one.model_copy(update={"slot": final[one.slot.id]}) for one in visits),
     )
 
 

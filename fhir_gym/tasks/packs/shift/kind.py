@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fhir_gym.actions import Action
@@ -85,6 +86,7 @@ class RequestKind(ABC, Generic[S, R]):
         title: Title of a few words.
         codes: The outcomes, other than ``done``, with which requests of this kind are declined.
         rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
+        counts: Minimum and maximum number of requests at each static level.
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
     """
@@ -93,6 +95,7 @@ class RequestKind(ABC, Generic[S, R]):
     title: ClassVar[str]
     codes: ClassVar[tuple[str, ...]]
     rules: ClassVar[str]
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 14)})
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 

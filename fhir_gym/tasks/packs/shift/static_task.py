@@ -24,8 +24,6 @@ from fhir_gym.types import Json, Resource
 _DECLINED = 0.3
 """Probability that a request is declined."""
 _TRIES = 200
-_REQUESTS = {1: (4, 5), 2: (10, 14)}
-"""Minimum and maximum number of requests at each static level."""
 _STEPS = {1: 30, 2: 80}
 
 
@@ -81,7 +79,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     @override
     def sample(self, rng: random.Random, world: World) -> ShiftParams:
         kind, level = self.requests, self.level or 1
-        first, last = _REQUESTS[level]
+        first, last = kind.counts[level]
         wanted = self._draw_outcomes(rng, rng.randint(first, last))
         for _ in range(_TRIES):
             scene = kind.draw_scene(rng, world, Size(level, len(wanted)))

@@ -11,22 +11,24 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import WEEKDAYS, absent_combinations, instant, parse_instant, reference
+from fhir_gym.tasks.authoring import instant, parse_instant, reference
 from fhir_gym.tasks.packs.shift.bookings import (
     COMING,
     BookingAsk,
     BookingJudge,
     BookingRequest,
-    Calendar,
-    absent_patient,
+    best_slot,
+    coming,
     fitting_slots,
-    without_one_wish,
 )
+from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
@@ -47,15 +49,14 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     rules = (
         "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
         "schedule. The service of a slot is the specialty of its schedule.\n"
-        "- A patient is the one whose given name, family name and date of birth all match exactly. If there is none, "
-        f'the outcome is "{NO_SUCH_PATIENT}"; if there are several, "{SEVERAL_PATIENTS}".\n'
+        f"{PATIENT_RULE}\n"
         "- If the patient already has a coming appointment (status booked or pending, it starts after the present) at "
         f'{{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
         "- Otherwise use a free slot (status free) that starts after the present, is for the service, meets every "
         "wish, and does not overlap an appointment of the patient with status booked, pending or arrived. Among "
         "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
-        "family name comes first in the alphabet; then the one with the lower id. A morning slot starts before 12:00, "
-        f'an afternoon slot at 12:00 or later. If there is no such slot, the outcome is "{NO_FREE_TIME}".\n'
+        f"family name comes first in the alphabet; then the one with the lower id. {WISHES} If there is no such slot, "
+        f'the outcome is "{NO_FREE_TIME}".\n'
         "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
         "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
         "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
@@ -72,7 +73,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         self, rng: random.Random, world: World, scene: ClinicScene, outcomes: Sequence[str]
     ) -> tuple[BookingRequest, ...] | None:
         calendar = Calendar.at_start(scene, instant(world.now))
-        names = {outcome: _names(rng, scene, outcome) for outcome in dict.fromkeys(outcomes)}
+        names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
         found: list[BookingRequest] = []
         for outcome in outcomes:
             used = [one.ask.patient for one in found]
@@ -83,9 +84,9 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
                 return None
             found.append(request)
             if outcome == DONE:
-                slot = calendar.best(request.ask, request.patients[0])
+                slot = best_slot(calendar, request.ask, request.patients[0])
                 assert slot is not None
-                calendar.book(request.patients[0], slot)
+                calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
         return tuple(found)
 
     @override
@@ -133,7 +134,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     @override
     def counterfactuals(self, request: BookingRequest, scene: ClinicScene) -> list[Resource]:
         if not request.patients:
-            return [absent_patient(request.ask.patient, scene)]
+            return [absent_patient(request.ask.patient, scene.people)]
         return [*fitting_slots(request, scene)] if len(request.patients) == 1 else []
 
     @override
@@ -143,20 +144,10 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return BookingJudge(requests, scene, log).judge(answers)
 
 
-def _names(rng: random.Random, scene: ClinicScene, outcome: str) -> list[Named]:
-    """Return the names and dates of birth for which an outcome is possible, in random order."""
-    if outcome == NO_SUCH_PATIENT:
-        found = [Named(given=one[0], family=one[1], birth_date=one[2]) for one in absent_combinations(scene.people)]
-    else:
-        everyone = [Named.of(one) for one in scene.people]
-        found = [one for one in dict.fromkeys(everyone) if (everyone.count(one) > 1) == (outcome == SEVERAL_PATIENTS)]
-    return rng.sample(found, len(found))
-
-
 def _draw_request(rng: random.Random, calendar: Calendar, name: Named, outcome: str) -> BookingRequest | None:
     """Draw wishes of a patient until they have an outcome; None if that does not happen."""
     people = calendar.scene.people
-    ids = tuple(one.id for one in people if Named.of(one) == name)
+    ids = ids_of(name, people)
     for _ in range(_TRIES):
         ask = _draw_ask(rng, calendar, name)
         if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
@@ -167,25 +158,20 @@ def _draw_request(rng: random.Random, calendar: Calendar, name: Named, outcome: 
 
 def _outcome(ask: BookingAsk, patient: str, calendar: Calendar) -> str:
     """Return the outcome of an ask; an empty text if one of its wishes makes no difference."""
-    if calendar.coming(ask, patient):
+    if coming(calendar, ask, patient):
         return ALREADY_DONE
-    best = calendar.best(ask, patient)
+    best = best_slot(calendar, ask, patient)
     if best is None:
         return NO_FREE_TIME
-    return DONE if all(calendar.best(one, patient) != best for one in without_one_wish(ask)) else ""
+    return DONE if all(best_slot(calendar, one, patient) != best for one in ask.without_one_wish()) else ""
 
 
 def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingAsk:
     """Draw a service and one to three wishes."""
     scene = calendar.scene
-    today = parse_instant(calendar.now).date()
-    wishes: dict[str, Any] = {
+    wishes = draw_time_wishes(rng, parse_instant(calendar.now).date()) | {
         "language": rng.choice(sorted(LANGUAGES)),
         "gender": rng.choice(("female", "male")),
-        "weekdays": tuple(sorted(rng.sample(range(5), rng.choice((1, 2, 2, 3))))),
-        "part": rng.choice(("morning", "afternoon")),
-        "first_day": (today + timedelta(days=rng.randint(1, 6))).isoformat(),
-        "minutes": rng.choice((30, 45, 60)),
     }
     chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
     service = rng.choice(sorted({one.service.display for one in scene.practitioners}))
@@ -197,14 +183,7 @@ def _wishes(ask: BookingAsk) -> Iterator[str]:
         yield f"The practitioner must speak {LANGUAGES[ask.language]}."
     if ask.gender:
         yield f"It must be a {'woman' if ask.gender == 'female' else 'man'}."
-    if ask.weekdays:
-        yield f"Only {' or '.join(WEEKDAYS[day] for day in ask.weekdays)} is possible."
-    if ask.part:
-        yield f"It has to be in the {ask.part}."
-    if ask.first_day:
-        yield f"Not before {ask.first_day}."
-    if ask.minutes:
-        yield f"The slot must last at least {ask.minutes} minutes."
+    yield from ask.in_words()
 
 
 def _about(place: str) -> Generator[Action, Json, dict[str, Any]]:

@@ -1,0 +1,239 @@
+"""The slots and appointments of a place at one moment, and the judgement of requests that change them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
+
+from fhir_gym.tasks.authoring import at, instant
+from fhir_gym.tasks.grading import differences
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, slot_resource
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request
+from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import absent_patient
+from fhir_gym.tasks.packs.shift.wishes import TimeWishes
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Resource
+
+_FIRST_HOUR, _LAST_HOUR = 8, 16
+_SHORTEST = 30
+R = TypeVar("R", bound="PatientRequest")
+
+
+class PatientRequest(Request):
+    """A request about a patient.
+
+    Attributes:
+        patients: Ids of the patients with the name and the date of birth of the request.
+    """
+
+    patients: tuple[str, ...]
+
+
+class Booked(NamedTuple):
+    """An appointment in a calendar."""
+
+    patient: str
+    slots: tuple[ClinicSlot, ...]
+    status: str
+
+
+@dataclass(slots=True)
+class Calendar:
+    """The slots and appointments of a place at one moment.
+
+    Attributes:
+        scene: The place.
+        now: Current time, an instant.
+        status: Status of each slot by its id.
+        visits: The appointments by their ids.
+    """
+
+    scene: ClinicScene
+    now: str
+    status: dict[str, str] = field(default_factory=dict)
+    visits: dict[str, Booked] = field(default_factory=dict)
+
+    @classmethod
+    def at_start(cls, scene: ClinicScene, now: str) -> Calendar:
+        """Return the calendar at the start of the episode."""
+        visits = {one.id: Booked(one.patient, (one.slot,), one.status) for one in scene.visits}
+        return cls(scene, now, {slot.id: slot.status for slot in scene.slots}, visits)
+
+    def first_free(
+        self, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
+    ) -> ClinicSlot | None:
+        """Return the first free slot that suits a patient; None if there is none.
+
+        Among slots that start at the same time, the family name of the practitioner decides, then the id.
+
+        Args:
+            patient: Id of the patient.
+            wishes: What the patient wishes.
+            wanted: Whether a practitioner may be chosen.
+            moving: Id of an appointment of the patient that gives up its time.
+        """
+        doctors = self.scene.by_schedule()
+        kept = [one for id, one in self.visits.items() if one.status in OCCUPIED and id != moving]
+        taken = {slot.id for one in kept for slot in one.slots}
+        own = [slot for one in kept if one.patient == patient for slot in one.slots]
+        fitting = [
+            slot
+            for slot in self.scene.slots
+            if self.status[slot.id] == "free"
+            and slot.id not in taken
+            and slot.start > self.now
+            and wishes.suits(slot.start, slot.minutes)
+            and wanted(doctors[slot.schedule])
+            and not any(overlap(slot, other) for other in own)
+        ]
+        return min(fitting, key=lambda one: (one.start, doctors[one.schedule].person.family, one.id), default=None)
+
+
+def slots_that_would_fit(
+    scene: ClinicScene, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
+) -> Iterator[Resource]:
+    """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient."""
+    kept = [one for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
+    last = max(date.fromisoformat(slot.start[:10]) for slot in scene.slots)
+    for number, practitioner in enumerate(one for one in scene.practitioners if wanted(one)):
+        for slot in _possible_slots(last, max(wishes.minutes, _SHORTEST), practitioner.schedule):
+            if (
+                slot.start > scene.now
+                and wishes.suits(slot.start, slot.minutes)
+                and not any(overlap(slot, one.slot) for one in kept)
+            ):
+                yield slot_resource(slot.model_copy(update={"id": f"free-{moving or patient}-{number}"}))
+                break
+
+
+def _possible_slots(last: date, minutes: int, schedule: str) -> Iterator[ClinicSlot]:
+    """Yield times in the week before a day, then in the week after it."""
+    for ahead in range(-6, 8):
+        for hour in range(_FIRST_HOUR, _LAST_HOUR):
+            start = instant(at(last + timedelta(days=ahead), hour, 30))
+            yield ClinicSlot(id="", schedule=schedule, start=start, minutes=minutes, status="free")
+
+
+def _is_free(state: Resource | None) -> bool:
+    """Whether a record is a free slot."""
+    return state is not None and state.get("resourceType") == "Slot" and state.get("status") == "free"
+
+
+class CalendarJudge(ABC, Generic[R]):
+    """Judges requests against the calendars that the agent met.
+
+    Args:
+        requests: The requests.
+        scene: The place.
+        log: What the agent wrote and looked up.
+    """
+
+    def __init__(self, requests: Sequence[R], scene: ClinicScene, log: EpisodeLog) -> None:
+        self.requests, self.scene, self.log = requests, scene, log
+        self.slots = {slot.id: slot for slot in scene.slots}
+        self.now = instant(log.end.world.now)
+
+    @abstractmethod
+    def claim(self, request: R) -> frozenset[str]:
+        """Return the records that belong to a request."""
+
+    @abstractmethod
+    def judge_one(self, number: int, answer: str) -> Judgement:
+        """Judge the request with a number."""
+
+    def judge(self, answers: Sequence[str]) -> list[Judgement]:
+        """Judge all requests."""
+        return [self.judge_one(number, answer) for number, answer in enumerate(answers)]
+
+    @cached_property
+    def claimed(self) -> list[frozenset[str]]:
+        """For each request, the records that belong to it."""
+        return [self.claim(one) for one in self.requests]
+
+    @cached_property
+    def start(self) -> Calendar:
+        """The calendar at the start of the episode."""
+        return Calendar.at_start(self.scene, self.now)
+
+    def met(self, number: int) -> Calendar:
+        """Return the calendar before the first write for a request; a write that frees a slot may be for another one."""
+        mine = (one for one in self.log.writes if one.record in self.claimed[number] and not _is_free(one.after))
+        return self.before(min((one.number for one in mine), default=0))
+
+    def before(self, write: int) -> Calendar:
+        """Return the calendar before a write."""
+        states = {one.record: one.after for one in self.log.writes[:write]}
+        return self._with(states.items())
+
+    def planned(self, number: int) -> Calendar:
+        """Return the calendar after the requests with earlier letters, as the agent has left them."""
+        records = {one for claimed in self.claimed[:number] for one in claimed} & self.log.touched
+        states = {one: self.log.end.after.read(*one.split("/")) for one in sorted(records)}
+        # A slot that was freed may have been given away since, by a request with a later letter.
+        states |= {one.record: one.after for one in self.log.writes if one.record in records and _is_free(one.after)}
+        return self._with(states.items())
+
+    def _with(self, states: Iterable[tuple[str, Resource | None]]) -> Calendar:
+        calendar = Calendar.at_start(self.scene, self.now)
+        for record, state in states:
+            resource_type, id = record.split("/")
+            if resource_type == "Slot" and id in calendar.status:
+                calendar.status[id] = str((state or {}).get("status"))
+            elif resource_type == "Appointment":
+                calendar.visits.pop(id, None)
+                if state is not None:
+                    calendar.visits[id] = self._booked(state)
+        return calendar
+
+    def _booked(self, appointment: Resource) -> Booked:
+        patients = (one.id for one in self.scene.people if self.takes_part(appointment, f"Patient/{one.id}"))
+        slots = (self.slots[id] for id in self.slot_ids(appointment) if id in self.slots)
+        return Booked(next(patients, ""), tuple(slots), str(appointment.get("status")))
+
+    def takes_part(self, appointment: Resource, record: str) -> bool:
+        """Whether a record is a participant of an appointment."""
+        actors = [one.get("actor") for one in appointment.get("participant", []) if isinstance(one, dict)]
+        return self.log.refers_to(actors, record)
+
+    def slot_ids(self, appointment: Resource | None) -> list[str]:
+        """Return the ids of the slots of an appointment."""
+        refers = [self.log.end.refers(one) for one in (appointment or {}).get("slot", [])]
+        return [one.removeprefix("Slot/") for one in refers if one]
+
+    def slot_became(self, id: str, status: str) -> bool:
+        """Whether a slot has a status at the end, and is otherwise as it was at the start."""
+        before, after = (view.read("Slot", id) or {} for view in (self.log.end.before, self.log.end.after))
+        return after.get("status") == status and not differences(before, after, changing=("status",))
+
+    def patient_not_found(self, request: R, answer: str) -> bool | None:
+        """Whether the agent rightly reported that there is no such patient, or more than one; None for one patient."""
+        if not request.patients:
+            absent = absent_patient(request.ask.patient, self.scene.people)
+            return answer == NO_SUCH_PATIENT and bool(self.log.lookups_of(absent))
+        if len(request.patients) > 1:
+            return answer == SEVERAL_PATIENTS and self.log.has_seen([f"Patient/{id}" for id in request.patients])
+        return None
+
+    def looked_for_slots(
+        self, number: int, slots: Iterable[Resource], best: Callable[[Calendar], ClinicSlot | None]
+    ) -> bool:
+        """Whether the agent looked at the slots of all practitioners when no slot suited the patient.
+
+        Args:
+            number: Number of the request.
+            slots: See `slots_that_would_fit`.
+            best: The slot that the rules choose in a calendar.
+        """
+        none_planned = best(self.planned(number)) is None
+        for slot in slots:
+            lookups = self.log.lookups_of(slot)
+            if not lookups or not (
+                none_planned or any(best(self.before(self.log.writes_before(one))) is None for one in lookups)
+            ):
+                return False
+        return True

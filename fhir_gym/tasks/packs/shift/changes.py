@@ -1,0 +1,213 @@
+"""Requests to cancel or move appointments or to record a missed one, and their judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from typing_extensions import override
+
+from fhir_gym.tasks.authoring import Person
+from fhir_gym.tasks.grading import differences, same_moment
+from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, PatientRequest, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, Visit
+from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.wishes import TimeWishes
+from fhir_gym.types import Json, Resource
+
+ACTIVE = ("booked", "pending")
+"""Statuses of appointments that a request can change."""
+ENDED_AS = {"cancel": "cancelled", "missed": "noshow"}
+"""The status that a request gives the appointment."""
+
+
+class ChangeAsk(TimeWishes):
+    """What is to change. The wishes are for the new time of a moved appointment.
+
+    Attributes:
+        patient: The patient's name and date of birth.
+        given: Given name of the practitioner.
+        family: Family name of the practitioner.
+        day: Day of the appointment.
+        change: What to do with the appointment.
+    """
+
+    patient: Named
+    given: str
+    family: str
+    day: str
+    change: Literal["cancel", "move", "missed"]
+
+    def is_with(self, practitioner: Person) -> bool:
+        """Whether the request is about a practitioner."""
+        return (self.given, self.family) == (practitioner.given, practitioner.family)
+
+
+class ChangeRequest(PatientRequest):
+    """A request to change an appointment.
+
+    Attributes:
+        visit: Id of the patient's only appointment with the practitioner on the day; empty if there is none.
+    """
+
+    ask: ChangeAsk
+    visit: str = ""
+
+
+def outcome_of(ask: ChangeAsk, visit: Visit | None, calendar: Calendar) -> str:
+    """Return the outcome of a request in a calendar.
+
+    Args:
+        ask: What is to change.
+        visit: The appointment at the start of the episode; None if there is none.
+        calendar: The calendar.
+    """
+    if visit is None:
+        return NOTHING_TO_DO
+    booked = calendar.visits.get(visit.id)
+    status = booked.status if booked else ""
+    if status not in ACTIVE:
+        return ALREADY_DONE if status == ENDED_AS.get(ask.change) else NOTHING_TO_DO
+    started = visit.slot.start <= calendar.now
+    if started != (ask.change == "missed"):
+        return NOT_ALLOWED
+    if ask.change == "move" and new_slot(ask, visit, calendar) is None:
+        return NO_FREE_TIME
+    return DONE
+
+
+def new_slot(ask: ChangeAsk, visit: Visit, calendar: Calendar) -> ClinicSlot | None:
+    """Return the slot to which an appointment moves; None if no slot fits."""
+    return calendar.first_free(visit.patient, _as_long(ask, visit), _same(visit), moving=visit.id)
+
+
+def _as_long(ask: ChangeAsk, visit: Visit) -> ChangeAsk:
+    """Return the wishes with the length of the present slot as the minimum."""
+    return ask.model_copy(update={"minutes": max(ask.minutes, visit.slot.minutes)})
+
+
+def _same(visit: Visit) -> Callable[[Practitioner], bool]:
+    """Return the condition that a practitioner is the one of an appointment."""
+    return lambda practitioner: practitioner.schedule == visit.slot.schedule
+
+
+def missing_visit(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
+    """Yield the appointment that the request supposes, as it would be if it could be changed."""
+    ask = request.ask
+    practitioner = next((one.person.id for one in scene.practitioners if ask.is_with(one.person)), "")
+    patient = request.patients[0]
+    start, end = f"{ask.day}T16:40:00Z", f"{ask.day}T17:00:00Z"
+    actors = (f"Patient/{patient}", f"Practitioner/{practitioner}", f"Location/{scene.place}")
+    yield {
+        "resourceType": "Appointment",
+        "id": f"supposed-{patient}",
+        "status": "booked",
+        "start": start,
+        "end": end,
+        "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in actors],
+    }
+
+
+def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
+    """Yield a free slot that does not exist and would fit."""
+    visit = next(one for one in scene.visits if one.id == request.visit)
+    wishes = _as_long(request.ask, visit)
+    yield from slots_that_would_fit(scene, visit.patient, wishes, _same(visit), moving=visit.id)
+
+
+class ChangeJudge(CalendarJudge[ChangeRequest]):
+    """Judges changes of appointments against the calendars that the agent met."""
+
+    def _visit(self, request: ChangeRequest) -> Visit | None:
+        return next((one for one in self.scene.visits if one.id == request.visit), None)
+
+    @override
+    def claim(self, request: ChangeRequest) -> frozenset[str]:
+        visit = self._visit(request)
+        if visit is None or len(request.patients) != 1:
+            return frozenset()
+        written = [one.after for one in self.log.writes if one.record == f"Appointment/{visit.id}"]
+        slots = {visit.slot.id, *(id for one in written for id in self.slot_ids(one))} & self.slots.keys()
+        return frozenset({f"Appointment/{visit.id}"} | {f"Slot/{id}" for id in slots})
+
+    @override
+    def judge_one(self, number: int, answer: str) -> Judgement:
+        request, claimed = self.requests[number], self.claimed[number]
+        visit = self._visit(request)
+        if visit is None or f"Appointment/{visit.id}" not in self.log.changed:
+            right, harmed = self._declined(number, answer), self._slot_is_wrong(visit)
+            expected = request.outcome if right or answer != request.outcome else f"{answer}, after looking it up"
+            return Judgement(right and not harmed, harmed, expected, answer, claimed)
+        calendars = [self.met(number), self.planned(number)]
+        problems = [*self._problems(request.ask, visit, calendars)]
+        found: Json = [*problems, answer] if problems or answer != DONE else answer
+        return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
+
+    def _problems(self, ask: ChangeAsk, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
+        """Yield what is wrong with an appointment that the agent changed."""
+        views = (self.log.end.before, self.log.end.after)
+        before, after = (view.read("Appointment", visit.id) or {} for view in views)
+        possible = [one for one in calendars if outcome_of(ask, visit, one) == DONE]
+        if not possible:
+            yield f"changed Appointment/{visit.id}"
+            return
+        if ask.change == "move":
+            wanted = [slot for one in possible if (slot := new_slot(ask, visit, one)) is not None]
+            slot = next((one for one in wanted if self.slot_ids(after) == [one.id]), None)
+            if slot is None:
+                yield f"moved to {', '.join(f'Slot/{id}' for id in self.slot_ids(after)) or 'no slot'}"
+                return
+            yield from self._wrong_move(before, after, visit, slot)
+        else:
+            if after.get("status") != ENDED_AS[ask.change]:
+                yield f"status {after.get('status')}"
+            reasons = ("cancelationReason",) if ask.change == "cancel" else ()
+            if rest := differences(before, after, changing=("status",), may_add=reasons):
+                yield {"also changed": [*rest]}
+        if self._slot_is_wrong(visit, freed=ask.change != "missed"):
+            yield f"Slot/{visit.slot.id} is not as it should be"
+
+    def _wrong_move(self, before: Resource, after: Resource, visit: Visit, slot: ClinicSlot) -> Iterator[Json]:
+        """Yield what is wrong with a moved appointment."""
+        for name, wanted in (("start", slot.start), ("end", slot.end)):
+            if not same_moment(after.get(name), wanted):
+                yield f"{name} {after.get(name)}"
+        if rest := differences(before, after, changing=("start", "end", "slot", "minutesDuration")):
+            yield {"also changed": [*rest]}
+        if not self.slot_became(slot.id, "busy"):
+            yield f"Slot/{slot.id} is not busy and otherwise unchanged"
+
+    def _slot_is_wrong(self, visit: Visit | None, freed: bool = False) -> bool:
+        """Whether the slot of an appointment is neither as at the start nor, if it was given up, free or given away."""
+        if visit is None:
+            return False
+        if not freed:
+            others = self._occupied_by_others(visit)
+            return f"Slot/{visit.slot.id}" in self.log.changed and not others
+        return not (self.slot_became(visit.slot.id, "free") or self._given_away(visit))
+
+    def _given_away(self, visit: Visit) -> bool:
+        return self.slot_became(visit.slot.id, "busy") and self._occupied_by_others(visit)
+
+    def _occupied_by_others(self, visit: Visit) -> bool:
+        """Whether another appointment occupies the slot at the end."""
+        booked = self.before(len(self.log.writes)).visits
+        return any(id != visit.id and one.status in OCCUPIED and visit.slot in one.slots for id, one in booked.items())
+
+    def _declined(self, number: int, answer: str) -> bool:
+        """Whether a request was rightly declined, after the agent had looked."""
+        request = self.requests[number]
+        found = self.patient_not_found(request, answer)
+        if found is not None:
+            return found
+        visit = self._visit(request)
+        if visit is None:
+            (supposed,) = missing_visit(request, self.scene)
+            return answer == NOTHING_TO_DO and bool(self.log.lookups_of(supposed))
+        right = {outcome_of(request.ask, visit, one) for one in (self.start, self.planned(number))}
+        if answer == NO_FREE_TIME and request.ask.change == "move" and right <= {DONE, NO_FREE_TIME}:
+            slots = slots_for_move(request, self.scene)
+            return self.looked_for_slots(number, slots, lambda one: new_slot(request.ask, visit, one))
+        return answer in right - {DONE} and self.log.has_seen([f"Appointment/{visit.id}"])

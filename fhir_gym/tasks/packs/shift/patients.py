@@ -1,0 +1,40 @@
+"""Patients that requests name: one, none or several."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from fhir_gym.tasks.authoring import Person, absent_combinations, patient_resource
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.types import Resource
+
+PATIENT_RULE = (
+    "- A patient is the one whose given name, family name and date of birth all match exactly. If there is none, the "
+    f'outcome is "{NO_SUCH_PATIENT}"; if there are several, "{SEVERAL_PATIENTS}".'
+)
+"""How requests identify patients, for prompts."""
+
+
+def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> list[Named]:
+    """Return the names and dates of birth for which an outcome is possible, in random order."""
+    if outcome == NO_SUCH_PATIENT:
+        found = [Named(given=one[0], family=one[1], birth_date=one[2]) for one in absent_combinations(people)]
+    else:
+        everyone = [Named.of(one) for one in people]
+        found = [one for one in dict.fromkeys(everyone) if (everyone.count(one) > 1) == (outcome == SEVERAL_PATIENTS)]
+    return rng.sample(found, len(found))
+
+
+def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:
+    """Return the ids of the people with a name and a date of birth."""
+    return tuple(one.id for one in people if Named.of(one) == name)
+
+
+def absent_patient(name: Named, people: Sequence[Person]) -> Resource:
+    """Return the record that a patient without a record would have."""
+    other = next(one for one in people if one.family == name.family)
+    id = re.sub("[^A-Za-z0-9-]", "-", "-".join((name.given, name.family, name.birth_date)))
+    return patient_resource(other.model_copy(update={**name.model_dump(), "id": id}))
