@@ -161,7 +161,8 @@ class CalendarJudge(ABC, Generic[R]):
         return Calendar.at_start(self.scene, self.now)
 
     def met(self, number: int) -> Calendar:
-        """Return the calendar before the first write for a request; a write that frees a slot may be for another one."""
+        """Return the calendar before the first write for a request."""
+        # A write that frees a slot may belong to another request, which gives the slot up.
         mine = (one for one in self.log.writes if one.record in self.claimed[number] and not _is_free(one.after))
         return self.before(min((one.number for one in mine), default=0))
 

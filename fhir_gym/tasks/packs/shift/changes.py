@@ -194,7 +194,8 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
     def _occupied_by_others(self, visit: Visit) -> bool:
         """Whether another appointment occupies the slot at the end."""
         booked = self.before(len(self.log.writes)).visits
-        return any(id != visit.id and one.status in OCCUPIED and visit.slot in one.slots for id, one in booked.items())
+        others = (one for id, one in booked.items() if id != visit.id and one.status in OCCUPIED)
+        return any(slot.id == visit.slot.id for one in others for slot in one.slots)
 
     def _declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""

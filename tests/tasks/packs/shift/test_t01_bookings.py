@@ -1,59 +1,33 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
-from fhir_gym import Episode, Step, tasks
-from fhir_gym.actions import Action, Delete, Finish, Get, Post, Put
-from fhir_gym.episode import read_response
+from fhir_gym import Episode, tasks
+from fhir_gym.actions import Action, Delete, Finish, Get, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.bookings import BookingRequest
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams, StaticShift
 from fhir_gym.tasks.packs.shift.t01_bookings import Bookings
 from fhir_gym.types import Json, Resource
-
-ENV = "FHIRAgent/Shift-v0"
-Policy = Callable[[ShiftParams], Iterator[Action]]
-
-
-def opened(world: World, key: str = "Q1-1", variation: int = 0) -> Episode:
-    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
-    episode.start()
-    return episode
-
-
-def answer_of(step: Step) -> Json:
-    response = read_response(step.observation)
-    return response.json() if response and response.body else None
-
-
-def play(episode: Episode, change: Callable[[Action], list[Action]] = lambda action: [action]) -> Step:
-    """Play the reference solution; `change` replaces its actions."""
-    solution = episode.task.gold(episode.variation.params, tasks.LatestResponse())
-    action = next(solution)
-    while True:
-        sent: Json = None
-        for number, one in enumerate(change(action)):
-            step = episode.step(one)
-            if step.done:
-                return step
-            sent = answer_of(step) if number == 0 else sent
-        action = solution.send(sent)
-
-
-def failed(step: Step) -> list[str]:
-    return [one["name"] for one in step.info["verdict"]["checks"] if not one["passed"]]
+from tests.tasks.packs.shift.playing import (
+    ENV,
+    checks_of_done_requests,
+    edited,
+    failed,
+    in_transactions,
+    only_reads,
+    opened,
+    params_of,
+    play,
+)
 
 
 def requests_of(episode: Episode) -> tuple[BookingRequest, ...]:
-    params = episode.variation.params
-    assert isinstance(params, ShiftParams)
-    return params.requests
+    return params_of(episode).requests
 
 
 @pytest.mark.parametrize("key", ["Q1-1", "Q1-2"])
@@ -66,9 +40,9 @@ def test_the_reference_solution_is_right(hospital: World, key: str, variation: i
 
 
 def test_levels_select_tasks(hospital: World) -> None:
-    assert [*tasks.task_set(ENV)] == ["Q1-1", "Q1-2"]
+    assert {one.level for one in tasks.task_set(ENV).values()} == {1, 2}
     with Episode(ENV, task="Q1-2", world=hospital, level=2) as episode:
-        assert [*episode.config.task_set()] == ["Q1-2"]
+        assert [*episode.config.task_set()] == ["Q1-2", "Q2-2"]
     with pytest.raises(Exception, match="levels 1, 2, not level 3"):
         Episode(ENV, task="Q1-1", world=hospital, level=3)
     with pytest.raises(Exception, match="Appointment-v0 has no levels"):
@@ -90,11 +64,6 @@ def test_right_outcomes_without_lookups_are_worth_nothing(hospital: World) -> No
         assert step.reward == 0
 
 
-def only_reads(action: Action) -> list[Action]:
-    """Replace a write by a read of the same type."""
-    return [action] if action.kind in ("GET", "FINISH") else [Get("/metadata")]
-
-
 def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> None:
     with opened(hospital) as episode:
         outcomes = [one.outcome for one in requests_of(episode)]
@@ -102,15 +71,6 @@ def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> N
         wrong = [f"request {letter}" for letter, one in zip("ABCDE", outcomes, strict=False) if one == DONE]
         assert failed(step) == wrong
         assert step.reward == pytest.approx(1 - len(wrong) / len(outcomes))
-
-
-def edited(type: str, edit: Callable[[Resource], Any], action: Action) -> list[Action]:
-    """Edit the body of the first kind of write in an action."""
-    body = json.loads(action.body or "null")
-    if body is not None and body["resourceType"] == type:
-        edit(body)
-        return [Post(action.url, body) if action.kind == "POST" else Put(action.url, body)]
-    return [action]
 
 
 MISTAKES: dict[str, Callable[[Action], list[Action]]] = {
@@ -129,7 +89,7 @@ MISTAKES: dict[str, Callable[[Action], list[Action]]] = {
 def test_a_mistake_fails_the_requests_that_it_touches(hospital: World, mistake: str) -> None:
     with opened(hospital) as episode:
         step = play(episode, MISTAKES[mistake])
-        touched = [f"request {one}" for one, r in zip("ABCDE", requests_of(episode), strict=False) if r.outcome == DONE]
+        touched = checks_of_done_requests(episode)
         assert touched and [one for one in failed(step) if one.startswith("request")] == touched
         assert not step.info["success"] and step.reward < 1
 
@@ -144,16 +104,6 @@ def test_writes_of_other_records_fail_the_rest(hospital: World) -> None:
         step = play(episode, lambda one: [Post("/Basic", strange), one] if one.kind == "FINISH" else [one])
         assert failed(step) == ["nothing else changed"]
         assert 0 < step.reward < 1
-
-
-def in_transactions(action: Action) -> list[Action]:
-    """Send a write as a transaction with one entry."""
-    if action.kind not in ("POST", "PUT"):
-        return [action]
-    entry: list[Json] = [
-        {"resource": json.loads(action.body or ""), "request": {"method": action.kind, "url": action.url.lstrip("/")}}
-    ]
-    return [Post("/", {"resourceType": "Bundle", "type": "transaction", "entry": entry})]
 
 
 def test_an_agent_may_plan_first_and_write_in_one_transaction_later(hospital: World) -> None:

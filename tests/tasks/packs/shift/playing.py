@@ -1,0 +1,83 @@
+"""Play reference solutions of static shifts, with changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fhir_gym import Episode, Step
+from fhir_gym.actions import Action, Get, Post, Put
+from fhir_gym.episode import read_response
+from fhir_gym.fhir import World
+from fhir_gym.tasks import LatestResponse
+from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
+from fhir_gym.tasks.packs.shift.static_task import ShiftParams
+from fhir_gym.types import Json, Resource
+
+ENV = "FHIRAgent/Shift-v0"
+
+
+def opened(world: World, key: str = "Q1-1", variation: int = 0) -> Episode:
+    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
+    episode.start()
+    return episode
+
+
+def answer_of(step: Step) -> Json:
+    response = read_response(step.observation)
+    return response.json() if response and response.body else None
+
+
+def play(episode: Episode, change: Callable[[Action], list[Action]] = lambda action: [action]) -> Step:
+    """Play the reference solution; `change` replaces its actions."""
+    solution = episode.task.gold(episode.variation.params, LatestResponse())
+    action = next(solution)
+    while True:
+        sent: Json = None
+        for number, one in enumerate(change(action)):
+            step = episode.step(one)
+            if step.done:
+                return step
+            sent = answer_of(step) if number == 0 else sent
+        action = solution.send(sent)
+
+
+def failed(step: Step) -> list[str]:
+    return [one["name"] for one in step.info["verdict"]["checks"] if not one["passed"]]
+
+
+def params_of(episode: Episode) -> ShiftParams:
+    params = episode.variation.params
+    assert isinstance(params, ShiftParams)
+    return params
+
+
+def checks_of_done_requests(episode: Episode) -> list[str]:
+    """Return the names of the checks of the requests that can be done."""
+    requests = params_of(episode).requests
+    return [f"request {one}" for one, r in zip(letters(len(requests)), requests, strict=True) if r.outcome == DONE]
+
+
+def only_reads(action: Action) -> list[Action]:
+    """Replace a write by a read of the same type."""
+    return [action] if action.kind in ("GET", "FINISH") else [Get("/metadata")]
+
+
+def edited(type: str, edit: Callable[[Resource], Any], action: Action) -> list[Action]:
+    """Edit the body of the first kind of write in an action."""
+    body = json.loads(action.body or "null")
+    if body is not None and body["resourceType"] == type:
+        edit(body)
+        return [Post(action.url, body) if action.kind == "POST" else Put(action.url, body)]
+    return [action]
+
+
+def in_transactions(action: Action) -> list[Action]:
+    """Send a write as a transaction with one entry."""
+    if action.kind not in ("POST", "PUT"):
+        return [action]
+    entry: list[Json] = [
+        {"resource": json.loads(action.body or ""), "request": {"method": action.kind, "url": action.url.lstrip("/")}}
+    ]
+    return [Post("/", {"resourceType": "Bundle", "type": "transaction", "entry": entry})]
