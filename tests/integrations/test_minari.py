@@ -13,7 +13,7 @@ from fhir_gym.errors import RecordError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.minari import write_minari
 from fhir_gym.rollouts import Rollout, Selection, run
-from fhir_gym.tasks import pack_ids
+from fhir_gym.tasks import get_pack, pack_ids
 
 minari: Any = pytest.importorskip("minari")
 pytest.importorskip("pyarrow")
@@ -37,7 +37,8 @@ def require_equal(episode: Any, rollout: Rollout) -> None:
 
 @pytest.mark.parametrize("env_id", PACKS)
 def test_gold_episodes_of_all_tasks_are_read_back(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollouts = [*run(env_id, "gold", variations="0", max_steps=30, grading="evidence")]
+    max_steps = get_pack(env_id).max_steps + 1
+    rollouts = [*run(env_id, "gold", variations="0", max_steps=max_steps, grading="evidence")]
     summary = write_minari(rollouts, tmp_path / "gold-v0")
     assert (summary.rollouts, summary.rows) == (len(rollouts), sum(one.steps for one in rollouts))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
@@ -51,7 +52,7 @@ def test_gold_episodes_of_all_tasks_are_read_back(env_id: str, tmp_path: Path, m
     assert [one["task"] for one in metadata] == [one.task.key for one in rollouts]
     assert all(one["success"] for one in metadata)
     env = dataset.recover_environment()
-    assert (env.unwrapped.config.max_steps, env.unwrapped.config.grading) == (30, "evidence")
+    assert (env.unwrapped.config.max_steps, env.unwrapped.config.grading) == (max_steps, "evidence")
     assert env.reset(options=metadata[0]["options"])[0] == rollouts[0].first_observation
     env.close()
 
