@@ -102,12 +102,13 @@ def _space(texts: Sequence[str]) -> gymnasium.spaces.Text:
 
 
 def _env_spec(rollouts: Sequence[Rollout]) -> Any:
-    """Return the specification of the environment, with the rules of the episodes if all episodes have the same."""
+    """Return the specification of the environment, with each rule that is the same in all episodes."""
     spec = gymnasium.registry.get(rollouts[0].env_id)
-    rules = {(rollout.grading, rollout.reward_rule, rollout.max_steps) for rollout in rollouts}
-    if spec is not None and len(rules) == 1:
+    if spec is not None:
         spec = copy.deepcopy(spec)
-        spec.kwargs |= dict(zip(("grading", "reward", "max_steps"), rules.pop(), strict=True))
+        for argument, attribute in (("grading", "grading"), ("reward", "reward_rule"), ("max_steps", "max_steps")):
+            if len(values := {getattr(rollout, attribute) for rollout in rollouts}) == 1:
+                spec.kwargs[argument] = values.pop()
     return spec
 
 
