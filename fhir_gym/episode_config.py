@@ -198,7 +198,7 @@ def _servers(given: object) -> str | tuple[str, ...] | None:
             f"fhir_server must be a base URL such as http://localhost:8080/fhir or a list of them, not {given!r}"
         )
     urls = tuple(_require_server(url) for url in given)
-    if len(set(urls)) < len(urls):
+    if len({url.rstrip("/") for url in urls}) < len(urls):
         raise FhirGymError("fhir_server names a server twice")
     return urls if len(urls) > 1 else urls[0]
 

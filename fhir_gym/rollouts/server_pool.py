@@ -104,7 +104,9 @@ class ServerPool(BackgroundWorkers):
                 while (episode := await self._next()) is not None:
                     attempt = await self._attempt(episode, server, agent, thread)
                     if attempt.rollout.stop_reason == "interrupted" or self._stopped.is_set():
-                        if self._cancelled:  # otherwise another episode's failure ends the run
+                        if (
+                            self._cancelled or attempt.rollout.graded
+                        ):  # otherwise another episode's failure ends the run
                             self._done.put(attempt.rollout)
                         raise asyncio.CancelledError
                     await self._finish(episode, attempt, server)

@@ -195,7 +195,7 @@ def test_an_agent_that_cannot_be_copied(hospital: World, servers: dict[str, Fail
     [
         ([], "fhir_server must be a base URL"),
         (["http://h/fhir", 5], "fhir_server must be a base URL"),
-        (["http://h/fhir", "http://h/fhir"], "names a server twice"),
+        (["http://h/fhir", "http://h/fhir/"], "names a server twice"),
         (["http://h/fhir", "http://me:pw@h/fhir"], "must not contain a user"),
     ],
 )
