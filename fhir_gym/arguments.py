@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.types import BRIEF, Phrasing
 
-__all__ = ["require_name", "require_path", "require_url", "require_whole"]
+__all__ = ["parse_phrasing", "require_name", "require_path", "require_phrasing_type", "require_url", "require_whole"]
 
 
 def require_name(kind: str, name: object, known: Collection[str]) -> str:
@@ -38,6 +39,32 @@ def require_whole(name: str, value: Any, least: int | None = None) -> int:
         least_of = "" if least is None else f" of at least {least}"
         raise FhirGymError(f"{name} must be a whole number{least_of}, not {value!r}")
     return number
+
+
+def require_phrasing_type(name: str, value: Any) -> Phrasing:
+    """Return `value` as a `Phrasing`.
+
+    Raises:
+        FhirGymError: The value is neither a whole number nor `BRIEF`.
+    """
+    if isinstance(value, str):
+        if value == BRIEF:
+            return BRIEF
+        raise FhirGymError(f"{name} must be a whole number or {BRIEF!r}, not {value!r}")
+    return require_whole(name, value)
+
+
+def parse_phrasing(text: str | None) -> Phrasing | None:
+    """Return the phrasing that a text such as ``"0"`` or ``"brief"`` names; None for None.
+
+    Raises:
+        FhirGymError: The text is neither a number nor `BRIEF`.
+    """
+    if text is None:
+        return None
+    return require_phrasing_type(
+        "phrasing", int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
+    )
 
 
 def require_path(name: str, value: object) -> None:

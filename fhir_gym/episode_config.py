@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Self, TypedDict
 
 from fhir_gym import tasks, worlds
-from fhir_gym.arguments import require_name, require_url, require_whole
+from fhir_gym.arguments import require_name, require_phrasing_type, require_url, require_whole
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
 from fhir_gym.tasks import GRADINGS, REWARD_RULES, Grading, RewardRule, Task, require_grading, require_phrasing
+from fhir_gym.types import Phrasing
 
 __all__ = ["EpisodeConfig", "EpisodeSettings"]
 
@@ -24,7 +25,7 @@ class EpisodeSettings(TypedDict, total=False):
     fhir_server: str | Sequence[str] | None
     fhir_credentials: Credentials | None
     base_url: str
-    phrasing: int | None
+    phrasing: Phrasing | None
     grading: Grading
     reward: RewardRule
     max_steps: int | None
@@ -46,7 +47,7 @@ class EpisodeConfig:
         fhir_credentials: Headers and certificate authority for the running server; see `fhir_gym.fhir.Credentials`.
         base_url: Base URL of the embedded server in prompts and links. Other programs that use the server need another
             one than the default.
-        phrasing: Index of the prompt wording to use; None for the wording that each variation draws.
+        phrasing: Index of the prompt wording to use, or ``brief``; None for the wording that each variation draws.
         grading: What counts as success; see `fhir_gym.tasks.grade`.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the limit of the task or its pack.
@@ -71,7 +72,7 @@ class EpisodeConfig:
     fhir_server: str | Sequence[str] | None = None
     fhir_credentials: Credentials | None = None
     base_url: str = DEFAULT_BASE_URL
-    phrasing: int | None = None
+    phrasing: Phrasing | None = None
     grading: Grading = "state"
     reward: RewardRule = "sparse"
     max_steps: int | None = None
@@ -94,7 +95,7 @@ class EpisodeConfig:
         if self.level is not None:
             require_whole("level", self.level, 1)
         if self.phrasing is not None:
-            require_whole("phrasing", self.phrasing)
+            require_phrasing_type("phrasing", self.phrasing)
         if not (self.world is None or isinstance(self.world, World | str | Path)):
             raise FhirGymError(f"world must be a World, or the name or path of one, not {self.world!r}")
 

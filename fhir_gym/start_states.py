@@ -15,7 +15,7 @@ from typing_extensions import override
 from fhir_gym.fhir import Session, World
 from fhir_gym.fhir.store import Snapshot
 from fhir_gym.tasks import Task, Variation
-from fhir_gym.types import Resource
+from fhir_gym.types import Phrasing, Resource
 
 __all__ = ["PackedResources", "StartState", "StartStates", "shared_start_states"]
 
@@ -62,14 +62,14 @@ class StartState:
 
     Attributes:
         number: Number of the variation.
-        phrasing: Index of the prompt that the variation uses.
+        phrasing: Index of the prompt that the variation uses, or ``brief``.
         prompt: The prompt.
         records: The loaded records.
         idle: The checks that an idle agent passes, by grading, as far as they are known.
     """
 
     number: int
-    phrasing: int
+    phrasing: Phrasing
     prompt: str
     records: Snapshot
     _variation: bytes
@@ -131,7 +131,7 @@ class StartStates:
             self._reserved -= Counter({number: 1})
             self._shrink()
 
-    def find(self, task: Task[Any], variation: int, phrasing: int | None, world: World) -> StartState | None:
+    def find(self, task: Task[Any], variation: int, phrasing: Phrasing | None, world: World) -> StartState | None:
         """Return a start state, or None if it is not here."""
         with self._lock:
             state = self._states.get(key := _key(task, variation, phrasing, world))
@@ -139,7 +139,7 @@ class StartStates:
                 self._states.move_to_end(key)
             return state
 
-    def keep(self, task: Task[Any], phrasing: int | None, world: World, state: StartState) -> None:
+    def keep(self, task: Task[Any], phrasing: Phrasing | None, world: World, state: StartState) -> None:
         """Add a start state."""
         with self._lock:
             self._states[_key(task, state.number, phrasing, world)] = state
@@ -160,7 +160,7 @@ class StartStates:
         return len(self._states)
 
 
-def _key(task: Task[Any], variation: int, phrasing: int | None, world: World) -> _Key:
+def _key(task: Task[Any], variation: int, phrasing: Phrasing | None, world: World) -> _Key:
     return task, variation, phrasing, world.manifest.content_hash, world.now
 
 

@@ -57,6 +57,9 @@ def _section(task: Task[Any]) -> Iterator[str]:
         yield from (f"> {line}".rstrip().replace("<", "\\<") for line in text.splitlines())
         yield ">"
     yield f"> ({len(task.prompts)} phrasings; values in braces differ by variation)"
+    if task.brief is not None:
+        yield ""
+        yield f"Brief: {task.brief}".replace("<", "\\<")
     yield ""
     for name, text in sections(task).items():
         yield f"- **{name}**: {_plain(text)}"

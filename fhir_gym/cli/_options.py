@@ -54,6 +54,13 @@ OwnWorldOption = Annotated[
     str | None,
     typer.Option(help="Name of a world (see `worlds list`) or path of a world file; by default the environment's own."),
 ]
+PhrasingOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|brief",
+        help="Number of the prompt's wording, or brief for one sentence; default: each variation has its own.",
+    ),
+]
 
 AGENT_SETTINGS = "NAME=VALUE"
 SettingsOption = Annotated[

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import note, progress
-from fhir_gym.cli._options import EnvArgument, OwnWorldOption, names
+from fhir_gym.cli._options import EnvArgument, OwnWorldOption, PhrasingOption, names
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,9 +46,7 @@ def export(
         Literal["train", "test", "heldout_tasks"] | None,
         typer.Option(help="Export only variations of this split; default: test, or all if --variations is given."),
     ] = None,
-    phrasing: Annotated[
-        int | None, typer.Option(min=0, help="Number of the prompt's wording; default: each variation has its own.")
-    ] = None,
+    phrasing: PhrasingOption = None,
     grading: Annotated[
         Literal["state", "evidence"] | None,
         typer.Option(
@@ -87,7 +86,7 @@ def export(
         plan = get_suite(suite).plan(env_id, reward=reward, max_steps=max_steps)
     else:
         config = EpisodeConfig(
-            env_id, phrasing=phrasing, grading=grading or "state", reward=reward, max_steps=max_steps
+            env_id, phrasing=parse_phrasing(phrasing), grading=grading or "state", reward=reward, max_steps=max_steps
         )
         if split is None and variations is None:
             split = "test"
@@ -108,7 +107,7 @@ def serve(
     env_id: EnvArgument,
     task: Annotated[str, typer.Option(help="Key of the task.")],
     variation: Annotated[int, typer.Option(min=0, help="Number of the variation.")],
-    phrasing: Annotated[int | None, typer.Option(min=0, help="Number of the prompt's wording.")] = None,
+    phrasing: PhrasingOption = None,
     world: OwnWorldOption = None,
     grading: Annotated[
         Literal["state", "evidence"], typer.Option(help="What to grade; see `harbor export`.")
@@ -139,7 +138,7 @@ def serve(
     config = EpisodeConfig(
         env_id,
         base_url=base_url or f"http://{host}:{port}/fhir",
-        phrasing=phrasing,
+        phrasing=parse_phrasing(phrasing),
         grading=grading,
         reward=reward,
         max_steps=max_steps,

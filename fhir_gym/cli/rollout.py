@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import note, progress
 from fhir_gym.cli._options import (
     ConcurrencyOption,
@@ -24,6 +25,7 @@ from fhir_gym.cli._options import (
     MaxSecondsOption,
     MaxTokensOption,
     OwnWorldOption,
+    PhrasingOption,
     PriceInOption,
     PriceOutOption,
     ProtocolOption,
@@ -58,9 +60,7 @@ def rollout(
         Literal["train", "test", "heldout_tasks"] | None,
         typer.Option(help="Run only variations of this split; default: train, or all if --variations is given."),
     ] = None,
-    phrasing: Annotated[
-        int | None, typer.Option(min=0, help="Number of the prompt's wording; default: each variation has its own.")
-    ] = None,
+    phrasing: PhrasingOption = None,
     repeats: RepeatsOption = 1,
     workers: WorkersOption = 0,
     ray: Annotated[
@@ -134,7 +134,7 @@ def rollout(
         env_id,
         fhir_server=fhir_server or None,
         fhir_credentials=credentials,
-        phrasing=phrasing,
+        phrasing=parse_phrasing(phrasing),
         level=level,
         grading=grading,
         reward=reward,

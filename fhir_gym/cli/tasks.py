@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fhir_gym.arguments import parse_phrasing
 from fhir_gym.cli._console import fields, note, print_json, print_text, progress, table
-from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, WorkersOption, names
+from fhir_gym.cli._options import EnvArgument, JsonOption, OwnWorldOption, PhrasingOption, WorkersOption, names
 from fhir_gym.cli.experiment import list_experiments
 from fhir_gym.cli.task_review import review
 
@@ -47,6 +48,7 @@ def list_(
             "required_resources": list(task.required_resources),
             "prohibited_tools": list(task.prohibited_tools),
             "phrasings": len(task.prompts),
+            "brief": task.brief is not None,
             "held_out": task.key in tasks.get_pack(pack).held_out,
         }
         for pack in chosen
@@ -70,6 +72,7 @@ def show(
     variation: Annotated[
         int, typer.Option(min=0, help="Number of the variation; 0-999 are for training, 1000-1999 for testing.")
     ] = 0,
+    phrasing: PhrasingOption = None,
     world: OwnWorldOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,11 +83,12 @@ def show(
     from fhir_gym import Episode, get_task, worlds
     from fhir_gym.tasks import get_pack
 
-    found = get_task(env_id, task)
+    found, wording = get_task(env_id, task), parse_phrasing(phrasing)
+    found.require_phrasing(0 if wording is None else wording)
     world = get_pack(env_id).world if world is None else world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
-    with opened, Episode(env_id, task=task, variation=variation, world=opened) as episode:
+    with opened, Episode(env_id, task=task, variation=variation, phrasing=wording, world=opened) as episode:
         turns = _play_gold(episode)
         verdict = episode.verdict()
         about: dict[str, Any] = {

@@ -13,7 +13,7 @@ from gymnasium.error import ResetNeeded
 from typing_extensions import override
 
 from fhir_gym.actions import MAX_ACTION_LENGTH
-from fhir_gym.arguments import require_whole
+from fhir_gym.arguments import require_phrasing_type, require_whole
 from fhir_gym.envs.limits import step_limit_around
 from fhir_gym.envs.spaces import TextSpace
 from fhir_gym.episode import Episode
@@ -23,6 +23,7 @@ from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.processes import end_with_parent
 from fhir_gym.start_states import shared_start_states
 from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, choose_tasks, find_task
+from fhir_gym.types import Phrasing
 
 ARGUMENTS = ("tasks", "split", "render_mode", "prepared")
 """Names of the arguments that an environment has in addition to those of `EpisodeConfig`."""
@@ -42,7 +43,7 @@ class _Choice(NamedTuple):
 
     task: str
     variation: int
-    phrasing: int | None
+    phrasing: Phrasing | None
     max_steps: int
 
 
@@ -228,7 +229,7 @@ class FHIREnv(gymnasium.Env[str, str]):
             variation = self.variations[int(self.np_random.integers(len(self.variations)))]
         phrasing = options.get("phrasing", self.config.phrasing)
         variation = require_whole("option variation", variation)
-        phrasing = None if phrasing is None else require_whole("option phrasing", phrasing)
+        phrasing = None if phrasing is None else require_phrasing_type("option phrasing", phrasing)
         max_steps = self.config.step_limit_of(self._task_set[task])
         return _Choice(task, variation, phrasing, max_steps if limit is None else min(max_steps, limit))
 

@@ -13,6 +13,7 @@ from fhir_gym.tasks import require_phrasing, task_set
 from fhir_gym.training.curriculum import EpisodeChoice, require_training_variations
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
 from fhir_gym.training.grpo import FHIRToolEnv, OpenConfigs, PolicyRollouts, RowShape, make_row
+from fhir_gym.types import Phrasing
 
 __all__ = ["FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "log_episodes", "training_rows"]
 
@@ -22,7 +23,7 @@ def training_rows(
     tasks: str | Sequence[str] | None = None,
     *,
     variations: int | str | Iterable[int],
-    phrasings: Iterable[int] | None = None,
+    phrasings: Iterable[Phrasing] | None = None,
     shape: RowShape = "environment_factory",
     system: str | None = None,
 ) -> Any:
@@ -35,7 +36,7 @@ def training_rows(
         env_id: The pack.
         tasks: Keys of the tasks; None for all.
         variations: Numbers of training variations, also as text such as ``"0-199"``.
-        phrasings: Indexes of the prompt wordings; None for the wording that each variation has drawn.
+        phrasings: Indexes of the prompt wordings, or ``brief``; None for the wording that each variation has drawn.
         shape: ``environment_factory`` or ``rollout_func``.
         system: System prompt of ``environment_factory``, instead of the default.
 
@@ -48,7 +49,7 @@ def training_rows(
     """
     episodes = plan(env_id, tasks=tasks, variations=variations).episodes
     require_training_variations(episode.variation for episode in episodes)
-    wordings = [None] if phrasings is None else list(phrasings)
+    wordings: list[Phrasing | None] = [None] if phrasings is None else list(phrasings)
     for wording in wordings:
         require_phrasing(task_set(env_id), [episode.task for episode in episodes], wording)
     choices = (EpisodeChoice(env_id, one.task, one.variation, wording) for one in episodes for wording in wordings)

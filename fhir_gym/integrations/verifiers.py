@@ -32,6 +32,7 @@ from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.fhir import Credentials
 from fhir_gym.rollouts.plan import RunPlan, plan
 from fhir_gym.tasks import DEFAULT_SPLIT, Grading, RewardRule
+from fhir_gym.types import Phrasing
 
 __all__ = ["ChatHarness", "FHIREnv", "FHIRTask", "FHIRTaskset"]
 
@@ -49,7 +50,7 @@ class FHIRTasksetConfig(vf.TasksetConfig):
     """``train`` (the default), ``test`` or ``heldout_tasks``."""
     variations: str | None = None
     """Numbers such as ``0-9``; None for the first ten of the split."""
-    phrasing: int | None = None
+    phrasing: Phrasing | None = None
     world: str | None = None
     fhir_server: str | None = None
     fhir_token_from_env: str | None = None
@@ -92,7 +93,7 @@ class FHIRTaskData(vf.TaskData):
     env_id: str
     task: str
     variation: int
-    phrasing: int | None
+    phrasing: Phrasing | None
 
 
 class FHIRTask(vf.Task[FHIRTaskData]):

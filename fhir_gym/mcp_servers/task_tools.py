@@ -31,7 +31,7 @@ from fhir_gym.rollouts.recorder import EpisodeRecorder
 from fhir_gym.rollouts.rollout_files import RolloutWriter
 from fhir_gym.tasks import choose_tasks
 from fhir_gym.tasks.core.splits import split_of
-from fhir_gym.types import Json
+from fhir_gym.types import BRIEF, Json
 
 Feedback = Literal["explained", "checks", "none"]
 """What `finish` tells the client.
@@ -254,7 +254,10 @@ def _start_schema(env_ids: tuple[str, ...]) -> dict[str, Any]:
             "env_id": {"type": "string", "enum": list(env_ids), "description": "The environment."},
             "task": {"type": "string", "description": "Key of the task in its environment, such as 01."},
             "variation": {"type": "integer", "description": "Number of the variation, from 0."},
-            "phrasing": {"type": "integer", "description": "Number of the prompt's wording; default: the variation's."},
+            "phrasing": {
+                "anyOf": [{"type": "integer"}, {"const": BRIEF}],
+                "description": "Number of the prompt's wording, or brief; default: the variation's.",
+            },
         },
         ("env_id", "task", "variation"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -17,7 +17,7 @@ from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
 from fhir_gym.tasks import SPLITS, TEST_START, choose_tasks, task_set
 from fhir_gym.tasks.core.splits import Half
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Phrasing
 
 
 class _Settings(BaseModel):
@@ -77,13 +77,13 @@ class TrainingEpisode(_Settings):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the training variation.
-        phrasing: Index of the prompt; None for the prompt that the variation draws.
+        phrasing: Index of the prompt, or ``brief``; None for the prompt that the variation draws.
     """
 
     env_id: str
     task: str
     variation: int
-    phrasing: int | None = None
+    phrasing: Phrasing | None = None
 
 
 class MemoryTrainingConfig(_Settings):
@@ -98,7 +98,7 @@ class MemoryTrainingConfig(_Settings):
         env_ids: The packs.
         tasks: Keys of the tasks; empty for all tasks of the packs.
         variations: Training variations of each task; below 1000.
-        phrasing: Index of the prompt; None for the prompt that each variation draws.
+        phrasing: Index of the prompt, or ``brief``; None for the prompt that each variation draws.
         trials: Maximum number of trials of each variation; a success ends them.
         max_steps: Number of actions after which an episode is truncated; None for the pack's limit.
         seed: Seed of the episodes.
@@ -121,7 +121,7 @@ class MemoryTrainingConfig(_Settings):
     env_ids: tuple[str, ...] = Field(default=("FHIRAgent/Appointment-v0", "FHIRAgent/GeneticTesting-v0"), min_length=1)
     tasks: tuple[str, ...] = ()
     variations: str = "0-1"
-    phrasing: int | None = Field(default=0, ge=0)
+    phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = 0
     trials: int = Field(default=2, ge=1, le=10)
     max_steps: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 31)

@@ -10,7 +10,7 @@ from fhir_gym.fhir import World
 from fhir_gym.reflexion.instance_data import InstanceData
 from fhir_gym.rollouts import Rollout, parse_numbers
 from fhir_gym.tasks import Variation, task_set
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Phrasing
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PEOPLE = ("Patient", "Practitioner", "RelatedPerson")
@@ -35,7 +35,7 @@ class EpisodeFacts:
     request: str
 
     @classmethod
-    def of(cls, env_id: str, key: str, number: int, phrasing: int | None, world: World) -> EpisodeFacts:
+    def of(cls, env_id: str, key: str, number: int, phrasing: Phrasing | None, world: World) -> EpisodeFacts:
         """Return the facts of a variation."""
         task = task_set(env_id)[key]
         variation = task.variation(number, world, phrasing)
@@ -101,7 +101,7 @@ def public_texts(env_ids: Iterable[str]) -> Iterator[str]:
     """Yield the fixed parts of the prompts of all tasks of packs."""
     for env_id in env_ids:
         for task in task_set(env_id).values():
-            yield from (*task.prompts, task.answer_instructions)
+            yield from (*task.prompts, task.brief or "", task.answer_instructions)
 
 
 def _outcome(rollout: Rollout) -> Json:

@@ -18,7 +18,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.rollout_files import completed
 from fhir_gym.tasks import available_tasks, choose_tasks
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Phrasing
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?\Z")
 
@@ -43,14 +43,14 @@ class RunPlan:
         episodes: The episodes in order.
         seed: Seed of the run; each episode's own seed is derived from it.
         named: Whether the user named the tasks. If so, the world must support all of them.
-        phrasings: For a task and a variation, the index of the prompt wording; it replaces the config's phrasing.
+        phrasings: For a task and a variation, the phrasing; it replaces the config's phrasing.
     """
 
     config: EpisodeConfig
     episodes: tuple[EpisodeSpec, ...]
     seed: int = 0
     named: bool = False
-    phrasings: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    phrasings: Mapping[tuple[str, int], Phrasing] = field(default_factory=dict)
 
     def config_of(self, task: str, variation: int) -> EpisodeConfig:
         """Return the settings of a variation's episodes."""

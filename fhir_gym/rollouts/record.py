@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
 from fhir_gym.tasks import Task, Variation, Verdict
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Phrasing
 
 SCHEMA_VERSION = 3
 """Version of the record format."""
@@ -32,7 +32,7 @@ class TaskRecord(_Record):
         key: Key of the task in its pack.
         variation: Number of the variation.
         split: ``train`` or ``test``.
-        phrasing: Index of the prompt wording.
+        phrasing: Index of the prompt wording, or ``brief``.
         title: Short title.
         category: Group in which reports count the task.
         task_kind: ``query`` or ``action``.
@@ -43,7 +43,7 @@ class TaskRecord(_Record):
     key: str
     variation: int
     split: str
-    phrasing: int
+    phrasing: Phrasing
     hash: str
     title: str = ""
     category: str = ""

@@ -12,6 +12,7 @@ from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import EpisodeSpec, RunPlan
 from fhir_gym.tasks import Grading
+from fhir_gym.types import Phrasing
 
 
 class SuiteEpisode(NamedTuple):
@@ -21,13 +22,13 @@ class SuiteEpisode(NamedTuple):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt wording.
+        phrasing: Index of the prompt wording, or ``brief``.
     """
 
     env_id: str
     task: str
     variation: int
-    phrasing: int
+    phrasing: Phrasing
 
 
 @dataclass(frozen=True, slots=True)

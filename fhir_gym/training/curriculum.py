@@ -12,6 +12,7 @@ from fhir_gym.arguments import require_name
 from fhir_gym.errors import TrainingError
 from fhir_gym.tasks import TEST_START, find_task, require_phrasing, task_set
 from fhir_gym.training.config import TaskName
+from fhir_gym.types import Phrasing
 
 CurriculumRule = Literal["uniform", "success", "failure"]
 CURRICULUM_RULES: tuple[CurriculumRule, ...] = ("uniform", "success", "failure")
@@ -24,7 +25,7 @@ class EpisodeChoice(NamedTuple):
     env_id: str
     task: str
     variation: int
-    phrasing: int | None = None
+    phrasing: Phrasing | None = None
 
     @property
     def name(self) -> TaskName:
@@ -79,7 +80,7 @@ class Curriculum:
         tasks: Sequence[TaskName],
         variations: Sequence[int],
         *,
-        phrasings: Mapping[TaskName, Sequence[int]] | None = None,
+        phrasings: Mapping[TaskName, Sequence[Phrasing]] | None = None,
         held_out: Collection[TaskName] = (),
         rule: CurriculumRule = "uniform",
         floor: float = 0.1,
@@ -195,8 +196,8 @@ def require_training_variations(numbers: Iterable[int]) -> None:
             )
 
 
-def other_phrasings(tasks: Sequence[TaskName], held_out: int) -> dict[TaskName, tuple[int, ...]]:
-    """Return, for each task, all phrasings except the held-out one.
+def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskName, tuple[int, ...]]:
+    """Return, for each task, all numbered phrasings except the held-out one.
 
     Raises:
         TaskError: A task does not have the phrasing.

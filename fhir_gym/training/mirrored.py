@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from fhir_gym import tasks
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Task, Variation
-from fhir_gym.types import Resource
+from fhir_gym.types import Phrasing, Resource
 
 _SUFFIX = "Mirrored"
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -64,7 +64,7 @@ def mirrored_pack(env_id: str) -> str:
 
 
 def _mirrored_task(task: Task[Any]) -> Task[Any]:
-    def variation(self: Task[Any], k: int, world: World, phrasing: int | None = None) -> Variation:
+    def variation(self: Task[Any], k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         return mirrored(task.variation(k, world, phrasing))
 
     made: Task[Any] = type(f"{_SUFFIX}{type(task).__name__}", (type(task),), {"variation": variation})()

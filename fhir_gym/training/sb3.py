@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,7 @@ from fhir_gym.training.evaluation import Evaluation, Outcome
 from fhir_gym.training.menu import MenuEnv, Templates, learn_templates
 from fhir_gym.training.mirrored import mirrored_pack
 from fhir_gym.training.rolling import Progress, no_progress
+from fhir_gym.types import Phrasing
 
 Algorithm = Literal["maskable_ppo", "ppo", "dqn"]
 Policy = Callable[[dict[str, Any], Any], Any]
@@ -43,9 +44,9 @@ class Sb3Config(TrainingConfig):
         paced: Whether training episodes have fewer distractors while their task seldom succeeds.
         prepared: Number of start states to keep in memory (about 40 kB each).
         curriculum: How training episodes are drawn; see `Curriculum`.
-        held_out_phrasing: Index of a phrasing that is never trained on and is evaluated separately; None to train on
-            all phrasings. The evaluation ``test`` keeps the phrasing that each variation has drawn, so it has episodes
-            with the held-out phrasing too.
+        held_out_phrasing: Index of a phrasing, or ``brief``, that is never trained on and is evaluated separately; None
+            to train on all numbered phrasings. The evaluation ``test`` keeps the phrasing that each variation has
+            drawn, so it has episodes with a held-out index too.
         rollout_steps: Number of steps of each environment between updates (PPO).
         batch_size: Number of steps in a minibatch.
         epochs: Number of passes over the collected steps (PPO).
@@ -69,7 +70,7 @@ class Sb3Config(TrainingConfig):
     paced: bool = True
     prepared: int = Field(default=20_000, ge=0)
     curriculum: CurriculumRule = "failure"
-    held_out_phrasing: int | None = Field(default=None, ge=0)
+    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
     rollout_steps: int = Field(default=128, ge=1)
     batch_size: int = Field(default=512, ge=2)
     epochs: int = Field(default=4, ge=1)
@@ -98,12 +99,12 @@ class Sb3Config(TrainingConfig):
             prepared=self.prepared,
         )
 
-    def test_choices(self, names: Iterable[TaskName], phrasing: int | None = None) -> list[EpisodeChoice]:
+    def test_choices(self, names: Iterable[TaskName], phrasing: Phrasing | None = None) -> list[EpisodeChoice]:
         """Return the test episodes of tasks; with a phrasing, those of the tasks that have it."""
         return [
             EpisodeChoice(*name, number, phrasing)
             for name in names
-            if phrasing is None or phrasing < len(find_task(task_set(name.env_id), name.task).prompts)
+            if phrasing is None or find_task(task_set(name.env_id), name.task).has_phrasing(phrasing)
             for number in self.test_variations
         ]
 

@@ -105,7 +105,7 @@ def test_phrasings_change_the_prompt_and_nothing_else(key: str) -> None:
     each = [task.variation(3, world, phrasing) for phrasing in range(len(task.prompts))]
     assert len(each) >= 3
     assert len({one.prompt for one in each}) == len(each)
-    assert each[own.phrasing] == own
+    assert own in each and own.phrasing == each.index(own)
     assert all((one.params, one.setup, one.next_id) == (own.params, own.setup, own.next_id) for one in each)
     with pytest.raises(TaskError, match="phrasings 0 to"):
         task.variation(3, world, len(each))

@@ -7,6 +7,8 @@ from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fhir_gym.types import Phrasing
+
 Operation = Literal["search", "read", "create", "update", "delete"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 """Operations on resources that micro reflections are about."""
@@ -48,7 +50,7 @@ class Provenance(_Data):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the training variation.
-        phrasing: Index of the prompt.
+        phrasing: Index of the prompt, or ``brief``.
         trial: Number of the trial, from 1.
         success: Whether the episode succeeded.
     """
@@ -56,7 +58,7 @@ class Provenance(_Data):
     env_id: str
     task: str
     variation: int
-    phrasing: int
+    phrasing: Phrasing
     trial: int
     success: bool
 

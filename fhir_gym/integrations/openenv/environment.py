@@ -17,6 +17,7 @@ from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError, in_one_l
 from fhir_gym.integrations.openenv.catalog import MAX_LISTED, TaskCatalog, TaskSpec
 from fhir_gym.integrations.openenv.models import ENV_NAME, FHIRAction, FHIRObservation, FHIRState
 from fhir_gym.tasks import DEFAULT_SPLIT, split_numbers
+from fhir_gym.types import Phrasing
 
 _OPTIONS = ("seed", "episode_id", "split", "index", "env_id", "task", "variation", "phrasing")
 
@@ -50,7 +51,7 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         env_id: str | None = None,
         task: str | None = None,
         variation: int | None = None,
-        phrasing: int | None = None,
+        phrasing: Phrasing | None = None,
         **unknown: Any,
     ) -> FHIRObservation:
         """Start an episode. Without an index or a task, the seed draws one.
@@ -63,7 +64,7 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
             env_id: Env id of the task's pack; needed if the server has several packs.
             task: Key of a task.
             variation: Number of the task's variation; None to draw it from the split.
-            phrasing: Index of the prompt's wording; None for the wording that each variation draws.
+            phrasing: Index of the prompt's wording, or ``brief``; None for the wording that each variation draws.
             **unknown: Refused.
 
         Raises:

@@ -8,6 +8,7 @@ from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BeforeValidator, Field
 
 from fhir_gym.printable import encodable
+from fhir_gym.types import Phrasing
 
 ENV_NAME = "fhir_gym"
 """Name of the environment in the paths of OpenEnv's Task API."""
@@ -51,10 +52,10 @@ class FHIRState(State):
         env_id: Env id of the pack.
         task: Key of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt's wording.
+        phrasing: Index of the prompt's wording, or ``brief``.
     """
 
     env_id: str | None = None
     task: str | None = None
     variation: int | None = None
-    phrasing: int | None = None
+    phrasing: Phrasing | None = None

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents import Usage
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Phrasing
 
 Opinion = Literal["agreement", "validator_too_strict", "validator_too_loose", "undecided", "unreadable"]
 """What a model thinks of a verdict; ``unreadable`` if its reply is none of the other opinions."""
@@ -39,7 +39,7 @@ class VerdictReview(BaseModel):
         task: Key of the task.
         title: Title of the task.
         variation: Number of the variation.
-        phrasing: Index of the prompt wording.
+        phrasing: Index of the prompt wording, or ``brief``.
         repeat: Index of the run of the variation.
         agent: Name of the agent, with its model if it has one.
         success: Whether the verdict is a success.
@@ -63,7 +63,7 @@ class VerdictReview(BaseModel):
     task: str
     title: str
     variation: int
-    phrasing: int
+    phrasing: Phrasing
     repeat: int
     agent: str
     success: bool
@@ -77,9 +77,9 @@ class VerdictReview(BaseModel):
     usage: Usage | None = None
 
     @property
-    def place(self) -> tuple[str, str, int, int, int, str, str]:
+    def place(self) -> tuple[str, str, int, str, int, str, str]:
         """Position in a sheet; equal episodes of different agents stand together."""
-        return (self.env_id, self.task, self.variation, self.phrasing, self.repeat, self.agent, self.rollout)
+        return (self.env_id, self.task, self.variation, str(self.phrasing), self.repeat, self.agent, self.rollout)
 
 
 class ParsedOpinion(BaseModel):

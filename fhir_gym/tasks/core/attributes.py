@@ -34,6 +34,7 @@ _REQUIRED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: callable(getattr(value, "problem", None)),
         "an answer form, such as IdAnswer(('Patient',))",
     ),
+    "brief": (lambda value: value is None or (_is_text(value) and value != ""), "a non-empty string or None"),
     "gold_steps": (lambda value: isinstance(value, int) and value > 0, "a positive integer"),
 }
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fhir_gym.arguments import require_whole
+from fhir_gym.arguments import require_phrasing_type
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.core.registry import find_task, get_pack, task_set
 from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, split_numbers
 from fhir_gym.tasks.core.task import Task
+from fhir_gym.types import Phrasing
 
 _KEYS_TOLD, _REASONS_TOLD = 40, 3
 """Maximum numbers of task keys and of reasons in an error message; a task file may have hundreds of tasks."""
@@ -126,17 +127,15 @@ def _lacking(task: Task[Any], world: World, variation: int) -> str | None:
     return known[task, variation]
 
 
-def require_phrasing(known: Mapping[str, Task[Any]], keys: Sequence[str], phrasing: int | None) -> None:
-    """Check that every task has a prompt with the index `phrasing`.
+def require_phrasing(known: Mapping[str, Task[Any]], keys: Sequence[str], phrasing: Phrasing | None) -> None:
+    """Check that every task has a prompt in the phrasing `phrasing`.
 
     Raises:
-        FhirGymError: The phrasing is not a whole number.
+        FhirGymError: The phrasing is neither a whole number nor ``brief``.
         TaskError: A task does not have this phrasing.
     """
     if phrasing is None:
         return
-    require_whole("phrasing", phrasing)
+    require_phrasing_type("phrasing", phrasing)
     for key in keys:
-        count = len(known[key].prompts)
-        if not 0 <= phrasing < count:
-            raise TaskError(f"task {key} has phrasings 0 to {count - 1}, not {phrasing}")
+        known[key].require_phrasing(phrasing)

@@ -30,7 +30,7 @@ from fhir_gym.tasks.grading.diagnosis import Diagnosis
 from fhir_gym.tasks.grading.end_state import EndState
 from fhir_gym.tasks.grading.evidence import may_be_like
 from fhir_gym.tasks.grading.verdict import Verdict
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import BRIEF, Json, Phrasing, Resource
 
 _FARTHEST_CREATED = 900_000
 """Maximum random offset of the ids that the server assigns. The offset prevents agents from guessing ids."""
@@ -87,7 +87,7 @@ class Variation:
         task_key: Key of the task in its pack.
         number: Number of the variation.
         split: ``train`` or ``test``.
-        phrasing: Index of the prompt that the variation uses.
+        phrasing: Index of the prompt that the variation uses, or ``brief``.
         params: Parameters of the variation.
         prompt: The prompt, including the present time and the answer instructions.
         setup: Resources that are added to the world before the episode, in the order of their creation.
@@ -101,7 +101,7 @@ class Variation:
     task_key: str
     number: int
     split: Half
-    phrasing: int
+    phrasing: Phrasing
     params: Params
     prompt: str
     setup: Sequence[Resource]
@@ -134,7 +134,9 @@ class Task(ABC, Generic[P]):
         required_resources: Resource types that the task needs.
         prohibited_tools: Tools that the agent must not use; any use fails the task.
         prompts: Alternative wordings of the request, with placeholders for `prompt_values`.
-        answer_instructions: Text at the end of every prompt: definitions, and the form of the answer.
+        answer_instructions: Text at the end of every numbered prompt: definitions, and the form of the answer.
+        brief: The phrasing ``brief``: the request in one sentence, followed by the form of the answer, with the same
+            placeholders as `prompts`; None if the task has no such phrasing.
         answer: Form of the answer.
         gold_steps: Maximum number of actions of the reference solution, including ``FINISH``.
         optional_elements: Elements that the reference solution writes although the prompt does not ask for them
@@ -166,6 +168,7 @@ class Task(ABC, Generic[P]):
     answer_instructions: ClassVar[str]
     answer: ClassVar[AnswerForm]
     gold_steps: ClassVar[int]
+    brief: ClassVar[str | None] = None
     optional_elements: ClassVar[frozenset[str]] = frozenset()
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
@@ -300,14 +303,14 @@ class Task(ABC, Generic[P]):
         """Return records (``Slot/1``) that are as right as those that `gold` uses; they do not count as decoys."""
         return frozenset()
 
-    def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
+    def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         """Return variation `k`. It depends only on the pack, the key, `k`, the phrasing and the world's content.
 
         Args:
             k: Number of the variation, from 0; see `fhir_gym.tasks.SPLITS`.
             world: The world.
-            phrasing: Index of the prompt to use; None for the prompt that the variation draws. The phrasing affects
-                only the prompt.
+            phrasing: Index of the prompt to use, or ``brief``; None for the prompt that the variation draws. The
+                phrasing affects only the prompt.
 
         Raises:
             TaskError: `k` is negative, or there is no such phrasing.
@@ -316,9 +319,12 @@ class Task(ABC, Generic[P]):
             raise TaskError(f"variations are numbered from 0, not {k}")
         drawn = self._drawn(k, world)
         used = drawn.phrasing if phrasing is None else phrasing
-        if not 0 <= used < len(self.prompts):
-            raise TaskError(f"task {self.key} has phrasings 0 to {len(self.prompts) - 1}, not {phrasing}")
+        self.require_phrasing(used)
         params = drawn.params
+        if used not in drawn.prompts:
+            drawn.prompts[used] = (
+                self.brief_prompt(params, world) if used == BRIEF else self.prompt(params, world, used)
+            )
         target, qualifying = (params.target, params.qualifying) if isinstance(params, SceneParams) else ("", ())
         return Variation(
             task_key=self.key,
@@ -326,7 +332,7 @@ class Task(ABC, Generic[P]):
             split=split_of(k),
             phrasing=used,
             params=params,
-            prompt=drawn.prompts.get(used) or drawn.prompts.setdefault(used, self.prompt(params, world, used)),
+            prompt=drawn.prompts[used],
             setup=drawn.setup,
             next_id=drawn.next_id,
             _target=target,
@@ -359,6 +365,26 @@ class Task(ABC, Generic[P]):
         ask = self.prompts[phrasing].format_map(self.prompt_values(p, world))
         return f"Present: {moment_in_words(world.now)}.\n\n{ask}\n\n{self.answer_instructions}"
 
+    def brief_prompt(self, p: P, world: World) -> str:
+        """Return the whole prompt in the phrasing ``brief``: the present time and the request."""
+        ask = (self.brief or "").format_map(self.prompt_values(p, world))
+        return f"Present: {moment_in_words(world.now)}.\n\n{ask}"
+
+    def has_phrasing(self, phrasing: Phrasing) -> bool:
+        """Whether the task has a prompt in a phrasing."""
+        return self.brief is not None if phrasing == BRIEF else phrasing in range(len(self.prompts))
+
+    def require_phrasing(self, phrasing: Phrasing) -> None:
+        """Check that the task has a prompt in a phrasing.
+
+        Raises:
+            TaskError: The task does not have the phrasing.
+        """
+        if not self.has_phrasing(phrasing):
+            brief = "no brief phrasing" if self.brief is None else f"the phrasing {BRIEF!r}"
+            known = f"phrasings 0 to {len(self.prompts) - 1} and {brief}"
+            raise TaskError(f"task {self.key} has {known}, not {phrasing!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
@@ -368,7 +394,7 @@ class _Drawn:
     phrasing: int
     setup: tuple[Resource, ...]
     next_id: int
-    prompts: dict[int, str] = field(default_factory=dict)
+    prompts: dict[Phrasing, str] = field(default_factory=dict)
 
 
 _cache: OrderedDict[tuple[Any, ...], _Drawn] = OrderedDict()

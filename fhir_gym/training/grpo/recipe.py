@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -59,7 +59,7 @@ class GrpoConfig(ModelConfig):
         temperature: Sampling temperature in training.
         beta: Weight of the KL divergence from the start model; 0 for none.
         curriculum: How tasks are drawn; see `Curriculum`.
-        held_out_phrasing: Index of a prompt wording that training never uses; None to use all.
+        held_out_phrasing: Index of a prompt wording, or ``brief``, that training never uses; None to use all.
         evaluate_start: Whether to evaluate the model before training, as a reference.
         trl: Further arguments of `trl.GRPOConfig`, such as ``loss_type``.
     """
@@ -75,7 +75,7 @@ class GrpoConfig(ModelConfig):
     temperature: float = Field(default=1.0, gt=0)
     beta: float = Field(default=0.0, ge=0)
     curriculum: CurriculumRule = "success"
-    held_out_phrasing: int | None = Field(default=None, ge=0)
+    held_out_phrasing: Annotated[int, Field(ge=0)] | Literal["brief"] | None = None
     evaluate_start: bool = True
     checkpoint_every: int = Field(default=20, ge=1)
     trl: dict[str, Any] = Field(default_factory=dict)

@@ -13,6 +13,7 @@ from fhir_gym.errors import FhirGymError, InfraError, TrainingError
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs
+from fhir_gym.types import Phrasing
 
 _OVER = "the episode is over: reply with a short text and call no more tools"
 _FAILED = "The server failed, so the episode is over. Reply with a short text and call no more tools."
@@ -68,14 +69,14 @@ class FHIRToolEnv:
         """The latest episode; None before its end."""
         return self._result
 
-    def reset(self, env_id: str, task: str, variation: int, phrasing: int | None = None, **row: Any) -> str:
+    def reset(self, env_id: str, task: str, variation: int, phrasing: Phrasing | None = None, **row: Any) -> str:
         """Start an episode and return its prompt.
 
         Args:
             env_id: The pack.
             task: Key of the task.
             variation: Number of a training variation.
-            phrasing: Index of the prompt wording; None for the one that the variation has drawn.
+            phrasing: Index of the prompt wording, or ``brief``; None for the one that the variation has drawn.
             row: The other columns of the dataset; not used.
 
         Raises:

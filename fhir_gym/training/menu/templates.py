@@ -15,6 +15,7 @@ from fhir_gym.errors import TrainingError
 from fhir_gym.files import write_file
 from fhir_gym.tasks import TEST_START
 from fhir_gym.training.menu.slots import Slot, Value, Variable
+from fhir_gym.types import Phrasing
 
 FORMAT_VERSION = 1
 """Version of the file format."""
@@ -73,7 +74,7 @@ class Source(BaseModel):
     env_id: str
     task: str
     variation: int
-    phrasing: int
+    phrasing: Phrasing
 
 
 class _File(BaseModel):

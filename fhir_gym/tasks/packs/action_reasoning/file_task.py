@@ -24,6 +24,7 @@ from fhir_gym.tasks.packs.action_reasoning.ranges import LABS, ReferenceRange
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import ConditionalTask, QueryTask, ReasoningTask
 from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
 from fhir_gym.tasks.packs.action_reasoning.task_file import read_cases
+from fhir_gym.types import Phrasing
 
 
 class _OfFile(ReasoningTask):
@@ -32,6 +33,7 @@ class _OfFile(ReasoningTask):
     case: ClassVar[ReasoningCase]
     pack = ENV_ID
     prompts = ("{context}\n\n{instruction}",)
+    brief: ClassVar[str | None] = None  # a file states its own text
 
     def draw(self, k: int, rng: random.Random, world: World) -> ReasoningParams:
         """Check the case against the world.
@@ -49,7 +51,7 @@ class _OfFile(ReasoningTask):
         _require_agreement(case, plan, world, row)
         return params_of(case.model_copy(update={"plan": plan}), world, order, row)
 
-    def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
+    def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         """Return the only variation.
 
         Raises:

@@ -91,6 +91,14 @@ class OrderSpec:
         yield from medication_checks(end, stored, mrn, now, self.code, told, system=self.system)
 
     @property
+    def summary(self) -> str:
+        """The required content in a few words: code, and dose and route or priority."""
+        code = f"{_SYSTEMS[self.system]} {self.code}"
+        if self.dose is None:
+            return f"{code}, priority {self.priority}"
+        return f"{code}, one {self.dose.route} dose of {self.dose.value:g} {self.dose.unit}"
+
+    @property
     def content(self) -> str:
         """The sentences of a prompt that state the required content."""
         if self.bare is not None:

@@ -77,6 +77,27 @@ ENDINGS: Mapping[Family, str] = {
 }
 """Closing rules of a prompt for each kind of task: which results count, and the format of the answer."""
 
+_BRIEF_LATEST = "latest {lab} (code {code}, by time taken, then issued) of Patient/{mrn}{period}"
+BRIEFS: Mapping[Scenario, str] = {
+    **dict.fromkeys(
+        ("sparse", "cluster"),
+        f"What is the {_BRIEF_LATEST}? Finish with FINISH([<value as stored>]), or with FINISH([-1]) if there is none.",
+    ),
+    "edge": f"What is the {_BRIEF_LATEST} (both ends included)? "
+    "Finish with FINISH([<value as stored>]), or with FINISH([-1]) if there is none.",
+    "window": "What is the mean {lab} (code {code}; of results taken at the same time, only the one issued last) of "
+    "Patient/{mrn}{period} (both ends included), rounded half up to {decimals} or finer? "
+    "Finish with FINISH([<mean>]), or with FINISH([-1]) if there is no result.",
+    **dict.fromkeys(
+        ("general", "demographic"),
+        f"Please check the {_BRIEF_LATEST} and, if it is {{side}} ({{ranges}}), order {{order}} "
+        "({content}, dated now). "
+        "Finish with FINISH([<value>, true]) if you ordered, with FINISH([<value>, false]) if not, or with "
+        "FINISH([-1, false]) if there is no result.",
+    ),
+}
+"""The phrasing ``brief`` of each scenario; `brief_values` fills the placeholders that `placeholder_values` lacks."""
+
 _DECIMALS = ("a whole number", "one decimal", "two decimals", "three decimals")
 _SIDES = {
     "low": ("low", "at or above the lower limit"),
@@ -118,6 +139,19 @@ def placeholder_values(
     return found | {name.capitalize(): found[name][0].upper() + found[name][1:] for name in ("patient", "someone")}
 
 
+def brief_values(plan: CaseSpec, mrn: str, order: OrderSpec | None) -> dict[str, str]:
+    """Return the values of those placeholders that only `BRIEFS` have."""
+    ranges = table_text(plan.lab, plan.shift).removesuffix(".")
+    today = ", by sex and age today" if plan.scenario == "demographic" else ""
+    return {
+        "mrn": mrn,
+        "code": plan.lab,
+        "decimals": _decimals(plan.digits),
+        "ranges": f"{ranges[0].lower()}{ranges[1:]}{today}",
+        "content": order.summary if order else "",
+    }
+
+
 def instruction(plan: CaseSpec, person: PatientSummary, age: int | None, now: str, order: OrderSpec | None) -> str:
     """Return the instruction in the phrasing that the specification names."""
     return PROMPTS[plan.scenario][plan.phrasing].format_map(placeholder_values(plan, person, age, now, order))
@@ -138,8 +172,11 @@ def context(plan: CaseSpec, person: PatientSummary, age: int | None, order: Orde
 
 def rounding(digits: int) -> str:
     """Return the sentence that says how to round a mean."""
-    told = _DECIMALS[digits] if digits < len(_DECIMALS) else f"{digits} decimals"
-    return f"Round the mean half up to {told}, or give more decimals. Do not round the individual values."
+    return f"Round the mean half up to {_decimals(digits)}, or give more decimals. Do not round the individual values."
+
+
+def _decimals(digits: int) -> str:
+    return _DECIMALS[digits] if digits < len(_DECIMALS) else f"{digits} decimals"
 
 
 def _needed(plan: CaseSpec, order: OrderSpec | None) -> Iterator[str]:

@@ -34,7 +34,7 @@ from fhir_gym.tasks.packs.action_reasoning.derivation import is_order_due, limit
 from fhir_gym.tasks.packs.action_reasoning.generation import case_from, reworded
 from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS
 from fhir_gym.tasks.packs.action_reasoning.params import ReasoningParams, params_of
-from fhir_gym.tasks.packs.action_reasoning.phrasing import ENDINGS, LENGTHS, placeholder_values
+from fhir_gym.tasks.packs.action_reasoning.phrasing import ENDINGS, LENGTHS, brief_values, placeholder_values
 from fhir_gym.tasks.packs.action_reasoning.picking import equally_likely, pick_for
 from fhir_gym.tasks.packs.action_reasoning.pitfalls import mean, round_half_up
 from fhir_gym.tasks.packs.action_reasoning.ranges import ReferenceRange
@@ -45,7 +45,7 @@ from fhir_gym.tasks.packs.medagentbench.internist_task import NO_RESULT, READ_ON
 from fhir_gym.tasks.packs.medagentbench.labs import LabTest, ParsedResult, counted_results
 from fhir_gym.tasks.packs.medagentbench.orders import MEDICATION_ELEMENTS, SERVICE_ELEMENTS
 from fhir_gym.tasks.packs.medagentbench.single_dose import explicit_single_doses, invalid_timings
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Phrasing, Resource
 
 _SLACK = 1e-9
 """Tolerance for binary floating point."""
@@ -82,12 +82,14 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
         return params_of(case, world)
 
     @override
-    def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
+    def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         made = super().variation(k, world, phrasing)
         if not isinstance(made.params, ReasoningParams):
             raise TypeError(f"not the values of such a task: {type(made.params).__name__}")
         target, qualifying = self.decisive_records(k, world)
-        params = self.phrased(made.params, made.phrasing, world)
+        params = made.params
+        if isinstance(made.phrasing, int):  # the case of the brief phrasing stays as drawn
+            params = self.phrased(params, made.phrasing, world)
         return replace(made, params=params, _target=target, _qualifying=qualifying)
 
     def decisive_records(self, k: int, world: World) -> tuple[str, tuple[str, ...]]:
@@ -111,7 +113,8 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
     @override
     def prompt_values(self, p: ReasoningParams, world: World) -> Mapping[str, str]:
         found, mrn = lab_chart(world), p.case.eval_MRN
-        return placeholder_values(p.plan, found.person(mrn), found.age(mrn), p.now, p.order)
+        values = placeholder_values(p.plan, found.person(mrn), found.age(mrn), p.now, p.order)
+        return values | brief_values(p.plan, mrn, p.order)
 
     @override
     def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:

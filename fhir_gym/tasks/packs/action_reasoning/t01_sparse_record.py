@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fhir_gym.tasks.packs.action_reasoning.phrasing import PROMPTS
+from fhir_gym.tasks.packs.action_reasoning.phrasing import BRIEFS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import QueryTask
 
 
@@ -21,6 +21,7 @@ class SparseRecord(QueryTask):
     title = "Latest value of a sparse record"
     scenario = "sparse"
     prompts = PROMPTS["sparse"]
+    brief = BRIEFS["sparse"]
 
 
 TASKS = (SparseRecord,)

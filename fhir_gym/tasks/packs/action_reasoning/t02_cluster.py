@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fhir_gym.tasks.packs.action_reasoning.phrasing import PROMPTS
+from fhir_gym.tasks.packs.action_reasoning.phrasing import BRIEFS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import QueryTask
 
 
@@ -20,6 +20,7 @@ class Cluster(QueryTask):
     title = "Latest value of a cluster"
     scenario = "cluster"
     prompts = PROMPTS["cluster"]
+    brief = BRIEFS["cluster"]
 
 
 TASKS = (Cluster,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fhir_gym.tasks.packs.action_reasoning.phrasing import PROMPTS
+from fhir_gym.tasks.packs.action_reasoning.phrasing import BRIEFS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import QueryTask
 
 
@@ -21,6 +21,7 @@ class WindowEdge(QueryTask):
     title = "Latest value at the edge of a window"
     scenario = "edge"
     prompts = PROMPTS["edge"]
+    brief = BRIEFS["edge"]
 
 
 TASKS = (WindowEdge,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fhir_gym.tasks.packs.action_reasoning.cases import GROUPS
-from fhir_gym.tasks.packs.action_reasoning.phrasing import ENDINGS, PROMPTS
+from fhir_gym.tasks.packs.action_reasoning.phrasing import BRIEFS, ENDINGS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import QueryTask
 
 
@@ -24,6 +24,7 @@ class WindowMean(QueryTask):
     category = GROUPS["aggregation"]
     scenario = "window"
     prompts = PROMPTS["window"]
+    brief = BRIEFS["window"]
     answer_instructions = ENDINGS["aggregation"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fhir_gym.tasks.packs.action_reasoning.phrasing import PROMPTS
+from fhir_gym.tasks.packs.action_reasoning.phrasing import BRIEFS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import ConditionalTask
 
 
@@ -23,6 +23,7 @@ class GeneralRange(ConditionalTask):
     title = "Order by a general range"
     scenario = "general"
     prompts = PROMPTS["general"]
+    brief = BRIEFS["general"]
 
 
 TASKS = (GeneralRange,)

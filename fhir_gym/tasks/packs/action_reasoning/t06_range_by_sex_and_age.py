@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fhir_gym.tasks.packs.action_reasoning.phrasing import PROMPTS
+from fhir_gym.tasks.packs.action_reasoning.phrasing import BRIEFS, PROMPTS
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import ConditionalTask
 
 
@@ -20,6 +20,7 @@ class RangeBySexAndAge(ConditionalTask):
     title = "Order by a range for sex and age"
     scenario = "demographic"
     prompts = PROMPTS["demographic"]
+    brief = BRIEFS["demographic"]
     required_tools = (("read", "search"), ("read", "search", "create"))
     required_resources = ("Observation", "Patient", "MedicationRequest", "ServiceRequest")
     gold_steps = 4

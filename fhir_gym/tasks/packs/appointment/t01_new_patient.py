@@ -71,6 +71,10 @@ class NewPatient(Task[NewPatientParams]):
         "{birth_date}, phone {phone}, who lives at {line} in {city}, {state}. Any similar record on file belongs to "
         "somebody else.",
     )
+    brief = (
+        "Please register a new patient: {given} {family}, born {birth_date}, phone {phone}, address {line}, {city}, "
+        '{state}. Finish with FINISH(["<patient id>"]).'
+    )
     answer_instructions = f'{ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new patient.'
     answer = IdAnswer(("Patient",))
     gold_steps = 2

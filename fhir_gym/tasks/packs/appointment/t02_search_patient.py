@@ -50,6 +50,10 @@ class _SearchPatient(LookupTask[SearchPatientParams, PatientScene, PersonCandida
         'A caller says: "My family name is {family}, my given name is {given}, and I was born on {birth_date}." Please '
         "check whether exactly this person is already on file as a patient.",
     )
+    brief = (
+        "Is a patient {given} {family}, born {birth_date}, on file with exactly these details? Finish with "
+        'FINISH(["<patient id>"]), or with FINISH([]) if not.'
+    )
     answer_instructions = (
         'Finish with FINISH(["<id>"]), where <id> is the id of that patient, or with FINISH([]) if there is no such '
         "patient. Do not change any records."

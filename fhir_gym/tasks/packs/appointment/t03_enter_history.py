@@ -91,6 +91,10 @@ class EnterHistory(CreateTask[EnterHistoryParams, HistoryScene, MissingCondition
         "Please enter a condition in the medical history of Patient/{id} ({patient}): {display} (SNOMED CT code "
         "{code}). Its clinical status is {clinical}.",
     )
+    brief = (
+        "Please add a condition to the medical history of {patient} (Patient/{id}): {display} (SNOMED CT {code}), "
+        'clinical status {clinical}. Finish with FINISH(["<condition id>"]).'
+    )
     answer_instructions = (
         "Create one new Condition with the patient as its subject, the code and its display in the system "
         f"http://snomed.info/sct, and the clinical status in the system {CLINICAL_STATUS}. Do not reuse or change an "

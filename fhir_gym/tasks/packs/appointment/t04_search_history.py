@@ -57,6 +57,10 @@ class _SearchHistory(LookupTask[SearchHistoryParams, HistoryScene, PatientCandid
         "A doctor asks for the oldest entry in the medical history of {patient} (Patient/{id}). Please check whether "
         "there is one, and which it is.",
     )
+    brief = (
+        "Which condition was recorded first in the medical history of {patient} (Patient/{id})? Finish with "
+        'FINISH(["<condition id>"]), or with FINISH([]) if there is no history.'
+    )
     answer_instructions = (
         "The medical history consists of every Condition with this patient as its subject, whatever its clinical "
         "status or category, except those with verification status entered-in-error. The first or oldest entry is the "

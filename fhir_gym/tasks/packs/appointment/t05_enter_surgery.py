@@ -87,6 +87,10 @@ class EnterSurgery(CreateTask[EnterSurgeryParams, SurgeryScene, UnplannedOperati
         "{patient} (Patient/{id}) has a confirmed operation on {day}. Operation: {display}, SNOMED CT code {code}. "
         "Please enter the surgery plan.",
     )
+    brief = (
+        "Please enter an active surgery order for {patient} (Patient/{id}): {display} (SNOMED CT {code}), on {day}. "
+        'Finish with FINISH(["<service request id>"]).'
+    )
     answer_instructions = (
         "A confirmed surgery plan is a ServiceRequest with status active and intent order, the patient as its subject, "
         "the operation's code and its display in the system http://snomed.info/sct, and the date as its occurrence. "

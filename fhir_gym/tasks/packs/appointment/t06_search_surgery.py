@@ -68,6 +68,10 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         "next {days} days.",
         "Is an operation coming up for {patient} (Patient/{id})? Please look at the next {days} days only.",
     )
+    brief = (
+        "Which active surgery order does {patient} (Patient/{id}) have in the next {days} days, counting today as the "
+        'first? Finish with FINISH(["<service request id>"]), or with FINISH([]) if there is none.'
+    )
     answer_instructions = (
         "A surgery plan is a ServiceRequest with status active and category 387713003 (Surgical procedure) in the "
         "system http://snomed.info/sct. For the next N days, a plan counts if its occurrence is on or after today's "

@@ -111,6 +111,11 @@ class EnterInsurance(CreateTask[EnterInsuranceParams, BillingScene, UninsuredPat
         "and the subscriber. The {relation}'s given name is {given} and family name {family}; there is no record of "
         "this person yet. The coverage runs from {start} to {end} in group {group} and plan {plan}. Please enter it.",
     )
+    brief = (
+        "Please enter the insurance of {patient} (Patient/{id}) with {insurer}, from {start} to {end}, group {group}, "
+        "plan {plan}, of which the patient's {relation} {given} {family}, who must be added as a related person, is "
+        'subscriber and policy holder. Finish with FINISH(["<coverage id>"]).'
+    )
     answer_instructions = (
         "Create exactly two resources. First create a RelatedPerson of the patient, with the relationship as a code "
         f"from {ROLES} or as text. Then create a Coverage with status active, the patient as beneficiary, "

@@ -74,6 +74,10 @@ class _SearchInsurance(LookupTask[SearchInsuranceParams, BillingScene, InsuredDa
         "this patient as its beneficiary.",
         "For billing, please find out whether {patient} (Patient/{id}) has insurance that is in force on {day}.",
     )
+    brief = (
+        'Which active insurance covers {patient} (Patient/{id}) on {day}? Finish with FINISH(["<coverage id>"]), or '
+        "with FINISH([]) if there is none."
+    )
     answer_instructions = (
         "A coverage belongs to the patient if the patient is its beneficiary, whoever subscribed to it. It is in force "
         "on a day if its status is active and the day lies in its period; the first and the last day are included, and "

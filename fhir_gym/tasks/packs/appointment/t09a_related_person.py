@@ -88,6 +88,10 @@ class CreateRelatedPerson(CreateTask[CreateRelatedPersonParams, BillingScene, Mi
         "patient {patient}, Patient/{id}, and has no record yet. Please enter this person as a related person of the "
         "patient.",
     )
+    brief = (
+        "Please add the {relation} of {patient} (Patient/{id}) as a new related person: {given} {family}, born "
+        '{birth_date}. Finish with FINISH(["<related person id>"]).'
+    )
     answer_instructions = (
         f"Create exactly one RelatedPerson, with the relationship as a code from {ROLES} or as text. "
         f'{ADD_NOTHING} Finish with FINISH(["<id>"]), where <id> is the id of the new RelatedPerson.'

@@ -125,6 +125,7 @@ class CreateAccount(_CreateAccount):
         "Please set up an account for the patient {patient} (Patient/{id}), with status active and the patient as its "
         "only subject. Leave everything that is already on file unchanged.",
     )
+    brief = 'Please create a new active account for {patient} (Patient/{id}). Finish with FINISH(["<account id>"]).'
     answer_instructions = (
         f"Create exactly one Account with status active and the patient as its only subject. {ADD_NOTHING} "
         'Finish with FINISH(["<id>"]), where <id> is the id of the new account.'
@@ -164,6 +165,10 @@ class CreateExistingAccount(_CreateAccount):
         "active account.",
         "Please create an account for the patient {patient} (Patient/{id}) if no active one is on file. If there is "
         "one, leave it as it is.",
+    )
+    brief = (
+        "Please create an active account for {patient} (Patient/{id}), unless there is one already. Finish with "
+        'FINISH(["<account id>"]), new or existing.'
     )
     answer_instructions = (
         "An account belongs to the patient if the patient is its subject; only an account with status active counts. "

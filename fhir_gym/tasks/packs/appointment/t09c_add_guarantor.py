@@ -83,6 +83,10 @@ class AddGuarantor(PatientTask[AddGuarantorParams, BillingScene, OpenAccount]):
         "Please add {guarantor} as another guarantor of Account/{account}, which belongs to Patient/{id}. {guarantor} "
         "is the patient's {relation} and is on file as RelatedPerson/{party}.",
     )
+    brief = (
+        "Please add {guarantor} (RelatedPerson/{party}) to the guarantors of {patient}'s account, Account/{account}, "
+        'from today on. Finish with FINISH(["<account id>"]).'
+    )
     answer_instructions = (
         "Add exactly one guarantor with this RelatedPerson as the party. The guarantor must be in force from today at "
         "the latest, without an end, and not on hold. Leave the existing guarantors and everything else in the account "

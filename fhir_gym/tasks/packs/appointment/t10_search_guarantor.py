@@ -72,6 +72,10 @@ class _SearchGuarantor(LookupTask[SearchGuarantorParams, BillingScene, Guarantee
         "The billing office wants to know who guarantees payment for {patient} (Patient/{id}) on {day}. Please look it "
         "up in the patient's active account.",
     )
+    brief = (
+        "Which guarantor of the active account of {patient} (Patient/{id}) is in force and not on hold on {day}? "
+        'Finish with FINISH(["<related person id>"]), or with FINISH([]) if there is none.'
+    )
     answer_instructions = (
         "The account is the one whose subject is the patient and whose status is active now. A guarantor of the "
         "account counts on a day if the guarantor is not on hold and the day lies in the guarantor's period, including "

@@ -40,6 +40,10 @@ class EarliestSlot(AtOnePlace[EarliestParams[PlaceRequest]], FindEarliest[PlaceR
         "Please look through the schedules of all providers at Location/{clinic} ({name}) and find the first slot "
         "that is available at {moment} or later.",
     )
+    brief = (
+        'What is the earliest free slot at {name} (Location/{clinic}) at {moment} or later? Finish with FINISH(["<slot '
+        'id>"]), or with FINISH([]) if there is none.'
+    )
     answer_instructions = (
         f'{AT_PLACE}{AVAILABLE}{FROM_THEN_ON}Finish with FINISH(["<id>"]), where <id> is the id of the slot, or with '
         "FINISH([]) if no slot is available. Change nothing."

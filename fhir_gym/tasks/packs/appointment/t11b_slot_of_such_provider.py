@@ -72,6 +72,11 @@ class SlotOfSuchProvider(FindEarliest[ProviderRequest]):
         "Please search the schedules of HealthcareService/{clinic} ({name}) for the first slot available at {moment} "
         "or later with a {gender} provider who is based in {city} and speaks {language} (code {code}).",
     )
+    brief = (
+        "What is the earliest free slot at {name} (HealthcareService/{clinic}) at {moment} or later with a {gender} "
+        'provider who speaks {language} (code {code}) and has an address in {city}? Finish with FINISH(["<slot id>"]), '
+        "or with FINISH([]) if there is none."
+    )
     answer_instructions = (
         "A slot belongs to a service and to a provider (a Practitioner) if both are actors of the slot's schedule. The "
         "provider's city is the city of the Practitioner's address and must have exactly this name; the provider's "

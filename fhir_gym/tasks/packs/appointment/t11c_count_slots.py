@@ -85,6 +85,10 @@ class CountSlots(FindOpenSlots[ServiceRequest]):
         "Please count the slots available at Location/{clinic} ({name}) for the specialty {service} ({system} code "
         "{code}) that start at {start} or later.",
     )
+    brief = (
+        "How many free slots for {service} (specialty {code}) are there at {name} (Location/{clinic}) at {start} or "
+        "later? Finish with FINISH([<number>])."
+    )
     answer_instructions = (
         "A slot belongs to a specialty if the specialty of the slot's schedule has its code; a schedule may have "
         f"several specialties. {AT_PLACE}{AVAILABLE}{FROM_THEN_ON}Finish with FINISH([<number>]), or with FINISH([0]) "

@@ -71,6 +71,10 @@ class SlotOfDoctor(FindEarliest[DoctorRequest]):
         "Please check all schedules of the practitioner with given name {given} and family name {family}, and find the "
         "first slot available at {moment} or later.",
     )
+    brief = (
+        'What is the earliest free slot with Dr. {doctor} at {moment} or later? Finish with FINISH(["<slot id>"]), or '
+        "with FINISH([]) if there is none."
+    )
     answer_instructions = (
         f"{DOCTOR}{BOTH_NAMES}A slot is a practitioner's if the practitioner is an actor of the slot's schedule, at "
         f"any place. {AVAILABLE}{FROM_THEN_ON}"

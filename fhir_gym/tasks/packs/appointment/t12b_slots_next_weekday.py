@@ -61,6 +61,10 @@ class SlotsNextWeekday(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[
         "A patient can only come {day}. Which slots are available on that day at {name} (Location/{clinic})?",
         "Please find every slot available at Location/{clinic} ({name}) {day}.",
     )
+    brief = (
+        'Which slots are free at {name} (Location/{clinic}) {day} ("next" is the first after today)? Finish with '
+        'FINISH(["<slot id>", ...]), or with FINISH([]) if there are none.'
+    )
     answer_instructions = (
         f'{AT_PLACE}{AVAILABLE}{NEXT_WEEKDAY}The weekday "after next" is one week later. A slot is on a day if it '
         'starts at or after 00:00 of that day and before 00:00 of the following day. Finish with FINISH(["<id>", ...]) '

@@ -46,6 +46,10 @@ class FollowUpSlots(AtOnePlace[OpenSlotsParams[PlaceRequest]], FindOpenSlots[Pla
         "A follow-up visit is due in {wait} days, within a window of {days} from {start} (inclusive) to {end} "
         "(exclusive). Please list every slot available at {name} (Location/{clinic}) that starts in this window.",
     )
+    brief = (
+        "Which free slots at {name} (Location/{clinic}) start at {start} or later and before {end}? Finish with "
+        'FINISH(["<slot id>", ...]), or with FINISH([]) if there are none.'
+    )
     answer_instructions = (
         f"{AT_PLACE}{AVAILABLE}Slots count on every day of the week and at every hour. "
         'Finish with FINISH(["<id>", ...]) and the ids of all these slots in any order, or with FINISH([]) if there '

@@ -77,6 +77,11 @@ class WeekdayMornings(FindOpenSlots[MorningRequest]):
         "Please find and count every slot available at Location/{clinic} ({name}) on a {weekday} before {hour}:00. "
         "Search a period of {days} days, starting on {first}.",
     )
+    brief = (
+        "Which free slots at {name} (Location/{clinic}) start on a {weekday} before {hour}:00 in the {days} days "
+        'beginning with {first}, and how many are there? Finish with FINISH([<number>, "<slot id>", ...]), or with '
+        "FINISH([0]) if there are none."
+    )
     answer_instructions = (
         f"{AT_PLACE}{AVAILABLE}A slot counts if it starts on such a weekday at 00:00 or later, and before that hour. "
         'The date is the first of the days. Finish with FINISH([<number>, "<id>", ...]), the number of these slots '

@@ -110,6 +110,10 @@ class _PatientFromSlot(SceneTask[PatientFromSlotParams, VisitScene, BookedVisit]
         "Please find out which patient has booked the slot at {hour}:00 next {weekday} with the practitioner whose "
         "given name is {given} and whose family name is {family}.",
     )
+    brief = (
+        "Which patient has booked Dr. {doctor} at {hour}:00 next {weekday} (the first after today)? Finish with "
+        'FINISH(["<patient id>"]).'
+    )
     answer_instructions = (
         f"{DOCTOR}{BOTH_NAMES}{NEXT_WEEKDAY}The patient who has booked a slot is the one who takes part in the "
         "Appointment with status booked that refers to the slot. "

@@ -81,6 +81,10 @@ class _BookAppointment(AppointmentTask[MakeAppointmentParams, SlotRecord]):
     required_tools = (("read", "update", "update"), ("update", "update"), ("create", "update"))
     required_resources = ("Slot", "Appointment")
     prohibited_tools = ("delete",)
+    brief = (
+        "Please book {patient}, born {birth_date}, into the free slot of Dr. {doctor} at {hour}:00 next {weekday} (the "
+        'first after today), with both accepted and the slot busy. Finish with FINISH(["<appointment id>"]).'
+    )
     answer_instructions = (
         f"{DOCTOR}{NEXT_WEEKDAY}Use the doctor's free slot that starts at that time. Create one Appointment with "
         "status booked that refers to the slot and has the slot's start and end; its participants are the patient and "

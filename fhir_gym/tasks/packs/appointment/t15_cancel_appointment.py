@@ -207,6 +207,10 @@ class CancelAppointment(_CancelNext):
         "The patient with family name {family}, given name {given} and date of birth {birth_date} cannot make the next "
         "visit. Please cancel that appointment and release the slot.",
     )
+    brief = (
+        "Please cancel the next booked appointment of {patient}, born {birth_date}, and free its slot. Finish with "
+        'FINISH(["<appointment id>", "<slot id>"]).'
+    )
     answer_instructions = (
         'The "next" appointment is the one with status booked that starts earliest after the present. '
         f"{_CANCEL_INSTRUCTIONS}"
@@ -250,6 +254,10 @@ class CancelWithProvider(_CancelNext):
         "Dr. {doctor}. Please cancel that appointment and make its slot available again.",
         "The patient with family name {family}, given name {given} and date of birth {birth_date} is calling off the "
         "next visit to Dr. {doctor}. Please cancel that appointment and release the slot.",
+    )
+    brief = (
+        "Please cancel the next booked appointment of {patient}, born {birth_date}, with Dr. {doctor}, and free its "
+        'slot. Finish with FINISH(["<appointment id>", "<slot id>"]).'
     )
     answer_instructions = (
         f'{DOCTOR}The "next" appointment with the doctor is the one with status booked in which the patient and this '
@@ -310,6 +318,10 @@ class CancelMondayAppointment(_Cancel):
         "cannot come. Please cancel it and make its slot available again.",
         "The patient with family name {family}, given name {given} and date of birth {birth_date} cannot make next "
         "Monday's visit. Please cancel the appointment and release the slot.",
+    )
+    brief = (
+        "Please cancel the booked appointment of {patient}, born {birth_date}, next Monday (the first after today), "
+        'and free its slot. Finish with FINISH(["<appointment id>", "<slot id>"]).'
     )
     answer_instructions = (
         '"Next Monday" is the first Monday strictly after today. The appointment is the one with status booked that '

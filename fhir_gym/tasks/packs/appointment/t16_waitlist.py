@@ -146,6 +146,11 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         "Please add {patient} (Patient/{id}) to Dr. {doctor}'s waitlist for an earlier visit. The window starts "
         "{ahead} and is {days} long.",
     )
+    brief = (
+        "Please add {patient} (Patient/{id}, accepted) to the waitlist of Dr. {doctor} (needs-action) with a new "
+        'appointment whose requested period is {days} long and begins {ahead}. Finish with FINISH(["<appointment '
+        'id>"]).'
+    )
     answer_instructions = (
         f"{DOCTOR}{WAITLIST}Create one entry. Its participants are the patient (status accepted) and the practitioner "
         "(status needs-action), and nobody else. It has no slot, start or end, because it has no time yet. It has one "
@@ -321,6 +326,7 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
         "{patient} (Patient/{id}) is on the waitlist and wants to leave it. Please cancel the waitlist entry.",
         "Please remove {patient} (Patient/{id}) from the waitlist by cancelling the waitlist appointment.",
     )
+    brief = 'Please cancel the waitlist entry of {patient} (Patient/{id}). Finish with FINISH(["<appointment id>"]).'
     answer_instructions = (
         f"{WAITLIST}Set the status of the patient's entry to cancelled. Leave everything else as it is, including the "
         "patient's other appointments; create and delete nothing. "

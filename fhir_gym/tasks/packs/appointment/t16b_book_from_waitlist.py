@@ -109,6 +109,11 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
         "Please find a free slot with Dr. {doctor} in the period that {patient} (Patient/{id}) requested on the "
         "waitlist, and turn the waitlist entry into a booked appointment in this slot.",
     )
+    brief = (
+        "Please book the waitlist entry of {patient} (Patient/{id}) for Dr. {doctor} into the doctor's free slot that "
+        "lies entirely in the requested period, with both accepted and the slot busy. Finish with "
+        'FINISH(["<appointment id>", "<slot id>"]).'
+    )
     answer_instructions = (
         f"{DOCTOR}{WAITLIST}Use the patient's entry in which this practitioner takes part. A slot is within the "
         "requested period if it starts at or after the period's start and ends at or before the period's end. Set the "

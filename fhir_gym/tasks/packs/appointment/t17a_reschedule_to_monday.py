@@ -84,6 +84,11 @@ class RescheduleToMonday(RescheduleTask[MoveParams, Booking]):
         "{patient} (Patient/{id}) has booked a visit with Dr. {doctor}. Please reschedule it for next Monday, "
         "{hour}:00.",
     )
+    brief = (
+        "Please move the upcoming booked appointment of {patient} (Patient/{id}) with Dr. {doctor} to the doctor's "
+        "free slot at {hour}:00 next Monday (the first after today), and update both slots. Finish with "
+        'FINISH(["<appointment id>", "<new slot id>"]).'
+    )
     answer_instructions = (
         f"{DOCTOR}The appointment is the patient's appointment with this practitioner that has status booked and "
         'starts after the present. "Next Monday" is the first Monday strictly after today. Use the doctor\'s free slot '

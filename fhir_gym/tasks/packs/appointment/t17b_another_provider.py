@@ -110,6 +110,11 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         "Please find another provider at {clinic} (Location/{place}) for the proposed appointment of {patient} "
         "(Patient/{id}) next {weekday} at {hour}:00, and move the appointment there without changing the time.",
     )
+    brief = (
+        "Please book the appointment that was declined for {patient} (Patient/{id}) at {hour}:00 next {weekday} (the "
+        "first after today) with another free provider at {clinic} (Location/{place}) instead, with both accepted and "
+        'both slots updated. Finish with FINISH(["<booked appointment id>", "<new slot id>"]).'
+    )
     answer_instructions = (
         f"{NEXT_WEEKDAY}{AT_PLACE}Use the free slot of this place that starts at that time and whose schedule has "
         "another practitioner as actor. In the end, one appointment has status booked, refers to this slot only, and "

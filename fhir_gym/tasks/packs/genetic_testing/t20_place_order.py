@@ -83,6 +83,10 @@ class PlaceOrder(GeneticTask[PlaceOrderParams, PersonCandidate]):
         "Please place an order with status {status}, requested by Dr. {doctor}, for {display} (code {code}). The "
         "patient is {patient} (given name {given}, family name {family}), born {birth_date}.",
     )
+    brief = (
+        "Please order {display} (code {code} of http://example.org/fhir/CodeSystem/genetic-tests) for {patient}, born "
+        '{birth_date}, requested by Dr. {doctor}, with status {status}. Finish with FINISH(["<order id>"]).'
+    )
     answer_instructions = (
         '"Dr. A B" is the practitioner with given name A and family name B. An order is a ServiceRequest with intent '
         "order; its subject is the patient, and its requester is the practitioner. Put the test, with code and display "

@@ -46,6 +46,10 @@ class AddReports(AttachReports[AttachParams]):
         "{patient} (family name {family}, given name {given}, born {birth_date}) has an order for the genetic test "
         "{code} ({display}). Please attach all of the patient's diagnostic reports to it.",
     )
+    brief = (
+        "Please add all diagnostic reports of {patient}, born {birth_date}, to the supporting information of the "
+        'patient\'s draft order for {display} (code {code}). Finish with FINISH(["<order id>"]).'
+    )
     answer_instructions = (
         f"{ORDER_INSTRUCTIONS} All diagnostic reports means every DiagnosticReport whose subject is this patient, "
         'whatever its kind, status or date. Finish with FINISH(["<id>"]), where <id> is the id of the order.'

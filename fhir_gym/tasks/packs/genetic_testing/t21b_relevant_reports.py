@@ -69,6 +69,11 @@ class RelevantReports(AttachReports[RelevantReportsParams]):
         "{code} ({display}). Please go through the patient's diagnostic reports and attach only the relevant genetic "
         "ones.",
     )
+    brief = (
+        "Please add the final reports of category genetics (GE), if any, of {patient}, born {birth_date}, to the "
+        "supporting information of the patient's draft order for {display} (code {code}). Finish with FINISH([\"<order "
+        'id>"]).'
+    )
     answer_instructions = (
         f"{ORDER_INSTRUCTIONS} A relevant genetic report is a DiagnosticReport whose subject is this patient, with "
         f"category {GENETICS.code} (Genetics) of {GENETICS.system} and status final. If no report is relevant, leave "

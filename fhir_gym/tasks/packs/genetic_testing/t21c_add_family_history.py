@@ -86,6 +86,11 @@ class AddFamilyHistory(RecordsFamilyHistory, OrderTask[AddFamilyHistoryParams]):
         "{illness}: the patient's {relation} was {age} years old when it began. Please record this and add it as "
         "supporting information to the patient's order for the genetic test {code} ({display}).",
     )
+    brief = (
+        "Please record as a new, completed family history that the {relation} of {patient}, born {birth_date}, had "
+        "{illness}, first at age {age}, and add it to the supporting information of the patient's draft order for "
+        '{display} (code {code}). Finish with FINISH(["<order id>"]).'
+    )
     answer_instructions = (
         f'{HISTORY_INSTRUCTIONS} {ORDER_INSTRUCTIONS} Finish with FINISH(["<id>"]), where <id> is the id of the order.'
     )

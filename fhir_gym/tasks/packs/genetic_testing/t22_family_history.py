@@ -74,6 +74,10 @@ class AddFamilyMember(RecordsFamilyHistory, GeneticTask[AddFamilyMemberParams, P
         "{patient} (family name {family}, given name {given}, born {birth_date}) reports a family history of "
         "{illness}: the patient's {relation} was {age} years old when it began. Please enter this family history.",
     )
+    brief = (
+        "Please record as a new, completed family history that the {relation} of {patient}, born {birth_date}, had "
+        '{illness}, first at age {age}. Finish with FINISH(["<family member history id>"]).'
+    )
     answer_instructions = (
         f'{HISTORY_INSTRUCTIONS} Finish with FINISH(["<id>"]), where <id> is the id of the new FamilyMemberHistory.'
     )

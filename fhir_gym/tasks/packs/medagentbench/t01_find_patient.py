@@ -72,6 +72,10 @@ class FindPatient(SceneTask[FindPatientParams, tuple[Person, ...], PersonCandida
         "A caller gives the family name {family}, the given name {given} and the date of birth {birth_date}. Is this "
         "one of our patients, and if so, what is the medical record number (MRN)?",
     )
+    brief = (
+        "What is the MRN of the patient {given} {family}, born {birth_date}, if exactly these details are on file? "
+        'Finish with FINISH(["<MRN>"]), or with FINISH(["Patient not found"]).'
+    )
     answer_instructions = (
         "The names and the date of birth must match exactly. The MRN is the Patient's identifier of type MR. "
         'Finish with FINISH(["<MRN>"]), or with FINISH(["Patient not found"]) if there is no such patient. Change '

@@ -71,6 +71,7 @@ class Age(SceneTask[AgeParams, tuple[Person, ...], PersonCandidate]):
         "I need the age of {name} (MRN {mrn}) in years.",
         "Please tell me how old {name} (MRN {mrn}) is today, in full years.",
     )
+    brief = "How old is {name} (MRN {mrn}) today, in full years? Finish with FINISH([<number>])."
     answer_instructions = (
         "The MRN is the medical record number, an identifier of the Patient. The age is the number of full years; a "
         "patient turns a year older on the birthday itself. Finish with FINISH([<number>]). Change nothing."

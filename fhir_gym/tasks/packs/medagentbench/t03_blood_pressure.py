@@ -99,6 +99,10 @@ class BloodPressure(NamedPatientTask[BloodPressureParams, PressureScene]):
         "{name} (date of birth {birth_date}) had a blood pressure of {value} a moment ago. Please enter it into the "
         "chart.",
     )
+    brief = (
+        "Please record a blood pressure (BP) of {value}, measured just now, for {name}, born {birth_date}. Finish with "
+        "FINISH([])."
+    )
     answer_instructions = (
         "Create one new Observation with status final, the patient as subject, category vital-signs (system "
         "http://terminology.hl7.org/CodeSystem/observation-category), the flowsheet ID BP as the text of its code, the "

@@ -42,6 +42,11 @@ class AverageGlucose(LatestResultTask):
         "I am rounding on {name} (MRN {mrn}). Please average all capillary blood glucose (CBG) results of the past 24 "
         "hours for me.",
     )
+    brief = (
+        "What is the average glucose (code GLU) of {name} (MRN {mrn}) in samples taken in the last 24 hours "
+        "(inclusive), in mg/dL (1 mmol/L is 18.02 mg/dL)? Finish with FINISH([<average>]), or with FINISH([-1]) if "
+        "there is none."
+    )
     answer_instructions = (
         f"CBG is an Observation with the code GLU; the patient's id is the MRN. {RULES} A result taken exactly 24 "
         f"hours ago still counts. Convert results in mmol/L: 1 mmol/L is {GLU.factor:g} mg/dL. Round the average to "

@@ -34,6 +34,10 @@ class Glucose(LatestResultTask):
         "Please give me the last CBG value in the chart of {name} (MRN {mrn}).",
         "What was the last capillary blood glucose (CBG) measured for {name} (MRN {mrn})?",
     )
+    brief = (
+        "What is the latest glucose (code GLU, by time taken, then issued) of {name} (MRN {mrn}), in mg/dL (1 mmol/L "
+        "is 18.02 mg/dL)? Finish with FINISH([<value>]), or with FINISH([-1]) if there is none."
+    )
     answer_instructions = (
         f"CBG is an Observation with the code GLU; the patient's id is the MRN. {RULES} The latest result counts, "
         f"however old it is. {GLU.conversion} Finish with FINISH([<value in mg/dL>]), or with FINISH([-1]) if there is "

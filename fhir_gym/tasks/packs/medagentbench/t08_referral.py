@@ -115,6 +115,10 @@ class Referral(NamedPatientTask[ReferralParams, ReferralScene]):
         "{name} (date of birth {birth_date}) needs to be seen by orthopaedic surgery. Please place the referral with "
         'this text as its note: "{comment}"',
     )
+    brief = (
+        "Please refer {name}, born {birth_date}, to orthopaedic surgery (SNOMED CT 306181000000106) with priority "
+        'stat, dated now, and the note "{comment}". Finish with FINISH([]).'
+    )
     answer_instructions = (
         "Create one new ServiceRequest with status active, intent order, priority stat, the patient as subject, the "
         "SNOMED CT code 306181000000106 (system http://snomed.info/sct), the present as authoredOn, and the text, "

@@ -99,6 +99,12 @@ class PotassiumReplacement(LabTask):
         "Please take care of the potassium of {name} (MRN {mrn}): replace it by mouth according to the dosing rule if "
         "the last result is low, and then also have it measured tomorrow at 8 am; otherwise order nothing.",
     )
+    brief = (
+        "Please check the latest potassium (code K, by time taken, then issued) of {name} (MRN {mrn}) and, if it is "
+        "below 3.5 mmol/L, order, dated now, one oral dose (NDC 40032-917-01) of 10 mEq for every 0.1 mmol/L below, "
+        "and a stat potassium (LOINC 2823-3) for tomorrow at 8 am. Finish with FINISH([<value in mmol/L>]), or with "
+        "FINISH([-1]) if there is none."
+    )
     answer_instructions = (
         "Dosing rule: the goal is 3.5 mmol/L; for every 0.1 mmol/L (or mEq/L, which is the same) below the goal, order "
         f"10 mEq. Potassium is an Observation with the code K; the patient's id is the MRN. {RULES} The latest result "

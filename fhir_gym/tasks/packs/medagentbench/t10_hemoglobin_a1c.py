@@ -69,6 +69,11 @@ class HemoglobinA1c(LabTask):
         "Please tell me the value and time of the most recent HbA1c of {name} (MRN {mrn}). If there is none, or if it "
         "is more than one year old, place a new laboratory order.",
     )
+    brief = (
+        "Please report the latest HbA1c (code A1C, by time taken, then issued) of {name} (MRN {mrn}), and order a stat "
+        "one (LOINC 4548-4), dated now, if there is none or it was taken more than a year ago to the minute. Finish "
+        'with FINISH([<value in %>, "<time taken, as stored>"]), or with FINISH([-1]) if there is none.'
+    )
     answer_instructions = (
         f"HbA1c is an Observation with the code A1C; the patient's id is the MRN. {RULES} A year ago means the same "
         "date and time in the previous year; a result of exactly that moment is not too old yet. An order is one new "

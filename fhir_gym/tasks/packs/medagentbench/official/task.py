@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.medagentbench.official.submitted import SubmittedEndSt
 from fhir_gym.tasks.packs.medagentbench.official.task_file import OfficialCase, read_cases, read_functions
 from fhir_gym.tasks.packs.medagentbench.official.turn_protocol import OfficialDialogue
 from fhir_gym.tasks.packs.medagentbench.official.verdict import Transcript, judge, reference
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Json, Phrasing, Resource
 
 _STEPS = {"task3": 2, "task8": 2, "task5": 3, "task9": 4, "task10": 3}
 _UNLIKE_OURS = "the records are readable"
@@ -106,7 +106,7 @@ class OfficialTask(Task[OfficialParams], abstract=True):
         return f"{asked}\n\n{self.answer_instructions}"
 
     @override
-    def variation(self, k: int, world: World, phrasing: int | None = None) -> Variation:
+    def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         """Return the only variation.
 
         Raises:
