@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,12 +36,28 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fhir_gym.fhir.adapters.remote.SETTLING", 0.0)
 
 
-@pytest.fixture
-def servers(hospital: World) -> Iterator[dict[str, FailingServer]]:
+@pytest.fixture(scope="module")
+def three_servers(hospital: World) -> Iterator[dict[str, FailingServer]]:
     """Three servers by base URL."""
     with ExitStack() as stack:
-        apps = [FailingServer(create_app(hospital), float("inf")) for _ in range(3)]
+        apps = [FailingServer(create_app(hospital)) for _ in range(3)]
         yield {stack.enter_context(served(app)): app for app in apps}
+
+
+@pytest.fixture(scope="module")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture
+def servers(
+    three_servers: dict[str, FailingServer], state_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, FailingServer]:
+    """The servers, which answer again; a run restores what the failures of an earlier test have left on them."""
+    monkeypatch.setenv("FHIR_GYM_STATE", str(state_folder))
+    for app in three_servers.values():
+        app.left = float("inf")
+    return three_servers
 
 
 def keys(rollouts: Sequence[Rollout]) -> list[tuple[str, int]]:
@@ -175,11 +192,10 @@ def test_ctrl_c_interrupts_the_episodes_and_undoes_their_writes(
     def patients(url: str) -> int:
         return int(httpx.get(f"{url}/Patient?_summary=count").json()["total"])
 
-    before = patients(next(iter(servers)))
     rollouts: list[Rollout] = []
     with pytest.raises(KeyboardInterrupt):
         rollouts.extend(run(ENV_ID, Failing(None), world=hospital, fhir_server=list(servers), **CHOICE))
-    assert [patients(url) for url in servers] == [before] * 3
+    assert [patients(url) for url in servers] == [hospital.manifest.counts["Patient"]] * 3
     assert "interrupted" in {rollout.stop_reason for rollout in rollouts}
 
 
