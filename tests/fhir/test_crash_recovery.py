@@ -103,8 +103,13 @@ def test_the_next_session_undoes_the_writes_of_a_crashed_one(
         assert not third.restored
 
 
-@pytest.mark.parametrize("crashed", [False, True], ids=["rollback", "next session"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "crashed"),
+    [
+        *((name, crashed) for name in QUICK for crashed in (False, True)),
+        *(pytest.param(name, n % 2 == 0, marks=pytest.mark.slow) for n, name in enumerate(WRITES) if name not in QUICK),
+    ],
+)
 def test_a_write_whose_answer_is_lost_is_undone(server: str, world: World, name: str, crashed: bool) -> None:
     before = state(server)
     transport = LosesAnswers()

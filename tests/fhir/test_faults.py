@@ -174,7 +174,7 @@ on_posix = pytest.mark.skipif(sys.platform == "win32", reason="kills processes w
 @on_posix
 @pytest.mark.slow
 def test_a_killed_run(hospital: World, server: str, tmp_path: Path) -> None:
-    seen = killed(8, hospital, server, tmp_path, crashing.FEW_TASKS, every=4)
+    seen = killed(8, hospital, server, tmp_path, crashing.FEW_TASKS, every=8)
     assert seen["recovered"] and len(seen) == 4
 
 
