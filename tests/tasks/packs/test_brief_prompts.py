@@ -19,7 +19,7 @@ from fhir_gym.training.curriculum import Curriculum, other_phrasings
 PACKS = tuple(f"FHIRAgent/{name}-v0" for name in ("Appointment", "GeneticTesting", "MedAgentBench", "ActionReasoning"))
 CLINIC = PACKS[0]
 MAX_CHARS = 400
-REDUNDANT = {"given", "family", "relation", "system", "wait"}
+REDUNDANT = {"given", "family", "relation", "system", "wait", "period"}
 """Values of the long prompts that repeat another value, or that do not identify anything."""
 OpenWorld = Callable[[str], World]
 
@@ -53,6 +53,7 @@ def test_a_brief_prompt_contains_every_value_that_all_long_prompts_contain(env_i
         if {"given", "family"} <= set.union(*map(placeholders, task.prompts)):
             assert values & {"patient", "doctor", "given", "name"}, key
         assert common <= values, key
+        assert ("period" in placeholders(task.prompts[0])) == ("taken" in values), key
 
 
 @pytest.mark.parametrize("env_id", [*PACKS[:3], pytest.param(PACKS[3], marks=pytest.mark.slow)])

@@ -77,7 +77,7 @@ ENDINGS: Mapping[Family, str] = {
 }
 """Closing rules of a prompt for each kind of task: which results count, and the format of the answer."""
 
-_BRIEF_LATEST = "latest {lab} (code {code}, by time taken, then issued) of Patient/{mrn}{period}"
+_BRIEF_LATEST = "latest {lab} (code {code}, by time taken, then issued) of Patient/{mrn}{taken}"
 BRIEFS: Mapping[Scenario, str] = {
     **dict.fromkeys(
         ("sparse", "cluster"),
@@ -86,7 +86,7 @@ BRIEFS: Mapping[Scenario, str] = {
     "edge": f"What is the {_BRIEF_LATEST} (both ends included)? "
     "Finish with FINISH([<value as stored>]), or with FINISH([-1]) if there is none.",
     "window": "What is the mean {lab} (code {code}; of results taken at the same time, only the one issued last) of "
-    "Patient/{mrn}{period} (both ends included), rounded half up to {decimals} or finer? "
+    "Patient/{mrn}{taken} (both ends included), rounded half up to {decimals} or finer? "
     "Finish with FINISH([<mean>]), or with FINISH([-1]) if there is no result.",
     **dict.fromkeys(
         ("general", "demographic"),
@@ -139,13 +139,15 @@ def placeholder_values(
     return found | {name.capitalize(): found[name][0].upper() + found[name][1:] for name in ("patient", "someone")}
 
 
-def brief_values(plan: CaseSpec, mrn: str, order: OrderSpec | None) -> dict[str, str]:
+def brief_values(plan: CaseSpec, mrn: str, now: str, order: OrderSpec | None) -> dict[str, str]:
     """Return the values of those placeholders that only `BRIEFS` have."""
     ranges = table_text(plan.lab, plan.shift).removesuffix(".")
     today = ", by sex and age today" if plan.scenario == "demographic" else ""
+    period = _period(plan, now)
     return {
         "mrn": mrn,
         "code": plan.lab,
+        "taken": f" taken{period}" if period else "",
         "decimals": _decimals(plan.digits),
         "ranges": f"{ranges[0].lower()}{ranges[1:]}{today}",
         "content": order.summary if order else "",

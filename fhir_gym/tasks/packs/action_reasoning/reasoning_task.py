@@ -114,7 +114,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
     def prompt_values(self, p: ReasoningParams, world: World) -> Mapping[str, str]:
         found, mrn = lab_chart(world), p.case.eval_MRN
         values = placeholder_values(p.plan, found.person(mrn), found.age(mrn), p.now, p.order)
-        return values | brief_values(p.plan, mrn, p.order)
+        return values | brief_values(p.plan, mrn, p.now, p.order)
 
     @override
     def gold(self, p: ReasoningParams, fhir: LatestResponse) -> Gold:

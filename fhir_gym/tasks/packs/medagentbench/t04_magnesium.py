@@ -37,9 +37,9 @@ class Magnesium(LatestResultTask):
         "Has the magnesium of {name} (MRN {mrn}) been measured during the last 24 hours, and what was the last value?",
     )
     brief = (
-        "What is the latest magnesium (code MG, by time taken, then issued) of {name} (MRN {mrn}) in the last 24 hours "
-        "(inclusive), in mg/dL (1 mmol/L is 2.43 mg/dL)? Finish with FINISH([<value>]), or with FINISH([-1]) if there "
-        "is none."
+        "What is the latest magnesium (code MG, by time taken, then issued) of {name} (MRN {mrn}) taken in the last 24 "
+        "hours (inclusive), in mg/dL (1 mmol/L is 2.43 mg/dL)? Finish with FINISH([<value>]), or with FINISH([-1]) if "
+        "there is none."
     )
     answer_instructions = (
         f"Magnesium is an Observation with the code MG; the patient's id is the MRN. {RULES} A result taken exactly 24 "

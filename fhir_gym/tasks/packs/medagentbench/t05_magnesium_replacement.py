@@ -81,10 +81,10 @@ class MagnesiumReplacement(LabTask):
         "rule if the most recent result within the last 24 hours is low; otherwise order nothing.",
     )
     brief = (
-        "Please check the latest magnesium (code MG, by time taken, then issued) of {name} (MRN {mrn}) in the last 24 "
-        "hours (inclusive) and, dated now, order one IV dose (NDC 0338-1715-40) at a rate of 1 g/h: 1 g for 1.5 to 1.9 "
-        "mg/dL, 2 g for 1.0 to below 1.5, 4 g below 1.0, nothing above 1.9. Finish with FINISH([<value in mg/dL>]), or "
-        "with FINISH([-1]) if there is none."
+        "Please check the latest magnesium (code MG, by time taken, then issued) of {name} (MRN {mrn}) taken in the "
+        "last 24 hours (inclusive) and, dated now, order one IV dose (NDC 0338-1715-40) at a rate of 1 g/h: 1 g for "
+        "1.5 to 1.9 mg/dL, 2 g for 1.0 to below 1.5, 4 g below 1.0, nothing above 1.9. Finish with FINISH([<value in "
+        "mg/dL>]), or with FINISH([-1]) if there is none."
     )
     answer_instructions = (
         "Dosing rule: 1.5 to 1.9 mg/dL is a mild deficiency: 1 g over 1 hour; 1.0 to below 1.5 mg/dL is moderate: 2 g "
