@@ -16,6 +16,7 @@ from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LatestResponse, S
 from fhir_gym.tasks.authoring import moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.meaning import added_meaning
+from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -51,7 +52,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     level: ClassVar[int | None]
     kind = "action"
     required_tools = (("search",),)
-    prohibited_tools = ()
+    prohibited_tools = ("delete",)
     judges_changes = True
     answer = LetteredAnswer()
     prompts = (
@@ -121,7 +122,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
             "\n".join([self.prompts[phrasing], *texts]),
             f"Rules:\n{self.answer_instructions.format_map(kind.rule_values(p.scene))}",
             "Handle the requests in the order of their letters: a request is decided by the records as the requests "
-            f"before it leave them. Change nothing else. {ADD_NOTHING}",
+            f"before it leave them. Change nothing else, and delete no record that was there before. {ADD_NOTHING}",
             f"When all requests are handled, finish with one text per request, its letter and its outcome: "
             f'FINISH(["A: {DONE}", "B: {kind.codes[0]}", …]). The outcomes are {codes}.',
         ]
@@ -153,8 +154,13 @@ class StaticShift(Task[ShiftParams], abstract=True):
         ]
         surplus: list[Json] = sorted(log.touched - {record for one in judged for record in one.claimed} | log.recreated)
         checks.append(Check(name="nothing else changed", passed=not surplus, expected=[], actual=surplus))
-        form = self.answer.problem(end.answer, end.base_url)
-        points = sum(one.right - one.harmed for one in judged) - bool(surplus) - (form is not None)
+        # The grader's standard checks refuse these answers and tools; here, each costs the share of one request.
+        other_faults = (
+            bool(surplus),
+            self.answer.problem(end.answer, end.base_url) is not None,
+            any(True for _ in prohibited_uses(end.requests, self.prohibited_tools)),
+        )
+        points = sum(one.right - one.harmed for one in judged) - sum(other_faults)
         return checks, max(0.0, points / len(p.requests))
 
     def _without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
