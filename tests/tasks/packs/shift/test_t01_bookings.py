@@ -98,7 +98,7 @@ def test_writes_of_other_records_fail_the_rest(hospital: World) -> None:
     with opened(hospital) as episode:
         other = hospital.ids("Patient")[0]
         step = play(episode, lambda one: [Delete(f"/Patient/{other}"), one] if one.kind == "FINISH" else [one])
-        assert failed(step) in (["nothing else changed"], [])
+        assert "no prohibited tool" in failed(step) and 0 < step.reward < 1
         strange = {"resourceType": "Basic", "code": {"text": "note"}}
         episode.start()
         step = play(episode, lambda one: [Post("/Basic", strange), one] if one.kind == "FINISH" else [one])
