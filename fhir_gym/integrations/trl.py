@@ -13,7 +13,7 @@ from fhir_gym.tasks import require_phrasing, task_set
 from fhir_gym.training.curriculum import EpisodeChoice, require_training_variations
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
 from fhir_gym.training.grpo import FHIRToolEnv, OpenConfigs, PolicyRollouts, RowShape, make_row
-from fhir_gym.types import Phrasing
+from fhir_gym.types import BRIEF, Phrasing
 
 __all__ = ["FHIRToolEnv", "OpenConfigs", "PolicyRollouts", "log_episodes", "training_rows"]
 
@@ -57,7 +57,10 @@ def training_rows(
         datasets = import_module("datasets")
     except ImportError as error:
         raise MissingExtraError("training_rows needs: pip install 'fhir-gym[train]'") from error
-    return datasets.Dataset.from_list([make_row(choice, shape, system) for choice in choices])
+    rows = [make_row(choice, shape, system) for choice in choices]
+    if BRIEF in wordings:  # a column of a dataset has one type
+        rows = [row | {"phrasing": str(row["phrasing"])} for row in rows]
+    return datasets.Dataset.from_list(rows)
 
 
 def log_episodes(

@@ -20,6 +20,7 @@ from fhir_gym.fhir import World
 from fhir_gym.integrations.trl import FHIRToolEnv, OpenConfigs, PolicyRollouts, log_episodes, training_rows
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.grpo import RowShape, make_row
+from fhir_gym.training.grpo.episodes import read_prompt
 from tests.agents.tiny import save
 from tests.integrations.gold import GoldEpisode, all_tasks, one_task_of_each_pack
 from tests.training.grpo_tools import END, make_trainer
@@ -218,6 +219,15 @@ def test_rows_name_task_variation_and_phrasing() -> None:
     assert drawn[0] == make_row(EpisodeChoice(ENV_ID, "01", 3), "rollout_func")
     others = training_rows("FHIRAgent/GeneticTesting-v0", variations=[0])
     assert len(import_module("datasets").concatenate_datasets([rows, others])) == 8 + len(others)
+
+
+def test_rows_of_the_brief_phrasing_start_episodes_with_it(hospital: World) -> None:
+    rows = training_rows(ENV_ID, "01", variations=[0], phrasings=[0, "brief"])
+    env = FHIRToolEnv(world=hospital)
+    texts = [env.reset(**row) for row in rows]
+    assert ["Please register a new patient:" in text for text in texts] == [False, True]
+    (row,) = training_rows(ENV_ID, "01", variations=[0], phrasings=["brief"], shape="rollout_func")
+    assert read_prompt(row["prompt"]) == EpisodeChoice(ENV_ID, "01", 0, "brief")
 
 
 @pytest.mark.parametrize(

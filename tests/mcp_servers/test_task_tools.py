@@ -46,9 +46,9 @@ def test_a_phrasing_can_be_chosen(tools: TaskTools, hospital: World) -> None:
         act(tools, "start_task", env_id=APPOINTMENT, task="01", variation=0, phrasing=number).text.partition("prompt")[
             2
         ]
-        for number in range(2)
+        for number in (0, 1, "brief")
     }
-    assert len(prompts) == 2
+    assert len(prompts) == 3
 
 
 def test_an_observation_is_that_of_an_episode(tools: TaskTools) -> None:
@@ -135,6 +135,8 @@ def test_a_repeated_finish_returns_the_same_verdict(tools: TaskTools) -> None:
         ({"variation": True}, "must have the type integer"),
         ({"variation": None}, "the argument 'variation' is missing"),
         ({"phrasing": 99}, "phrasing"),
+        ({"phrasing": "short"}, "phrasing must be a whole number or 'brief', not 'short'"),
+        ({"phrasing": [0]}, "phrasing must be a whole number, not [0]"),
         ({"grading": "light"}, "unknown argument 'grading'"),
     ],
 )

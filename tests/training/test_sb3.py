@@ -84,6 +84,13 @@ def test_held_out_tasks_and_phrasings_are_only_evaluated(tmp_path: Path) -> None
     assert None not in {one.phrasing for one in drawn}
 
 
+def test_the_brief_phrasing_can_be_held_out() -> None:
+    config = small(tasks=("01",), held_out_phrasing="brief")
+    assert {choice.phrasing for choice in config.test_choices(config.train_tasks(), "brief")} == {"brief"}
+    curriculum = config.make_curriculum()
+    assert {curriculum.draw().phrasing for _ in range(50)} == {0, 1, 2}
+
+
 @pytest.mark.parametrize("held_out", [{"held_out": ("02a",)}, {"held_out_phrasing": 0}])
 def test_templates_of_held_out_tasks_and_phrasings_are_refused(tmp_path: Path, held_out: dict[str, Any]) -> None:
     path = tmp_path / "templates.json"

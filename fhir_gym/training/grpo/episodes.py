@@ -12,9 +12,9 @@ from typing import Any, Literal, Unpack
 from typing_extensions import override
 
 from fhir_gym.agents.prompts import SYSTEM_PROMPT, TOOLS_NOTE
-from fhir_gym.arguments import require_name
+from fhir_gym.arguments import require_name, require_phrasing_type
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
-from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.errors import FhirGymError, MissingExtraError, TrainingError
 from fhir_gym.fhir import World
 from fhir_gym.training.curriculum import Curriculum, EpisodeChoice, require_training_variations
 
@@ -92,8 +92,9 @@ def read_prompt(prompt: Any) -> EpisodeChoice:
     """
     try:
         env_id, task, variation, phrasing = json.loads(prompt)
-        return EpisodeChoice(str(env_id), str(task), int(variation), None if phrasing is None else int(phrasing))
-    except (TypeError, ValueError) as error:
+        wording = None if phrasing is None else require_phrasing_type("phrasing", phrasing)
+        return EpisodeChoice(str(env_id), str(task), int(variation), wording)
+    except (TypeError, ValueError, FhirGymError) as error:
         raise TrainingError(
             "a prompt does not name an episode: make the dataset with EpisodeRows or make_row"
         ) from error

@@ -7,13 +7,13 @@ from typing import Any, Unpack
 from fhir_gym.actions import GRAMMAR
 from fhir_gym.agents import EpisodeContext, make_opening
 from fhir_gym.agents.context_window import shorten
+from fhir_gym.arguments import parse_phrasing
 from fhir_gym.episode import Episode, Step
 from fhir_gym.episode_config import EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError, TrainingError
 from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode
 from fhir_gym.training.grpo.episodes import OpenConfigs
-from fhir_gym.types import Phrasing
 
 _OVER = "the episode is over: reply with a short text and call no more tools"
 _FAILED = "The server failed, so the episode is over. Reply with a short text and call no more tools."
@@ -69,14 +69,15 @@ class FHIRToolEnv:
         """The latest episode; None before its end."""
         return self._result
 
-    def reset(self, env_id: str, task: str, variation: int, phrasing: Phrasing | None = None, **row: Any) -> str:
+    def reset(self, env_id: str, task: str, variation: int, phrasing: int | str | None = None, **row: Any) -> str:
         """Start an episode and return its prompt.
 
         Args:
             env_id: The pack.
             task: Key of the task.
             variation: Number of a training variation.
-            phrasing: Index of the prompt wording, or ``brief``; None for the one that the variation has drawn.
+            phrasing: Index of the prompt wording, also as text, or ``brief``; None for the one that the variation
+                has drawn.
             row: The other columns of the dataset; not used.
 
         Raises:
@@ -85,7 +86,8 @@ class FHIRToolEnv:
             TaskError: The variation or phrasing does not exist.
         """
         self._close_episode()
-        self._result, self._choice = None, EpisodeChoice(env_id, task, variation, phrasing)
+        wording = parse_phrasing(phrasing) if isinstance(phrasing, str) else phrasing
+        self._result, self._choice = None, EpisodeChoice(env_id, task, variation, wording)
         config, world = self._configs.of(self._choice)
         try:
             self._episode = episode = Episode(config, task=task, variation=variation)
