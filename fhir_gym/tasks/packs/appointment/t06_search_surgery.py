@@ -69,8 +69,8 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         "Is an operation coming up for {patient} (Patient/{id})? Please look at the next {days} days only.",
     )
     brief = (
-        "Which active surgery order does {patient} (Patient/{id}) have in the next {days} days, counting today as the "
-        'first? Finish with FINISH(["<service request id>"]), or with FINISH([]) if there is none.'
+        "Which active surgery order of {patient} (Patient/{id}) is for one of the {days} days from 00:00 today on? "
+        'Finish with FINISH(["<service request id>"]), or with FINISH([]) if there is none.'
     )
     answer_instructions = (
         "A surgery plan is a ServiceRequest with status active and category 387713003 (Surgical procedure) in the "
