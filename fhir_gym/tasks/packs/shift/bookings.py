@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing_extensions import override
 
 from fhir_gym.tasks.grading import same_moment
-from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, PatientRequest, slots_that_would_fit
+from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, slots_that_would_fit
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot, Practitioner
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME
+from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.types import Json, Resource
 
@@ -137,7 +138,7 @@ class BookingJudge(CalendarJudge[BookingRequest]):
     def _declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request = self.requests[number]
-        found = self.patient_not_found(request, answer)
+        found = patient_not_found(request, self.scene.people, self.log, answer)
         if found is not None:
             return found
         booked = coming(self.start, request.ask, request.patients[0])

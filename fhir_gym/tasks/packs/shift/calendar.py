@@ -12,26 +12,15 @@ from typing import Generic, NamedTuple, TypeVar
 from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, slot_resource
-from fhir_gym.tasks.packs.shift.kind import Judgement, Request
-from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import absent_patient
+from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.patients import PatientRequest
 from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _FIRST_HOUR, _LAST_HOUR = 8, 16
 _SHORTEST = 30
-R = TypeVar("R", bound="PatientRequest")
-
-
-class PatientRequest(Request):
-    """A request about a patient.
-
-    Attributes:
-        patients: Ids of the patients with the name and the date of birth of the request.
-    """
-
-    patients: tuple[str, ...]
+R = TypeVar("R", bound=PatientRequest)
 
 
 class Booked(NamedTuple):
@@ -210,15 +199,6 @@ class CalendarJudge(ABC, Generic[R]):
         """Whether a slot has a status at the end, and is otherwise as it was at the start."""
         before, after = (view.read("Slot", id) or {} for view in (self.log.end.before, self.log.end.after))
         return after.get("status") == status and not differences(before, after, changing=("status",))
-
-    def patient_not_found(self, request: R, answer: str) -> bool | None:
-        """Whether the agent rightly reported that there is no such patient, or more than one; None for one patient."""
-        if not request.patients:
-            absent = absent_patient(request.ask.patient, self.scene.people)
-            return answer == NO_SUCH_PATIENT and bool(self.log.lookups_of(absent))
-        if len(request.patients) > 1:
-            return answer == SEVERAL_PATIENTS and self.log.has_seen([f"Patient/{id}" for id in request.patients])
-        return None
 
     def looked_for_slots(
         self, number: int, slots: Iterable[Resource], best: Callable[[Calendar], ClinicSlot | None]

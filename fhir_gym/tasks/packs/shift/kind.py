@@ -85,6 +85,8 @@ class RequestKind(ABC, Generic[S, R]):
         key: Short key (``Q1``).
         title: Title of a few words.
         codes: The outcomes, other than ``done``, with which requests of this kind are declined.
+        value: An example of the value that answers a question (``7.4``). It is empty if the requests are no questions:
+            then the outcome of a request that is not declined is ``done``.
         rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
         counts: Minimum and maximum number of requests at each static level.
         resource_types: Resource types that the requests need.
@@ -94,6 +96,7 @@ class RequestKind(ABC, Generic[S, R]):
     key: ClassVar[str]
     title: ClassVar[str]
     codes: ClassVar[tuple[str, ...]]
+    value: ClassVar[str] = ""
     rules: ClassVar[str]
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 14)})
     resource_types: ClassVar[tuple[str, ...]]
@@ -108,7 +111,7 @@ class RequestKind(ABC, Generic[S, R]):
         """Choose requests with these outcomes, in this order; None if the scene does not have them.
 
         Each request is drawn at random from all requests that qualify. The outcomes hold if the requests are handled in
-        order.
+        order. For questions, the outcome ``done`` stands for any value.
         """
 
     @abstractmethod

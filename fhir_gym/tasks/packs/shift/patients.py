@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 
 from fhir_gym.tasks.authoring import Person, absent_combinations, patient_resource
+from fhir_gym.tasks.packs.shift.kind import Request
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 PATIENT_RULE = (
@@ -16,6 +18,16 @@ PATIENT_RULE = (
     f'outcome is "{NO_SUCH_PATIENT}"; if there are several, "{SEVERAL_PATIENTS}".'
 )
 """How requests identify patients, for prompts."""
+
+
+class PatientRequest(Request):
+    """A request about a patient.
+
+    Attributes:
+        patients: Ids of the patients with the name and the date of birth of the request.
+    """
+
+    patients: tuple[str, ...]
 
 
 def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> list[Named]:
@@ -38,3 +50,20 @@ def absent_patient(name: Named, people: Sequence[Person]) -> Resource:
     other = next(one for one in people if one.family == name.family)
     id = re.sub("[^A-Za-z0-9-]", "-", "-".join((name.given, name.family, name.birth_date)))
     return patient_resource(other.model_copy(update={**name.model_dump(), "id": id}))
+
+
+def patient_not_found(request: PatientRequest, people: Sequence[Person], log: EpisodeLog, answer: str) -> bool | None:
+    """Whether the agent rightly reported that there is no such patient, or more than one; None for one patient.
+
+    Args:
+        request: The request; its ask has the attribute `patient`.
+        people: The patients of the scene.
+        log: What the agent looked up.
+        answer: The reported outcome.
+    """
+    if not request.patients:
+        absent = absent_patient(request.ask.patient, people)
+        return answer == NO_SUCH_PATIENT and bool(log.lookups_of(absent))
+    if len(request.patients) > 1:
+        return answer == SEVERAL_PATIENTS and log.has_seen([f"Patient/{id}" for id in request.patients])
+    return None

@@ -26,6 +26,11 @@ _DECLINED = 0.3
 """Probability that a request is declined."""
 _TRIES = 200
 _STEPS = {1: 30, 2: 80}
+_WRITES = (
+    "Handle the requests in the order of their letters: a request is decided by the records as the requests before it "
+    f"leave them. Change nothing else, and delete no record that was there before. {ADD_NOTHING}"
+)
+_QUESTIONS = "The requests are questions. Create, change and delete nothing."
 
 
 class ShiftParams(SceneParams):
@@ -70,7 +75,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
             kwargs: Arguments of other base classes.
         """
         if requests is not None:
-            cls.requests, cls.level = requests, level
+            cls.requests, cls.level, cls.kind = requests, level, "query" if requests.value else "action"
             cls.key, cls.category = f"{requests.key}-{level}", requests.key
             cls.title = f"{requests.title}, level {level}"
             cls.difficulty, cls.max_steps, cls.gold_steps = level + 1, _STEPS[level], _STEPS[level]
@@ -116,15 +121,13 @@ class StaticShift(Task[ShiftParams], abstract=True):
     def prompt(self, p: ShiftParams, world: World, phrasing: int) -> str:
         kind = self.requests
         texts = [f"{letter}. {kind.text(one.ask, phrasing)}" for letter, one in _lettered(p)]
-        codes = ", ".join(f'"{code}"' for code in (DONE, *kind.codes))
         parts = [
             f"Present: {moment_in_words(world.now)}.",
             "\n".join([self.prompts[phrasing], *texts]),
             f"Rules:\n{self.answer_instructions.format_map(kind.rule_values(p.scene))}",
-            "Handle the requests in the order of their letters: a request is decided by the records as the requests "
-            f"before it leave them. Change nothing else, and delete no record that was there before. {ADD_NOTHING}",
+            _QUESTIONS if kind.value else _WRITES,
             f"When all requests are handled, finish with one text per request, its letter and its outcome: "
-            f'FINISH(["A: {DONE}", "B: {kind.codes[0]}", …]). The outcomes are {codes}.',
+            f'FINISH(["A: {kind.value or DONE}", "B: {kind.codes[0]}", …]). {_outcomes(kind)}',
         ]
         return "\n\n".join(parts)
 
@@ -170,6 +173,14 @@ class StaticShift(Task[ShiftParams], abstract=True):
         if not added or not judged.right:
             return judged
         return replace(judged, right=False, harmed=True, found={"elements that change the meaning": added})
+
+
+def _outcomes(kind: RequestKind[Any, Any]) -> str:
+    """Return the sentences of prompts that list the outcomes."""
+    codes = ", ".join(f'"{code}"' for code in kind.codes)
+    if kind.value:
+        return f"The outcome of a question is its value, or one of {codes}."
+    return f'The outcomes are "{DONE}", {codes}.'
 
 
 def _lettered(p: ShiftParams) -> list[tuple[str, Any]]:
