@@ -31,6 +31,7 @@ from fhir_gym.tasks.authoring.lookalikes import (
     new_names,
     person_candidates,
 )
+from fhir_gym.tasks.authoring.organizations import insurer_name, organization_name
 from fhir_gym.tasks.authoring.people import (
     Person,
     confusable_dates,
@@ -76,6 +77,7 @@ __all__ = [
     "has_display",
     "has_name",
     "instant",
+    "insurer_name",
     "is_new_name",
     "longer_family",
     "moment_in_words",
@@ -84,6 +86,7 @@ __all__ = [
     "new_person",
     "new_resource",
     "next_weekday",
+    "organization_name",
     "other_given",
     "parse_instant",
     "patient_resource",

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from datetime import date, timedelta
-from weakref import WeakKeyDictionary
 
-import orjson
-
-from fhir_gym.errors import TaskError
-from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import reference
 from fhir_gym.tasks.grading import has_coding
@@ -21,14 +15,7 @@ _CLASSES = ("group", "plan")
 _ACT_CODE = "http://terminology.hl7.org/CodeSystem/v3-ActCode"
 _ORGANIZATION_TYPE = "http://terminology.hl7.org/CodeSystem/organization-type"
 
-_INSURER_FIRST = (
-    "Acadia", "Blue Heron", "Canyon", "Cornerstone", "Evergrove", "First Prairie", "Granite State", "Keystone",
-    "Lakeland", "Meridian", "New Dominion", "Old Harbor", "Pinnacle", "Redwood", "Silver Birch", "Summit", "Tidewater",
-)  # fmt: skip
-_INSURER_SECOND = ("Assurance", "Benefit", "Family", "Mutual", "National", "People's", "Regional", "United")
-_INSURER_THIRD = ("Health Insurance", "Health Plan", "Health Partners", "Medical Insurance", "Healthcare")
 _PLANS = ("BRONZE", "SILVER", "GOLD", "PLATINUM", "HMO", "PPO", "EPO")
-_TRIES = 1_000
 
 
 class CoverageRecord(Params):
@@ -107,21 +94,6 @@ class AccountRecord(Params):
     closed: str | None = None
     name: str = "Patient billing account"
     guarantors: tuple[Guarantor, ...] = ()
-
-
-def insurer_name(rng: random.Random, world: World) -> str:
-    """Draw an insurer's name; no organization in the world has a name that starts with it.
-
-    Raises:
-        TaskError: No unused name was found.
-    """
-    known = _organizations(world)
-    for _ in range(_TRIES):
-        name = " ".join(rng.choice(words) for words in (_INSURER_FIRST, _INSURER_SECOND, _INSURER_THIRD))
-        place = bisect_left(known, name.casefold())
-        if not any(other.startswith(name.casefold()) for other in known[place : place + 1]):
-            return name
-    raise TaskError(f"the world {world.manifest.name} has no unused insurer name after {_TRIES} attempts")
 
 
 def group_number(rng: random.Random) -> str:
@@ -211,17 +183,6 @@ def period_includes(day: str, period: Json) -> bool:
 def guarantees_on(guarantor: Resource, day: str) -> bool:
     """Return whether an ``Account.guarantor`` is in force on a day: not on hold, and the day is in the period."""
     return not guarantor.get("onHold", False) and period_includes(day, guarantor.get("period"))
-
-
-_known: WeakKeyDictionary[World, list[str]] = WeakKeyDictionary()
-
-
-def _organizations(world: World) -> list[str]:
-    """Return the sorted and casefolded names of a world's organizations; the result is cached for each world."""
-    if world not in _known:
-        bodies = (orjson.loads(body) for body in world.resources("Organization"))
-        _known[world] = sorted(str(body.get("name", "")).casefold() for body in bodies)
-    return _known[world]
 
 
 def _guarantor(guarantor: Guarantor) -> Resource:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, equal
-from fhir_gym.tasks.authoring import IdAllocator, entries, new_resource, reference
+from fhir_gym.tasks.authoring import IdAllocator, entries, insurer_name, new_resource, reference
 from fhir_gym.tasks.grading import ADD_NOTHING, IdAnswer, same_moment
 from fhir_gym.tasks.packs.appointment.billing import (
     COVERAGE_CLASS,
@@ -24,7 +24,6 @@ from fhir_gym.tasks.packs.appointment.billing import (
     coverage_resource,
     group_number,
     in_days,
-    insurer_name,
     plan_number,
 )
 from fhir_gym.tasks.packs.appointment.patient_scenes import FIVE_TO_SEVEN, BillingScene, draw_namesakes, draw_relatives

@@ -10,15 +10,9 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Finish, Get
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold, LatestResponse
-from fhir_gym.tasks.authoring import IdAllocator, entries, reference
+from fhir_gym.tasks.authoring import IdAllocator, entries, insurer_name, reference
 from fhir_gym.tasks.grading import IdAnswer
-from fhir_gym.tasks.packs.appointment.billing import (
-    CoverageRecord,
-    Insurer,
-    coverage_resource,
-    insurer_name,
-    period_includes,
-)
+from fhir_gym.tasks.packs.appointment.billing import CoverageRecord, Insurer, coverage_resource, period_includes
 from fhir_gym.tasks.packs.appointment.day_ranges import (
     DayRange,
     day_range,
