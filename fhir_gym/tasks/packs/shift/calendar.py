@@ -53,6 +53,10 @@ class Calendar:
         visits = {one.id: Booked(one.patient, (one.slot,), one.status) for one in scene.visits}
         return cls(scene, now, {slot.id: slot.status for slot in scene.slots}, visits)
 
+    def occupied(self) -> frozenset[str]:
+        """Return the ids of the slots of appointments that take place."""
+        return frozenset(slot.id for one in self.visits.values() if one.status in OCCUPIED for slot in one.slots)
+
     def first_free(
         self, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
     ) -> ClinicSlot | None:
@@ -162,11 +166,20 @@ class CalendarJudge(ABC, Generic[R]):
 
     def planned(self, number: int) -> Calendar:
         """Return the calendar after the requests with earlier letters, as the agent has left them."""
-        records = {one for claimed in self.claimed[:number] for one in claimed} & self.log.touched
+        claimed = {one for claimed in self.claimed[:number] for one in claimed}
+        records = claimed & self.log.touched
         states = {one: self.log.end.after.read(*one.split("/")) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self.log.writes if one.record in records and _is_free(one.after)}
-        return self._with(states.items())
+        calendar = self._with(states.items())
+        # A transaction gives a slot to another appointment without freeing it in between.
+        calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in claimed}
+        return calendar
+
+    def _passed_on(self, calendar: Calendar) -> frozenset[str]:
+        """Return the slots of appointments at the start and at the end that no appointment has in a calendar."""
+        end = self.before(len(self.log.writes))
+        return (self.start.occupied() & end.occupied()) - calendar.occupied()
 
     def _with(self, states: Iterable[tuple[str, Resource | None]]) -> Calendar:
         calendar = Calendar.at_start(self.scene, self.now)

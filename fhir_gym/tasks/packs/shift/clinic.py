@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import (
@@ -46,6 +48,7 @@ _LENGTHS = (20, 30, 45, 60)
 _TAKEN = ("busy", "busy-unavailable", "busy-tentative", "entered-in-error")
 _OPEN, _CLOSED = 8 * 60, 17 * 60
 _STEP = 15
+_TRIES = 100
 _PAST_DAYS = 4
 _ENDED = ("cancelled", "noshow", "entered-in-error")
 
@@ -156,9 +159,9 @@ def draw_clinic(
     """
     ids = IdAllocator(rng, world)
     offered = rng.sample(SERVICES, services)
-    staff = []
+    staff: list[Practitioner] = []
     for number in range(practitioners):
-        person = new_person(rng, world, ids.new("Practitioner"), resource_type="Practitioner")
+        person = _new_practitioner(rng, world, ids.new("Practitioner"), [one.person for one in staff])
         spoken = tuple(rng.sample(sorted(LANGUAGES), rng.choice((0, 1, 1, 2))))
         service = offered[number % services]
         staff.append(Practitioner(person=person, schedule=ids.new("Schedule"), service=service, languages=spoken))
@@ -180,6 +183,29 @@ def draw_clinic(
         slots=tuple(slots),
         visits=tuple(one.model_copy(update={"slot": final[one.slot.id]}) for one in visits),
     )
+
+
+def _new_practitioner(rng: random.Random, world: World, id: str, others: Sequence[Person]) -> Person:
+    """Draw a practitioner whose name differs from those of the others, and whose place in the alphabet is clear."""
+    for _ in range(_TRIES):
+        person = new_person(rng, world, id, resource_type="Practitioner")
+        if all(
+            (person.given, person.family) != (one.given, one.family) and has_clear_order(person.family, one.family)
+            for one in others
+        ):
+            return person
+    raise TaskError(f"no practitioner with a new name after {_TRIES} attempts")
+
+
+def has_clear_order(one: str, other: str) -> bool:
+    """Whether two names are in the same order by code points and by letters without case, accents and punctuation."""
+    plain, other_plain = _letters(one), _letters(other)
+    return (one < other, one > other) == (plain < other_plain, plain > other_plain)
+
+
+def _letters(name: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", name.casefold().replace("ø", "o"))  # ø has no decomposition
+    return "".join(one for one in decomposed if one.isalpha())
 
 
 def _slots(

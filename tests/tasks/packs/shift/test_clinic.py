@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks.packs.shift.clinic import draw_clinic, has_clear_order
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clear"),
+    [
+        ("Adams", "Zhang", True),
+        ("Zhang", "Zhang", True),
+        ("Müller", "Nakamura", True),
+        ("Çelik", "Strand", False),
+        ("Nakamura", "Álvarez", False),
+        ("O'Hara", "Obi", False),
+        ("Sørensen", "Strand", False),
+        ("Nunez", "Nuñez", False),
+    ],
+)
+def test_names_have_a_clear_order_if_accents_do_not_matter(one: str, other: str, clear: bool) -> None:
+    assert has_clear_order(one, other) is has_clear_order(other, one) is clear
+
+
+def test_practitioners_of_a_place_differ_and_have_a_clear_order(hospital: World) -> None:
+    for seed in range(20):
+        scene = draw_clinic(
+            random.Random(seed), hospital, people=(6,), twins=0, practitioners=9, services=3, days=1, per_day=2
+        )
+        names = [(one.person.given, one.person.family) for one in scene.practitioners]
+        assert len({*names}) == len(names)
+        assert all(has_clear_order(one, other) for (_, one), (_, other) in combinations(names, 2))
