@@ -192,7 +192,8 @@ def body_of(observation: str) -> Record:
     """Return the JSON of a successful response."""
     status, _, body = observation.partition("\n")
     assert status.startswith("HTTP 2"), observation[:500]
-    return json.loads(body)
+    found: Record = json.loads(body)
+    return found
 
 
 def read_pages(url: str, *, follow: bool = True) -> Generator[str, str, list[Record]]:

@@ -206,7 +206,7 @@ def plan_then_write(prompt: str, habits: Habits | None = None) -> Dialogue:
     for search in searches:
         for record in (yield from read_pages(search, follow=not habits.first_page_only)):
             calendar.records[path(record)] = record
-    outcomes = []
+    outcomes: list[tuple[Request, str]] = []
     for request in shift.requests:
         if habits.only_first_request and outcomes:
             outcomes.append((request, "done"))
@@ -330,7 +330,7 @@ def one_by_one(prompt: str) -> Dialogue:
     """Handle each request with small searches, and write its changes before the next one."""
     shift = Shift.parse(prompt)
     desk = Desk(shift, random.Random(len(prompt)))
-    outcomes = []
+    outcomes: list[tuple[Request, str]] = []
     for request in shift.requests:
         outcomes.append((request, (yield from desk.handle(request))))
     yield finish(outcomes)
