@@ -173,8 +173,8 @@ def session(hospital: World) -> Iterator[Session]:
 
 
 @pytest.fixture
-def children_take_ctrl_c() -> Iterator[None]:
-    """Let child processes react to SIGINT, even if pytest runs as a background job that ignores SIGINT."""
+def sigint_interrupts() -> Iterator[None]:
+    """Let this process and its children react to SIGINT, even if pytest runs as a background job that ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

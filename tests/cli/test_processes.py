@@ -44,7 +44,7 @@ def wait_for(url: str) -> httpx.Response:
     raise AssertionError(f"nothing answers at {url}")
 
 
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_serve_answers_keeps_writes_and_ends_by_ctrl_c() -> None:
     port = free_port()
     base = f"http://127.0.0.1:{port}/fhir"
@@ -62,7 +62,7 @@ def test_serve_answers_keeps_writes_and_ends_by_ctrl_c() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_ctrl_c_keeps_finished_episodes(tmp_path: Path, workers: int) -> None:
     out = tmp_path / "rollouts.jsonl"
     argv = ("rollout", ENV, "--variations", "0-999", "--out", out, "--workers", workers)

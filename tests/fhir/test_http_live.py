@@ -300,7 +300,7 @@ def test_any_bytes_at_all(base: str, capfd: pytest.CaptureFixture[str], data: by
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_serve_stops_on_a_signal_despite_open_connections(number: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -343,7 +343,7 @@ def test_64_sessions_at_once_do_not_see_each_other(url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_the_command_serves_and_stops_with_open_sessions(hospital: World, stop: signal.Signals) -> None:
     command = [sys.executable, "-m", "fhir_gym", "openenv", "serve", ENV_ID, "--port", "0", "--max-sessions", "2"]
     command[command.index("0")] = str(free_port())

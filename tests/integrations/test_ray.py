@@ -312,7 +312,7 @@ def test_a_missing_cluster_is_a_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and not done.stdout
 
 
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
     out = tmp_path / "rollouts.jsonl"
     words = [sys.executable, "-m", "fhir_gym", "rollout", ENV_ID, "--variations", "0-999", "--ray", "local"]

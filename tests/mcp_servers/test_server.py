@@ -255,7 +255,7 @@ def test_look_up_tools_over_stdio(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_stdio_server_keeps_the_records(tmp_path: Path, stop: signal.Signals) -> None:
     out = tmp_path / "rollouts.jsonl"
@@ -276,7 +276,7 @@ def test_a_stopped_stdio_server_keeps_the_records(tmp_path: Path, stop: signal.S
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_http_server_keeps_the_records(tmp_path: Path, stop: signal.Signals) -> None:
     out, port = tmp_path / "rollouts.jsonl", free_port()

@@ -226,7 +226,7 @@ def wait_for_a_lull(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_a_killed_and_resumed_run_with_faults_gives_the_same_records(
     hospital: World, tmp_path: Path, blow: signal.Signals
 ) -> None:

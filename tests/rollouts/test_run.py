@@ -270,7 +270,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.usefixtures("children_take_ctrl_c")
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_ctrl_c_keeps_finished_rollouts(tmp_path: Path, hospital: World, workers: int) -> None:
     script, target = tmp_path / "script.py", tmp_path / "r.jsonl"
     script.write_text(_CTRL_C)

@@ -186,6 +186,7 @@ def test_the_error_of_an_agent_ends_the_run(hospital: World, servers: dict[str, 
     play(hospital, list(servers))  # the servers are free again
 
 
+@pytest.mark.usefixtures("sigint_interrupts")
 def test_ctrl_c_interrupts_the_episodes_and_undoes_their_writes(
     hospital: World, servers: dict[str, FailingServer]
 ) -> None:
