@@ -174,7 +174,7 @@ def session(hospital: World) -> Iterator[Session]:
 
 @pytest.fixture
 def sigint_interrupts() -> Iterator[None]:
-    """Let this process and its children react to SIGINT, even if pytest runs as a background job that ignores SIGINT."""
+    """Let this process and its children react to SIGINT, also in a background job, which ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
