@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -55,7 +55,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
 
     requests: ClassVar[RequestKind[Any, Any]]
     level: ClassVar[int | None]
-    kind = "action"
+    kind: ClassVar[Literal["query", "action"]] = "action"
     required_tools = (("search",),)
     prohibited_tools = ("delete",)
     judges_changes = True
