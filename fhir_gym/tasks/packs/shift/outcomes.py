@@ -9,6 +9,7 @@ NOTHING_TO_DO = "nothing to do"
 NO_SUCH_PATIENT = "no such patient"
 SEVERAL_PATIENTS = "more than one such patient"
 NO_FREE_TIME = "no free time"
+NO_RESULT = "no result"
 NOT_ALLOWED = "not allowed"
 ALREADY_DONE = "already done"
 

@@ -1,0 +1,247 @@
+"""Tasks I2-1 and I2-2: questions about laboratory results."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.laboratory import (
+    PERIOD,
+    TESTS,
+    LabResult,
+    LabScene,
+    draw_laboratory,
+    laboratory_resources,
+    parse_result,
+)
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_RESULT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.trends import (
+    MEASURES,
+    Measure,
+    TrendAsk,
+    TrendRequest,
+    exact_answer,
+    judge_question,
+    qualifies,
+    results_that_would_count,
+    rounded,
+)
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Resource
+
+_FRAMES, _WINDOWS = 12, 40
+"""Number of questions that are drawn for a request, and of patients and windows that are drawn for each."""
+_LENGTHS = (60, 90, 120, 180)
+"""Lengths of windows in days."""
+
+
+class Trends(RequestKind[LabScene, TrendRequest]):
+    """Answer questions about the laboratory results of patients."""
+
+    key = "I2"
+    title = "Questions about laboratory results"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NO_RESULT)
+    value = "7.4"
+    resource_types = ("Patient", "Observation")
+    rules = (
+        f"{PATIENT_RULE}\n"
+        "- Each question is about one laboratory test of one patient. Results are Observations; a test has two LOINC "
+        "codes, one for each unit:\n{tests}\n"
+        "- A result counts if its status is final, amended or corrected, and if the specimen was taken "
+        "(effectiveDateTime, UTC) from the first to the last day of the question, both included. It does not matter "
+        "when the result was issued.\n"
+        "- Results of the patient and the test (either code) with the same effectiveDateTime are reports of one "
+        "specimen: of those that count, use only the one issued last.\n"
+        "- Convert the values to the unit of the answer and do not round them. The mean is the sum of the values "
+        "divided by their number. The change is the value of the last specimen minus that of the first; it is negative "
+        "if the value fell. A value is above a limit if it is greater than the limit. Round only the final result, to "
+        "the decimals of the answer; a number of results is a whole number.\n"
+        f'- If no result counts (for a change: fewer than two), the outcome is "{NO_RESULT}". Otherwise it is the '
+        "number alone, without the unit."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> LabScene:
+        if size.level == 1:
+            return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 14, 24))
+        return draw_laboratory(rng, world, people=(11, 12), twins=4, tests=3, counts=(0, 4, 20, 36))
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str]
+    ) -> tuple[TrendRequest, ...] | None:
+        found: list[TrendRequest] = []
+        results: dict[str, list[LabResult]] = {one.id: [] for one in scene.people}
+        for result in scene.results:
+            results[result.patient].append(result)
+        for outcome in outcomes:
+            used = [one.ask.patient for one in found]
+            names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
+            request = _draw_request(rng, world.now.date(), scene, results, names, outcome) if names else None
+            if request is None:
+                return None
+            found.append(request)
+        return tuple(found)
+
+    @override
+    def resources(self, scene: LabScene, world: World) -> list[Resource]:
+        return laboratory_resources(scene)
+
+    @override
+    def rule_values(self, scene: LabScene) -> Mapping[str, str]:
+        return {"tests": "\n".join(map(_about, scene.tests))}
+
+    @override
+    def text(self, ask: TrendAsk, wording: int) -> str:
+        who, born, test = f"{ask.patient.given} {ask.patient.family}", ask.patient.birth_date, ask.test
+        limit, first, last = f"{ask.limit} {TESTS[test].main.unit}", ask.first_day, ask.last_day
+        words: dict[Measure, tuple[str, str, str]] = {
+            "mean": (
+                f"What was the mean {test} of {who}, born {born}, from {first} to {last}?",
+                f"Please work out the average {test} of {who} (date of birth {born}) between {first} and {last}.",
+                f"{who}, {born}: mean {test}, {first} to {last}.",
+            ),
+            "highest": (
+                f"What was the highest {test} of {who}, born {born}, from {first} to {last}?",
+                f"Please look up the maximum {test} of {who} (date of birth {born}) between {first} and {last}.",
+                f"{who}, {born}: highest {test}, {first} to {last}.",
+            ),
+            "change": (
+                f"By how much did the {test} of {who}, born {born}, change from {first} to {last}?",
+                f"Please work out the change in {test} of {who} (date of birth {born}) between {first} and {last}.",
+                f"{who}, {born}: change in {test}, {first} to {last}.",
+            ),
+            "above": (
+                f"How many {test} values of {who}, born {born}, were above {limit} from {first} to {last}?",
+                f"Please count the {test} values above {limit} of {who} (date of birth {born}) between {first} and "
+                f"{last}.",
+                f"{who}, {born}: number of {test} values above {limit}, {first} to {last}.",
+            ),
+        }
+        return words[ask.measure][wording]
+
+    @override
+    def solve(self, ask: TrendAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        query = {"patient": f"Patient/{patients[0]['id']}", "code": ",".join(TESTS[ask.test].codes)}
+        observations = yield from search_all("/Observation", query)
+        value = exact_answer(ask, [parse_result(one) for one in observations])
+        return NO_RESULT if value is None else rounded(ask, value)
+
+    @override
+    def counterfactuals(self, request: TrendRequest, scene: LabScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        return [*results_that_would_count(request)] if request.outcome == NO_RESULT else []
+
+    @override
+    def judge(
+        self, requests: Sequence[TrendRequest], scene: LabScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return [judge_question(one, scene, log, answer) for one, answer in zip(requests, answers, strict=True)]
+
+
+class _Frame(NamedTuple):
+    """What a question asks for, without the patient and the window."""
+
+    test: str
+    measure: Measure
+    limit: str
+    days: int
+
+
+def _draw_request(
+    rng: random.Random,
+    today: date,
+    scene: LabScene,
+    results: Mapping[str, Sequence[LabResult]],
+    names: Sequence[Named],
+    outcome: str,
+) -> TrendRequest | None:
+    """Draw a question, then patients and windows until it has an outcome; None if that does not happen."""
+    for _ in range(_FRAMES):
+        test, measure = rng.choice(scene.tests), rng.choice(MEASURES)
+        frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
+        for _ in range(_WINDOWS):
+            ask = _draw_ask(rng, today, frame, rng.choice(names))
+            ids = ids_of(ask.patient, scene.people)
+            found = _outcome(ask, results[ids[0]], outcome) if len(ids) == 1 else outcome
+            if found:
+                people = tuple(f"Patient/{one.id}" for one in scene.people) if ids else ()
+                target = f"Patient/{ids[0]}" if ids else ""
+                return TrendRequest(ask=ask, outcome=found, patients=ids, target=target, qualifying=people)
+    return None
+
+
+def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> TrendAsk:
+    """Draw a window for a patient."""
+    first = today - timedelta(days=rng.randrange(frame.days, PERIOD))
+    return TrendAsk(
+        patient=name,
+        test=frame.test,
+        measure=frame.measure,
+        first_day=first.isoformat(),
+        last_day=(first + timedelta(days=frame.days)).isoformat(),
+        limit=frame.limit if frame.measure == "above" else "",
+    )
+
+
+def _outcome(ask: TrendAsk, results: Sequence[LabResult], wanted: str) -> str:
+    """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
+    value = exact_answer(ask, results)
+    if wanted == DONE:
+        return rounded(ask, value) if value is not None and qualifies(ask, results) else ""
+    others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
+    return wanted if value is None and any(one is not None for one in others) else ""
+
+
+def _about(name: str) -> str:
+    """Describe a test for prompts."""
+    test = TESTS[name]
+    main, other = test.main, test.other
+    added = f", plus {test.offset}" if test.offset else ""
+    return (
+        f"  - {name}: {main.code} in {main.unit}, and {other.code} in {other.unit}; the value in {main.unit} is "
+        f"{test.factor} times the value in {other.unit}{added}; answer in {main.unit}, with {test.digits} "
+        f"decimal{'s' if test.digits > 1 else ''}"
+    )
+
+
+class TrendsLevel1(StaticShift, requests=Trends(), level=1):
+    """Answer four or five questions about laboratory results.
+
+    Starting state: eleven patients with similar names; two of them share name and date of birth with another patient.
+        Each patient has up to 24 specimens for each of two tests from the last 400 days. The results are in two units
+        under two codes, and have all statuses; some specimens are reported again with another value or unit. The
+        questions are chosen at random among those for which the window and at least two other rules make a difference.
+    Decoys: void and preliminary results, earlier reports of a specimen, results just outside the window, a test with a
+        similar name, and the same tests of patients with similar names.
+    Checks: the value differs from the exact one by no more than rounding, and the agent has read every result that
+        counts. A declined question needs its outcome, and lookups that would have shown the opposite. Nothing is
+        changed.
+    Light: none of the checks.
+    """
+
+
+class TrendsLevel2(StaticShift, requests=Trends(), level=2):
+    """Answer ten to fourteen questions about laboratory results.
+
+    Starting state: as at level 1, with 27 patients, three tests and up to 36 specimens for each.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (TrendsLevel1, TrendsLevel2)

@@ -1,0 +1,189 @@
+"""Questions about a patient's laboratory results, and their judgement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Literal, get_args
+
+from fhir_gym.tasks.authoring import at, instant
+from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabScene, result_resource
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import NO_RESULT
+from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Resource
+
+Measure = Literal["mean", "highest", "change", "above"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+Rule = Literal["window", "status", "repeats", "unit"]
+
+_FEWEST, _MOST = 3, 15
+"""Number of results on which an answer rests."""
+_FLOAT_ERROR = Decimal("1e-9")
+_EDGE = Decimal("0.1")
+"""Minimum distance of a result from an edge of rounding, in units of the last decimal place."""
+_NUMBER = re.compile(r"([+-]?[0-9]{1,9}(?:\.[0-9]{1,30})?)\s*(\D.*)?\Z")
+_DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
+
+
+class TrendAsk(Ask):
+    """A question about the results of one test.
+
+    Attributes:
+        patient: The patient's name and date of birth.
+        test: Name of the test; see `TESTS`.
+        measure: What to compute.
+        first_day: First day of the window.
+        last_day: Last day of the window.
+        limit: For ``above``: the limit in the main unit of the test.
+    """
+
+    patient: Named
+    test: str
+    measure: Measure
+    first_day: str
+    last_day: str
+    limit: str = ""
+
+    @property
+    def digits(self) -> int:
+        """Number of decimal places of the answer."""
+        return 0 if self.measure == "above" else TESTS[self.test].digits
+
+
+class TrendRequest(PatientRequest):
+    """A question about the results of one test."""
+
+    ask: TrendAsk
+
+
+def counted(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | None = None) -> list[LabResult]:
+    """Return the results of a patient that count, by the time of the specimen.
+
+    Args:
+        ask: The question.
+        results: All results of the patient.
+        ignoring: A rule that is not applied.
+    """
+    valid = [
+        one
+        for one in results
+        if one.code in TESTS[ask.test].codes
+        and (ignoring == "status" or one.status in VALID)
+        and (ignoring == "window" or ask.first_day <= one.taken[:10] <= ask.last_day)
+    ]
+    valid.sort(key=lambda one: (one.taken, one.issued))
+    return valid if ignoring == "repeats" else [*{one.taken: one for one in valid}.values()]
+
+
+def exact_answer(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | None = None) -> Decimal | None:
+    """Return the answer to a question without rounding; None if there is no result.
+
+    Args:
+        ask: The question.
+        results: All results of the patient.
+        ignoring: A rule that is not applied.
+    """
+    found = counted(ask, results, ignoring)
+    if len(found) < (2 if ask.measure == "change" else 1):
+        return None
+    values = [_value(ask, one, in_its_unit=ignoring == "unit") for one in found]
+    if ask.measure == "mean":
+        return sum(values, Decimal(0)) / len(values)
+    if ask.measure == "change":
+        return values[-1] - values[0]
+    return max(values) if ask.measure == "highest" else Decimal(sum(one > Decimal(ask.limit) for one in values))
+
+
+def _value(ask: TrendAsk, result: LabResult, *, in_its_unit: bool = False) -> Decimal:
+    value = Decimal(result.value)
+    return value if in_its_unit else TESTS[ask.test].converted(result.code, value)
+
+
+def rounded(ask: TrendAsk, value: Decimal) -> str:
+    """Return an answer with the number of decimal places that the rules ask for."""
+    # Adding zero turns a negative zero into zero.
+    return str(value.quantize(Decimal(1).scaleb(-ask.digits), ROUND_HALF_UP) + Decimal(0))
+
+
+def agrees(ask: TrendAsk, value: Decimal, answer: str) -> bool:
+    """Whether an answer is a number that differs from the value by no more than rounding.
+
+    Args:
+        ask: The question.
+        value: The exact value.
+        answer: The reported outcome in lower case; the unit of the answer may follow the number.
+    """
+    match = _NUMBER.match(answer.translate(_DASHES))
+    units = ("", "results") if ask.measure == "above" else ("", TESTS[ask.test].main.unit.casefold())
+    if match is None or (match[2] or "") not in units:
+        return False
+    half = Decimal("0.5").scaleb(-ask.digits) if ask.digits else Decimal(0)
+    return abs(Decimal(match[1]) - value) <= half + _FLOAT_ERROR
+
+
+def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
+    """Whether a question has an answer for which the window and at least two of the other rules make a difference."""
+    found = counted(ask, results)
+    value = exact_answer(ask, results)
+    if value is None or not _FEWEST <= len(found) <= _MOST or not _is_clear(ask, value, found):
+        return False
+
+    def matters(rule: Rule) -> bool:
+        other = exact_answer(ask, results, rule)
+        return other is None or not agrees(ask, value, rounded(ask, other))
+
+    return matters("window") and matters("status") + matters("repeats") + matters("unit") > 1
+
+
+def _is_clear(ask: TrendAsk, value: Decimal, found: Sequence[LabResult]) -> bool:
+    """Whether a careful agent cannot get another answer by rounding in another way."""
+    if ask.measure != "above":
+        return abs(abs(value).scaleb(ask.digits) % 1 - Decimal("0.5")) >= _EDGE
+    test, limit = TESTS[ask.test], Decimal(ask.limit)
+    near = Decimal(1).scaleb(-test.digits)
+    converted = (_value(ask, one) for one in found if one.code == test.other.code)
+    return 0 < value < len(found) and all(abs(one - limit) > near for one in converted)
+
+
+def results_that_would_count(request: TrendRequest) -> Iterator[Resource]:
+    """Yield results that do not exist and would count, one for each code of the test."""
+    ask, patient = request.ask, request.patients[0]
+    first, last = date.fromisoformat(ask.first_day), date.fromisoformat(ask.last_day)
+    taken = instant(at(first + (last - first) // 2, 12))
+    issued = instant(at(first + (last - first) // 2, 12) + timedelta(hours=1))
+    test = TESTS[ask.test]
+    for analyte in (test.main, test.other):
+        id = f"counts-{patient}-{analyte.code}"
+        value = f"{(test.low - float(test.offset)) / float(test.factor) if analyte == test.other else test.low:.1f}"
+        yield result_resource(
+            LabResult(
+                id=id, patient=patient, code=analyte.code, status="final", taken=taken, issued=issued, value=value
+            )
+        )
+
+
+def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answer: str) -> Judgement:
+    """Judge the answer to a question; it counts only if the agent has read what it rests on."""
+    found = patient_not_found(request, scene.people, log, answer)
+    if found is not None:
+        return _judgement(request, answer, found, answer == request.outcome)
+    ask = request.ask
+    results = [one for one in scene.results if one.patient == request.patients[0]]
+    value = exact_answer(ask, results)
+    if value is None:
+        looked = all(log.lookups_of(one) for one in results_that_would_count(request))
+        return _judgement(request, answer, answer == NO_RESULT and looked, answer == NO_RESULT)
+    right = agrees(ask, value, answer)
+    read = all("valueQuantity" in log.seen.get(f"Observation/{one.id}", {}) for one in counted(ask, results))
+    return _judgement(request, answer, right and read, right)
+
+
+def _judgement(request: TrendRequest, answer: str, right: bool, same_answer: bool) -> Judgement:
+    """Return the judgement of a question, which says whether only the lookups are missing."""
+    expected = f"{request.outcome}, after looking it up" if same_answer and not right else request.outcome
+    return Judgement(right=right, harmed=False, expected=expected, found=answer)
