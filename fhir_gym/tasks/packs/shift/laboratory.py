@@ -107,7 +107,7 @@ TESTS = MappingProxyType(
             1,
             75,
             220,
-            ("110", "126", "140", "180"),
+            ("126", "140", "160"),
         ),
         "HbA1c": LabTest(
             Analyte("4548-4", "Hemoglobin A1c/Hemoglobin.total in Blood", "%", 1),
@@ -117,7 +117,7 @@ TESTS = MappingProxyType(
             2,
             5.4,
             10.5,
-            ("6.5", "7", "7.5", "8"),
+            ("7", "7.5", "8"),
             offset=Decimal("2.15"),
         ),
         "creatinine": LabTest(
@@ -128,7 +128,7 @@ TESTS = MappingProxyType(
             2,
             0.7,
             2.6,
-            ("1", "1.2", "1.5", "2"),
+            ("1.2", "1.5", "1.8"),
         ),
         "cholesterol": LabTest(
             Analyte("2093-3", "Cholesterol [Mass/volume] in Serum or Plasma", "mg/dL", 0),
@@ -138,7 +138,7 @@ TESTS = MappingProxyType(
             1,
             140,
             280,
-            ("180", "200", "220", "240"),
+            ("190", "200", "220"),
         ),
         "triglycerides": LabTest(
             Analyte("2571-8", "Triglyceride [Mass/volume] in Serum or Plasma", "mg/dL", 0),
@@ -148,7 +148,7 @@ TESTS = MappingProxyType(
             1,
             90,
             380,
-            ("150", "175", "200", "250"),
+            ("175", "200", "250"),
         ),
     }
 )

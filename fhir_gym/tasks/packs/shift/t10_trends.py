@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -38,9 +38,9 @@ from fhir_gym.tasks.packs.shift.trends import (
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
-_FRAMES, _WINDOWS = 12, 40
+_FRAMES, _WINDOWS = 4, 150
 """Number of questions that are drawn for a request, and of patients and windows that are drawn for each."""
-_LENGTHS = (60, 90, 120, 180)
+_LENGTHS = (90, 120, 150, 180)
 """Lengths of windows in days."""
 
 
@@ -72,21 +72,22 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> LabScene:
         if size.level == 1:
-            return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 14, 24))
-        return draw_laboratory(rng, world, people=(11, 12), twins=4, tests=3, counts=(0, 4, 20, 36))
+            return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 14, 20))
+        return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 16, 26))
 
     @override
     def choose(
         self, rng: random.Random, world: World, scene: LabScene, outcomes: Sequence[str]
     ) -> tuple[TrendRequest, ...] | None:
         found: list[TrendRequest] = []
-        results: dict[str, list[LabResult]] = {one.id: [] for one in scene.people}
-        for result in scene.results:
-            results[result.patient].append(result)
+        charts = _charts(scene)
+        names = {
+            outcome: [(name, ids_of(name, scene.people)) for name in names_for(rng, scene.people, outcome)]
+            for outcome in dict.fromkeys(outcomes)
+        }
         for outcome in outcomes:
-            used = [one.ask.patient for one in found]
-            names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
-            request = _draw_request(rng, world.now.date(), scene, results, names, outcome) if names else None
+            used = [(one.ask.patient, one.ask.test) for one in found]
+            request = _draw_request(rng, world.now.date(), scene, charts, names[outcome], used, outcome)
             if request is None:
                 return None
             found.append(request)
@@ -161,22 +162,44 @@ class _Frame(NamedTuple):
     days: int
 
 
+def _charts(scene: LabScene) -> dict[tuple[str, str], list[LabResult]]:
+    """Return the results of each patient and LOINC code."""
+    found: dict[tuple[str, str], list[LabResult]] = {}
+    for one in scene.results:
+        found.setdefault((one.patient, one.code), []).append(one)
+    return found
+
+
 def _draw_request(
     rng: random.Random,
     today: date,
     scene: LabScene,
-    results: Mapping[str, Sequence[LabResult]],
-    names: Sequence[Named],
+    charts: Mapping[tuple[str, str], Sequence[LabResult]],
+    names: Sequence[tuple[Named, tuple[str, ...]]],
+    used: Collection[tuple[Named, str]],
     outcome: str,
 ) -> TrendRequest | None:
-    """Draw a question, then patients and windows until it has an outcome; None if that does not happen."""
+    """Draw a question, then patients and windows until it has an outcome; None if that does not happen.
+
+    Args:
+        rng: Random generator.
+        today: The present day.
+        scene: The patients.
+        charts: The results of each patient and LOINC code.
+        names: The names that may have the outcome, with the ids of the patients of that name.
+        used: Names and tests of earlier questions.
+        outcome: The outcome; ``done`` stands for any value.
+    """
     for _ in range(_FRAMES):
         test, measure = rng.choice(scene.tests), rng.choice(MEASURES)
         frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
-        for _ in range(_WINDOWS):
-            ask = _draw_ask(rng, today, frame, rng.choice(names))
-            ids = ids_of(ask.patient, scene.people)
-            found = _outcome(ask, results[ids[0]], outcome) if len(ids) == 1 else outcome
+        left = [one for one in names if (one[0], test) not in used]
+        for _ in range(_WINDOWS if left else 0):
+            name, ids = rng.choice(left)
+            ask, found = _draw_ask(rng, today, frame, name), outcome
+            if len(ids) == 1:
+                results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())]
+                found = _outcome(ask, results, outcome)
             if found:
                 people = tuple(f"Patient/{one.id}" for one in scene.people) if ids else ()
                 target = f"Patient/{ids[0]}" if ids else ""
@@ -222,9 +245,9 @@ class TrendsLevel1(StaticShift, requests=Trends(), level=1):
     """Answer four or five questions about laboratory results.
 
     Starting state: eleven patients with similar names; two of them share name and date of birth with another patient.
-        Each patient has up to 24 specimens for each of two tests from the last 400 days. The results are in two units
+        Each patient has up to 20 specimens for each of two tests from the last 400 days. The results are in two units
         under two codes, and have all statuses; some specimens are reported again with another value or unit. The
-        questions are chosen at random among those for which the window and at least two other rules make a difference.
+        questions are chosen at random among those for which the window and at least one other rule make a difference.
     Decoys: void and preliminary results, earlier reports of a specimen, results just outside the window, a test with a
         similar name, and the same tests of patients with similar names.
     Checks: the value differs from the exact one by no more than rounding, and the agent has read every result that
@@ -237,7 +260,7 @@ class TrendsLevel1(StaticShift, requests=Trends(), level=1):
 class TrendsLevel2(StaticShift, requests=Trends(), level=2):
     """Answer ten to fourteen questions about laboratory results.
 
-    Starting state: as at level 1, with 27 patients, three tests and up to 36 specimens for each.
+    Starting state: as at level 1, with 21 patients, three tests and up to 26 specimens for each.
     Decoys: as at level 1.
     Checks: as at level 1.
     Light: none of the checks.

@@ -127,7 +127,7 @@ def agrees(ask: TrendAsk, value: Decimal, answer: str) -> bool:
 
 
 def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
-    """Whether a question has an answer for which the window and at least two of the other rules make a difference."""
+    """Whether a question has an answer for which the window and at least one of the other rules make a difference."""
     found = counted(ask, results)
     value = exact_answer(ask, results)
     if value is None or not _FEWEST <= len(found) <= _MOST or not _is_clear(ask, value, found):
@@ -137,7 +137,7 @@ def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
         other = exact_answer(ask, results, rule)
         return other is None or not agrees(ask, value, rounded(ask, other))
 
-    return matters("window") and matters("status") + matters("repeats") + matters("unit") > 1
+    return matters("window") and (matters("status") or matters("repeats") or matters("unit"))
 
 
 def _is_clear(ask: TrendAsk, value: Decimal, found: Sequence[LabResult]) -> bool:
