@@ -22,6 +22,11 @@ _FIRST_HOUR, _LAST_HOUR = 8, 16
 _SHORTEST = 30
 R = TypeVar("R", bound=PatientRequest)
 
+OWN_APPOINTMENTS_IGNORED = "own appointments ignored"
+EARLIER_REQUESTS_IGNORED = "earlier requests ignored"
+MISTAKES = (OWN_APPOINTMENTS_IGNORED, EARLIER_REQUESTS_IGNORED)
+"""Mistakes that should often change the result of a request, so that an agent must avoid them."""
+
 
 class Booked(NamedTuple):
     """An appointment in a calendar."""
@@ -57,6 +62,13 @@ class Calendar:
         """Return the ids of the slots of appointments that take place."""
         return frozenset(slot.id for one in self.visits.values() if one.status in OCCUPIED for slot in one.slots)
 
+    def as_seen_by(self, mistake: str, patient: str) -> Calendar:
+        """Return the calendar as an agent with one of `MISTAKES` sees it."""
+        if mistake == OWN_APPOINTMENTS_IGNORED:
+            others = {id: one for id, one in self.visits.items() if one.patient != patient}
+            return Calendar(self.scene, self.now, self.status, others)
+        return Calendar.at_start(self.scene, self.now)
+
     def first_free(
         self, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
     ) -> ClinicSlot | None:
@@ -74,17 +86,17 @@ class Calendar:
         kept = [one for id, one in self.visits.items() if one.status in OCCUPIED and id != moving]
         taken = {slot.id for one in kept for slot in one.slots}
         own = [slot for one in kept if one.patient == patient for slot in one.slots]
-        fitting = [
+        fitting = (
             slot
-            for slot in self.scene.slots
+            for slot in self.scene.slots_in_order
             if self.status[slot.id] == "free"
             and slot.id not in taken
             and slot.start > self.now
-            and wishes.suits(slot.start, slot.minutes)
             and wanted(doctors[slot.schedule])
+            and wishes.suits(slot.start, slot.minutes)
             and not any(overlap(slot, other) for other in own)
-        ]
-        return min(fitting, key=lambda one: (one.start, doctors[one.schedule].person.family, one.id), default=None)
+        )
+        return next(fitting, None)
 
 
 def slots_that_would_fit(

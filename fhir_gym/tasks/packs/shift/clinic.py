@@ -6,7 +6,7 @@ import random
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 from fhir_gym.errors import TaskError
@@ -128,6 +128,12 @@ class ClinicScene(Params):
     people: tuple[Person, ...]
     slots: tuple[ClinicSlot, ...]
     visits: tuple[Visit, ...]
+
+    @cached_property
+    def slots_in_order(self) -> tuple[ClinicSlot, ...]:
+        """The slots in the order of the rules: by start, by family name of the practitioner, by id."""
+        family = {one.schedule: one.person.family for one in self.practitioners}
+        return tuple(sorted(self.slots, key=lambda one: (one.start, family[one.schedule], one.id)))
 
     def by_schedule(self) -> dict[str, Practitioner]:
         """Return the practitioners by the ids of their schedules."""

@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.bookings import (
     coming,
     fitting_slots,
 )
-from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
+from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
@@ -34,6 +34,8 @@ from fhir_gym.types import Json, Resource
 
 _TRIES = 60
 """Number of wishes that are drawn for each patient."""
+_MOST_TRIED = 6
+"""Number of patients for whom a request is sought that a mistake would change."""
 
 
 class Bookings(RequestKind[ClinicScene, BookingRequest]):
@@ -77,9 +79,13 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         found: list[BookingRequest] = []
         for outcome in outcomes:
             used = [one.ask.patient for one in found]
-            left = (name for name in names[outcome] if name not in used)
-            drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
+            left = [name for name in names[outcome] if name not in used]
+            mistake = rng.choice(("", *MISTAKES)) if outcome == DONE else ""
+            drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in left[:_MOST_TRIED])
             request = next((one for one in drawn if one is not None), None)
+            if request is None and mistake:
+                drawn = (_draw_request(rng, calendar, name, outcome) for name in left)
+                request = next((one for one in drawn if one is not None), None)
             if request is None:
                 return None
             found.append(request)
@@ -144,12 +150,20 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         return BookingJudge(requests, scene, log).judge(answers)
 
 
-def _draw_request(rng: random.Random, calendar: Calendar, name: Named, outcome: str) -> BookingRequest | None:
-    """Draw wishes of a patient until they have an outcome; None if that does not happen."""
+def _draw_request(
+    rng: random.Random, calendar: Calendar, name: Named, outcome: str, mistake: str = ""
+) -> BookingRequest | None:
+    """Draw wishes of a patient until they have an outcome, which the mistake would change.
+
+    Returns None if that does not happen.
+    """
     people = calendar.scene.people
     ids = ids_of(name, people)
+    seen = calendar.as_seen_by(mistake, ids[0]) if mistake else None
     for _ in range(_TRIES):
         ask = _draw_ask(rng, calendar, name)
+        if seen and best_slot(seen, ask, ids[0]) == best_slot(calendar, ask, ids[0]):
+            continue
         if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
             target, others = (f"Patient/{ids[0]}", tuple(f"Patient/{one.id}" for one in people)) if ids else ("", ())
             return BookingRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)

@@ -13,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import has_name, instant, parse_instant, reference
-from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
+from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar
 from fhir_gym.tasks.packs.shift.changes import (
     ACTIVE,
     ENDED_AS,
@@ -91,9 +91,13 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             used = [one.ask.patient for one in found]
             moves = sum(one.ask.change == "move" for one in found)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
-            names = (name for name in names_for(rng, scene.people, outcome) if name not in used)
-            drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
+            names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
+            mistake = rng.choice(("", *MISTAKES)) if outcome == DONE and "move" in kinds else ""
+            drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)
             request = next((one for one in drawn if one is not None), None)
+            if request is None:
+                drawn = (_draw_request(rng, calendar, name, outcome, kinds) for name in names)
+                request = next((one for one in drawn if one is not None), None)
             if request is None:
                 return None
             found.append(request)
@@ -192,13 +196,19 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
 
 
 def _draw_request(
-    rng: random.Random, calendar: Calendar, name: Named, outcome: str, kinds: Sequence[str]
+    rng: random.Random, calendar: Calendar, name: Named, outcome: str, kinds: Sequence[str], mistake: str = ""
 ) -> ChangeRequest | None:
-    """Draw a change of a patient's appointment until it has an outcome; None if that does not happen."""
+    """Draw a change of a patient's appointment until it has an outcome, which the mistake would change.
+
+    Returns None if that does not happen.
+    """
     scene = calendar.scene
     ids = ids_of(name, scene.people)
+    seen = calendar.as_seen_by(mistake, ids[0]) if mistake else None
     for _ in range(_TRIES):
         visit, ask = _draw_change(rng, calendar, name, ids, rng.choice(kinds))
+        if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
+            continue
         if len(ids) != 1 or _outcome(ask, visit, calendar) == outcome:
             people = tuple(f"Patient/{one.id}" for one in scene.people) if ids else ()
             return ChangeRequest(
