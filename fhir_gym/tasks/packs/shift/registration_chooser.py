@@ -1,0 +1,227 @@
+"""Choose requests to register patients."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Literal
+
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.registrations import (
+    RegistrationAsk,
+    RegistrationRequest,
+    Registry,
+    decide,
+    insurer_id,
+    registered,
+)
+from fhir_gym.tasks.packs.shift.registry import Family, RegistryScene, card_number
+
+Insured = Literal["", "own", "parent"]
+
+_ROUNDS, _TRIES = 5, 30
+"""Numbers of choices of an insurance for each outcome, and of requests that are drawn for each choice."""
+_AGAIN = 0.4
+"""Share of the requests that name someone whom an earlier request registers, if that is possible."""
+_WITH_EARLIER = (DONE, ALREADY_DONE, NOT_ALLOWED)
+"""The outcomes of requests that may do so."""
+_INSURED: Mapping[str, tuple[Insured, ...]] = {
+    DONE: ("", "own", "parent", "parent"),
+    ALREADY_DONE: ("", "own", "parent", "parent"),
+    NO_SUCH_PATIENT: ("parent",),
+    SEVERAL_PATIENTS: ("parent",),
+    NOT_ALLOWED: ("own", "parent", "parent", "parent"),
+}
+
+
+class Chooser:
+    """Chooses requests one after the other, as the earlier ones leave the registry.
+
+    Args:
+        rng: Random generator.
+        scene: The place.
+    """
+
+    def __init__(self, rng: random.Random, scene: RegistryScene) -> None:
+        self._rng, self._scene = rng, scene
+        self._start = Registry.at_start(scene)
+        self._now = self._start.copy()
+        self._near = NearOthers(self._start.names)
+        self._accepted = {one.id: self._start.accepts(one.id) for one in scene.insurers}
+        self._pools: dict[tuple[str, str], list[tuple[Named, str]]] = {}
+        self._done: list[RegistrationAsk] = []
+        self.requests: list[RegistrationRequest] = []
+
+    def add(self, outcome: str) -> bool:
+        """Add a request with an outcome; False if the registry has none."""
+        rng = self._rng
+        for _ in range(_ROUNDS):
+            insured = rng.choice(_INSURED[outcome])
+            draw = self._draw_again if outcome in _WITH_EARLIER and rng.random() < _AGAIN else self._draw
+            asks = (draw(outcome, insured) for _ in range(_TRIES))
+            fitting = next((ask for ask in asks if ask is None or self._fits(ask, outcome)), None)
+            if fitting is not None:
+                self._append(fitting, outcome)
+                return True
+        return False
+
+    def _draw(self, outcome: str, insured: Insured) -> RegistrationAsk | None:
+        """Draw a person and, if needed, a parent and an insurer; None if nobody qualifies."""
+        rng = self._rng
+        family = rng.choice(self._scene.families)
+        grown = insured == "own" or (not insured and rng.random() < 0.5)
+        person = self._anyone(family, family.adults if grown else family.children)
+        parent, insurer = None, ""
+        if insured == "parent":
+            pairs = self._parents(family, DONE if outcome == ALREADY_DONE else outcome)
+            if not pairs:
+                return None
+            parent, insurer = rng.choice(pairs)
+        elif insured:
+            insurer = rng.choice(self._scene.insurers).id
+        return self._ask(family, person, self._card(person), insured, insurer, parent)
+
+    def _draw_again(self, outcome: str, insured: Insured) -> RegistrationAsk | None:
+        """Draw a request that names someone whom an earlier request registers; None if nobody qualifies."""
+        rng, grown = self._rng, insured == "own" or (insured == "parent" and outcome != ALREADY_DONE)
+        adults = {day for one in self._scene.families for day in one.adults}
+        earlier = [one for one in self._done if not insured or (one.person.birth_date in adults) == grown]
+        if not earlier:
+            return None
+        chosen = rng.choice(earlier)
+        family = next(one for one in self._scene.families if chosen.person in one.people((*one.adults, *one.children)))
+        if outcome != ALREADY_DONE:
+            if insured != "parent":
+                return None
+            child = self._anyone(family, family.children)
+            own = insurer_id(self._scene, chosen.insurer)
+            insurer = own if own and outcome == DONE else rng.choice(self._scene.insurers).id
+            return self._ask(family, child, self._card(child), insured, insurer, chosen.person)
+        renamed = chosen.person.model_copy(update={"family": rng.choice(family.families)})
+        person, card = rng.choice(((chosen.person, self._card(chosen.person)), (renamed, chosen.card)))
+        pairs = self._parents(family, DONE) if insured == "parent" else [(None, rng.choice(self._scene.insurers).id)]
+        if not pairs:
+            return None
+        parent, insurer = rng.choice(pairs)
+        return self._ask(family, person, card, insured, insurer if insured else "", parent)
+
+    def _anyone(self, family: Family, dates: Sequence[str]) -> Named:
+        """Draw a person with one of these dates of birth, on file or not."""
+        given, last, born = map(self._rng.choice, (family.givens, family.families, dates))
+        return Named(given=given, family=last, birth_date=born)
+
+    def _ask(
+        self, family: Family, person: Named, card: str, insured: Insured, insurer: str, parent: Named | None
+    ) -> RegistrationAsk:
+        """Add the details that decide nothing."""
+        rng, own = self._rng, insured == "own"
+        until = date.fromisoformat(self._scene.today) + timedelta(days=rng.randrange(30, 700))
+        return RegistrationAsk(
+            person=person,
+            gender=family.gender,
+            phone=f"{rng.randrange(201, 990)}-555-0{rng.randrange(100, 200)}",
+            card=card,
+            insured=insured,
+            insurer=next((one.name for one in self._scene.insurers if one.id == insurer), ""),
+            number=card_number(rng) if own else "",
+            until=until.isoformat() if own else "",
+            parent=parent,
+        )
+
+    def _card(self, person: Named) -> str:
+        """Draw a health card number: a new one, none, or a number of a patient who may differ in the family name."""
+        rng = self._rng
+        like = [
+            number
+            for one in self._scene.people
+            if (one.person.given, one.person.birth_date) == (person.given, person.birth_date)
+            for number in (one.card, one.old_card, one.member)
+            if number
+        ]
+        return rng.choice((card_number(rng), "", rng.choice(like) if like else ""))
+
+    def _parents(self, family: Family, outcome: str) -> list[tuple[Named, str]]:
+        """Return the parents and the insurers with which a new child has an outcome at the start of the episode."""
+        key = (family.families[0] + family.givens[0], outcome)
+        if key not in self._pools:
+            adults = [one for one in family.people(family.adults) if one in self._near]
+            self._pools[key] = [pair for one in adults for pair in self._with_insurers(one, outcome)]
+        return self._pools[key]
+
+    def _with_insurers(self, parent: Named, outcome: str) -> Iterator[tuple[Named, str]]:
+        ids = self._start.names.get(parent, [])
+        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
+            if len(ids) != 1 and bool(ids) == (outcome == SEVERAL_PATIENTS):
+                yield from ((parent, one) for one in self._accepted)
+        elif len(ids) == 1:
+            any_insurer = self._start.insurance(ids[0], None)
+            for insurer in dict.fromkeys(one.insurer for one in self._scene.insurances if one.patient == ids[0]):
+                coverage, accepted = self._start.insurance(ids[0], insurer), self._accepted[insurer]
+                # Each condition matters: another insurer has the newer coverage, or only one reason speaks against it.
+                done = accepted and coverage is not None and coverage != any_insurer
+                declined = accepted != (coverage is not None)
+                if done if outcome == DONE else declined:
+                    yield parent, insurer
+
+    def _fits(self, ask: RegistrationAsk, outcome: str) -> bool:
+        """Whether a request has an outcome, is about a new person, and has names that are easily mistaken."""
+        others = [one.ask for one in self.requests if outcome != ALREADY_DONE or one.outcome != DONE]
+        return (
+            decide(self._now, ask).outcome == outcome
+            and not any(_alike(ask, one) for one in others)
+            and all(one in self._near for one in (ask.person, ask.parent) if one)
+        )
+
+    def _append(self, ask: RegistrationAsk, outcome: str) -> None:
+        scene, start = self._scene, self._start
+        insurer, parents = insurer_id(scene, ask.insurer), start.parents(ask)
+        adults = {day for family in scene.families for day in family.adults}
+        grown = [one.person for one in scene.people if one.active and one.person.birth_date in adults]
+        request = RegistrationRequest(
+            ask=ask,
+            outcome=outcome,
+            on_file=start.on_file(ask),
+            parents=parents,
+            insurer=insurer,
+            accepted=start.accepts(insurer),
+            covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
+            target=f"Patient/{parents[0]}" if parents else "",
+            qualifying=tuple(f"Patient/{one.id}" for one in grown) if parents else (),
+        )
+        if outcome == DONE:
+            for one in registered(ask, decide(self._now, ask), scene, f"new-{len(self.requests)}"):
+                self._now.add(one)
+            self._done.append(ask)
+        self.requests.append(request)
+
+
+class NearOthers:
+    """The combinations of given name, family name and date of birth that are easily mistaken for those on file.
+
+    For each of the three, someone on file differs only in this one.
+
+    Args:
+        people: Everyone on file.
+    """
+
+    def __init__(self, people: Iterable[Named]) -> None:
+        self._people = set(people)
+        self._partly = Counter(key for one in self._people for key in self._keys(one))
+
+    def __contains__(self, person: Named) -> bool:
+        own = person in self._people
+        return all(self._partly[key] > own for key in self._keys(person))
+
+    @staticmethod
+    def _keys(person: Named) -> Iterator[tuple[str, ...]]:
+        yield "given", person.family, person.birth_date
+        yield "family", person.given, person.birth_date
+        yield "birth date", person.given, person.family
+
+
+def _alike(one: RegistrationAsk, other: RegistrationAsk) -> bool:
+    """Whether two requests are about the same person."""
+    return one.person == other.person or (bool(one.card) and one.card == other.card)

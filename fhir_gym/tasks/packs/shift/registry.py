@@ -1,0 +1,375 @@
+"""The patients on file at a place, their insurance, and the insurers that the place accepts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from itertools import product
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import (
+    IdAllocator,
+    Person,
+    confusable_dates,
+    insurer_name,
+    new_names,
+    organization_name,
+    patient_resource,
+    person_called,
+    reference,
+    similar_person,
+)
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.types import Json, Resource
+
+CARD = "http://example.org/health-card"
+"""System of health card numbers."""
+MEMBER = "http://example.org/member-number"
+"""System of numbers that are no health card numbers."""
+
+_PLACE_WORDS = (
+    ("Ashford", "Birchwood", "Copperfield", "Dunmore", "Elmhurst", "Fairview", "Glenwood", "Hillcrest"),
+    ("Family", "Pediatric", "Children's", "Neighborhood"),
+    ("Practice", "Clinic", "Health Center", "Medical Group"),
+)
+_REGIONS = ("New England", "the Great Lakes", "the Midwest", "the Pacific", "the South")
+_ORGANIZATION_TYPE = "http://terminology.hl7.org/CodeSystem/organization-type"
+_STATUSES = (*("active",) * 7, "cancelled", "draft", "entered-in-error")
+_CHILDHOOD, _GROWN = 17 * 365, 30 * 365
+_OLDEST = 55 * 365
+
+
+class Family(Params):
+    """The names and dates of birth from which people are drawn; every combination is equally likely to be on file.
+
+    Attributes:
+        gender: Sex of everyone.
+        givens: Given names.
+        families: Family names.
+        adults: Dates of birth of adults.
+        children: Dates of birth of children.
+    """
+
+    gender: str
+    givens: tuple[str, ...]
+    families: tuple[str, ...]
+    adults: tuple[str, ...]
+    children: tuple[str, ...]
+
+    def people(self, dates: Sequence[str]) -> Iterator[Named]:
+        """Yield everyone with one of these dates of birth."""
+        for given, family, birth_date in product(self.givens, self.families, dates):
+            yield Named(given=given, family=family, birth_date=birth_date)
+
+
+class Registered(Params):
+    """A patient on file.
+
+    Attributes:
+        person: Name, sex and address.
+        active: Whether the record is in use.
+        former: Former family name; empty if there is none.
+        maiden: Whether the former name is the maiden name.
+        card: Health card number; empty if there is none.
+        old_card: Number of a replaced health card; empty if there is none.
+        member: A number that is no health card number; empty if there is none.
+    """
+
+    person: Person
+    active: bool
+    former: str = ""
+    maiden: bool = False
+    card: str = ""
+    old_card: str = ""
+    member: str = ""
+
+
+class Insurer(Params):
+    """An insurer.
+
+    Attributes:
+        id: Id of the Organization.
+        name: Name of the insurer.
+    """
+
+    id: str
+    name: str
+
+
+class Contract(Params):
+    """A contract of an insurer with a place.
+
+    Attributes:
+        id: Id of the OrganizationAffiliation.
+        place: Id of the place.
+        insurer: Id of the insurer.
+        active: Whether the record is in use.
+        start: First day.
+        end: Last day; empty if the contract has no end.
+    """
+
+    id: str
+    place: str
+    insurer: str
+    active: bool
+    start: str
+    end: str = ""
+
+
+class Insurance(Params):
+    """A coverage of a patient.
+
+    Attributes:
+        id: Id of the Coverage.
+        patient: Id of the patient.
+        subscriber: Id of the patient who is the subscriber.
+        insurer: Id of the insurer.
+        number: Number of the subscriber.
+        status: Status of the Coverage.
+        start: First day.
+        end: Last day; empty if the coverage has no end.
+    """
+
+    id: str
+    patient: str
+    subscriber: str
+    insurer: str
+    number: str
+    status: str
+    start: str
+    end: str = ""
+
+
+class RegistryScene(Params):
+    """The records of a place.
+
+    Attributes:
+        today: The present day.
+        place: Id of the Organization.
+        name: Name of the place.
+        other: Id of another Organization that has contracts with the same insurers.
+        other_name: Name of the other Organization.
+        families: The names and dates of birth from which people are drawn.
+        people: The patients on file.
+        insurers: The insurers.
+        contracts: The contracts.
+        insurances: The coverages.
+    """
+
+    today: str
+    place: str
+    name: str
+    other: str
+    other_name: str
+    families: tuple[Family, ...]
+    people: tuple[Registered, ...]
+    insurers: tuple[Insurer, ...]
+    contracts: tuple[Contract, ...]
+    insurances: tuple[Insurance, ...]
+
+
+def draw_registry(
+    rng: random.Random, world: World, *, families: int, shape: tuple[int, int], on_file: int, twins: int, insurers: int
+) -> RegistryScene:
+    """Draw a place whose patients, coverages and contracts come from the same random process.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        families: Number of groups of people with similar names.
+        shape: Number of given names and of family names of a group.
+        on_file: Number of people of a group who are on file.
+        twins: Number of further patients who share name and date of birth with another patient.
+        insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
+    """
+    ids, today = IdAllocator(rng, world), world.now.date()
+    groups = [_draw_family(rng, world, today, shape) for _ in range(families)]
+    people: list[Registered] = []
+    for group in groups:
+        named = rng.sample([*group.people((*group.adults, *group.children))], on_file)
+        drawn = [
+            person_called(rng, ids.new("Patient"), one.given, one.family, group.gender, one.birth_date) for one in named
+        ]
+        drawn += [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(drawn, twins // families)]
+        people += [_register(rng, one, group) for one in drawn]
+    rng.shuffle(people)
+    payers = _draw_insurers(rng, world, ids, insurers)
+    place, other = ids.new("Organization"), ids.new("Organization")
+    first = organization_name(rng, world, _PLACE_WORDS)
+    second = next(name for _ in range(1_000) if (name := organization_name(rng, world, _PLACE_WORDS)) != first)
+    grown = {day for group in groups for day in group.adults}
+    return RegistryScene(
+        today=today.isoformat(),
+        place=place,
+        name=first,
+        other=other,
+        other_name=second,
+        families=tuple(groups),
+        people=tuple(people),
+        insurers=payers,
+        contracts=tuple(_draw_contracts(rng, ids, today, (place, other), payers)),
+        insurances=tuple(_draw_insurances(rng, ids, today, people, grown, payers)),
+    )
+
+
+def _draw_family(rng: random.Random, world: World, today: date, shape: tuple[int, int]) -> Family:
+    seed, (givens, families, *_) = new_names(rng, world, (*shape, 1), "Patient")
+    first_of_adults = (today - timedelta(days=rng.randrange(_GROWN, _OLDEST))).isoformat()
+    first_of_children = (today - timedelta(days=rng.randrange(500, _CHILDHOOD - 800))).isoformat()
+    youth = ((today - timedelta(days=_CHILDHOOD)).isoformat(), (today - timedelta(days=2)).isoformat())
+    children = [day for day in confusable_dates(first_of_children) if youth[0] < day < youth[1]]
+    adults = confusable_dates(first_of_adults)
+    return Family(
+        gender=seed.gender,
+        givens=tuple(givens),
+        families=tuple(families),
+        adults=(first_of_adults, *rng.sample(adults, 2)),
+        children=(first_of_children, *rng.sample(children, 2)),
+    )
+
+
+def card_number(rng: random.Random) -> str:
+    """Draw a number as on health cards."""
+    return f"{rng.choice('ABCDEFGHJKLMNPRSTUVWXYZ')}{rng.randrange(10**8, 10**9)}"
+
+
+def _register(rng: random.Random, person: Person, group: Family) -> Registered:
+    """Draw the rest of a patient's record."""
+    others = [one for one in group.families if one != person.family]
+    return Registered(
+        person=person,
+        active=rng.random() < 0.85,
+        former=rng.choice(others) if rng.random() < 0.35 else "",
+        maiden=rng.random() < 0.5,
+        card=card_number(rng) if rng.random() < 0.8 else "",
+        old_card=card_number(rng) if rng.random() < 0.3 else "",
+        member=card_number(rng) if rng.random() < 0.5 else "",
+    )
+
+
+def _draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Insurer, ...]:
+    names: dict[str, None] = {}
+    while len(names) < number:
+        names[insurer_name(rng, world)] = None
+    branches = [f"{name} of {rng.choice(_REGIONS)}" for name in rng.sample([*names], number // 2)]
+    everyone = [*names, *branches]
+    return tuple(Insurer(id=ids.new("Organization"), name=name) for name in rng.sample(everyone, len(everyone)))
+
+
+def _draw_contracts(
+    rng: random.Random, ids: IdAllocator, today: date, places: Sequence[str], insurers: Sequence[Insurer]
+) -> Iterator[Contract]:
+    for place, insurer in product(places, insurers):
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):
+            start, end = _draw_period(rng, today)
+            yield Contract(
+                id=ids.new("OrganizationAffiliation"),
+                place=place,
+                insurer=insurer.id,
+                active=rng.random() < 0.85,
+                start=start,
+                end=end,
+            )
+
+
+def _draw_insurances(
+    rng: random.Random,
+    ids: IdAllocator,
+    today: date,
+    people: Sequence[Registered],
+    grown: set[str],
+    insurers: Sequence[Insurer],
+) -> Iterator[Insurance]:
+    adults = [one.person.id for one in people if one.person.birth_date in grown]
+    for one in people:
+        is_grown, mine = one.person.birth_date in grown, rng.sample(insurers, 2)
+        for _ in range(rng.choice((3, 4, 5) if is_grown else (0, 0, 1))):
+            start, end = _draw_period(rng, today)
+            yield Insurance(
+                id=ids.new("Coverage"),
+                patient=one.person.id,
+                subscriber=one.person.id if is_grown and rng.random() < 0.75 else rng.choice(adults),
+                insurer=rng.choice(mine).id,
+                number=card_number(rng),
+                status=rng.choice(_STATUSES),
+                start=start,
+                end=end,
+            )
+
+
+def _draw_period(rng: random.Random, today: date) -> tuple[str, str]:
+    """Draw the first and the last day of a period, which often contains the present day; some have no end."""
+    start = today + timedelta(days=rng.choice((-1, -1, -1, -1, -1, -1, 1)) * rng.randrange(1, 900))
+    if rng.random() < 0.25:
+        return start.isoformat(), ""
+    end = today + timedelta(days=rng.choice((-1, 0, 1, 1, 1)) * rng.randrange(1, 500))
+    return start.isoformat(), max(start, end).isoformat()
+
+
+def registry_resources(scene: RegistryScene) -> list[Resource]:
+    """Build the resources of a place."""
+    return [
+        *(_organization(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
+        *(_organization(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
+        *map(_patient, scene.people),
+        *map(contract_resource, scene.contracts),
+        *map(insurance_resource, scene.insurances),
+    ]
+
+
+def _places(scene: RegistryScene) -> Iterator[tuple[str, str]]:
+    yield scene.place, scene.name
+    yield scene.other, scene.other_name
+
+
+def _organization(id: str, name: str, code: str, display: str) -> Resource:
+    kind = {"system": _ORGANIZATION_TYPE, "code": code, "display": display}
+    return {"resourceType": "Organization", "id": id, "active": True, "type": [{"coding": [kind]}], "name": name}
+
+
+def _patient(one: Registered) -> Resource:
+    identifiers: list[Json] = []
+    if one.card:
+        identifiers.append({"use": "official", "system": CARD, "value": one.card})
+    if one.old_card:
+        identifiers.append({"use": "old", "system": CARD, "value": one.old_card})
+    if one.member:
+        identifiers.append({"use": "secondary", "system": MEMBER, "value": one.member})
+    head, rest = {"resourceType": "Patient", "id": one.person.id}, patient_resource(one.person)
+    names: list[Json] = list(rest["name"])
+    if one.former:
+        use = "maiden" if one.maiden else "old"
+        names.append({"use": use, "family": one.former, "given": [one.person.given]})
+    return {**head, **({"identifier": identifiers} if identifiers else {}), **rest, "active": one.active, "name": names}
+
+
+def contract_resource(one: Contract) -> Resource:
+    """Build the OrganizationAffiliation of a contract."""
+    return {
+        "resourceType": "OrganizationAffiliation",
+        "id": one.id,
+        "active": one.active,
+        "period": _period(one.start, one.end),
+        "organization": reference("Organization", one.insurer),
+        "participatingOrganization": reference("Organization", one.place),
+    }
+
+
+def insurance_resource(one: Insurance) -> Resource:
+    """Build the Coverage of a patient."""
+    return {
+        "resourceType": "Coverage",
+        "id": one.id,
+        "status": one.status,
+        "subscriber": reference("Patient", one.subscriber),
+        "subscriberId": one.number,
+        "beneficiary": reference("Patient", one.patient),
+        "period": _period(one.start, one.end),
+        "payor": [reference("Organization", one.insurer)],
+    }
+
+
+def _period(start: str, end: str) -> dict[str, str]:
+    return {"start": start, "end": end} if end else {"start": start}
