@@ -26,6 +26,8 @@ _ROUNDS, _TRIES = 5, 30
 """Numbers of choices of an insurance for each outcome, and of requests that are drawn for each choice."""
 _AGAIN = 0.4
 """Share of the requests that name someone whom an earlier request registers, if that is possible."""
+_RENAMED = 0.6
+"""Share of the people on file whom a request names by another family name and by a health card, if that is possible."""
 _WITH_EARLIER = (DONE, ALREADY_DONE, NOT_ALLOWED)
 """The outcomes of requests that may do so."""
 _INSURED: Mapping[str, tuple[Insured, ...]] = {
@@ -82,7 +84,10 @@ class Chooser:
             parent, insurer = rng.choice(pairs)
         elif insured:
             insurer = rng.choice(self._scene.insurers).id
-        return self._ask(family, person, self._card(person), insured, insurer, parent)
+        card = self._card(person)
+        if outcome == ALREADY_DONE and rng.random() < _RENAMED:
+            person, card = self._renamed(family, person)
+        return self._ask(family, person, card, insured, insurer, parent)
 
     def _draw_again(self, outcome: str, insured: Insured) -> RegistrationAsk | None:
         """Draw a request that names someone whom an earlier request registers; None if nobody qualifies."""
@@ -107,6 +112,14 @@ class Chooser:
             return None
         parent, insurer = rng.choice(pairs)
         return self._ask(family, person, card, insured, insurer if insured else "", parent)
+
+    def _renamed(self, family: Family, person: Named) -> tuple[Named, str]:
+        """Draw a patient with the date of birth of a person; return another family name, and a card of the patient."""
+        rng = self._rng
+        born = [one for one in self._scene.people if one.person.birth_date == person.birth_date]
+        cards = [(one.person.given, card) for one in born for card in (one.card, one.old_card) if card]
+        given, card = rng.choice(cards) if cards else (person.given, "")
+        return Named(given=given, family=rng.choice(family.families), birth_date=person.birth_date), card
 
     def _anyone(self, family: Family, dates: Sequence[str]) -> Named:
         """Draw a person with one of these dates of birth, on file or not."""
@@ -157,11 +170,12 @@ class Chooser:
             if len(ids) != 1 and bool(ids) == (outcome == SEVERAL_PATIENTS):
                 yield from ((parent, one) for one in self._accepted)
         elif len(ids) == 1:
-            any_insurer = self._start.insurance(ids[0], None)
+            any_insurer = self._start.insurance(ids[0])
             for insurer in dict.fromkeys(one.insurer for one in self._scene.insurances if one.patient == ids[0]):
                 coverage, accepted = self._start.insurance(ids[0], insurer), self._accepted[insurer]
-                # Each condition matters: another insurer has the newer coverage, or only one reason speaks against it.
-                done = accepted and coverage is not None and coverage != any_insurer
+                # The conditions matter: the parent has a choice of coverages, or only one reason speaks against it.
+                several = len(self._start.insurances(ids[0], insurer)) > 1
+                done = accepted and coverage is not None and (several or coverage != any_insurer)
                 declined = accepted != (coverage is not None)
                 if done if outcome == DONE else declined:
                     yield parent, insurer

@@ -125,7 +125,8 @@ class RegistrationJudge:
             problems.append("no Coverage")
         for coverage in coverages:
             possible = [[*self._wrong_terms(ask, one, coverage)] for one in decisions]
-            problems += min(possible, key=len)
+            fewest: list[str] = min(possible, key=len)
+            problems += fewest
         return problems
 
     def _wrong_terms(self, ask: RegistrationAsk, decision: Decision, coverage: Resource) -> Iterator[str]:

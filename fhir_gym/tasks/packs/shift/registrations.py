@@ -113,7 +113,8 @@ class Registry:
 
     def copy(self) -> Registry:
         """Return a copy to which records can be added."""
-        names, cards = ({key: [*ids] for key, ids in one.items()} for one in (self.names, self.cards))
+        names = {key: [*ids] for key, ids in self.names.items()}
+        cards = {key: [*ids] for key, ids in self.cards.items()}
         coverages = {key: [*records] for key, records in self.coverages.items()}
         return Registry(self.scene, self.base_url, names, cards, coverages)
 
@@ -143,19 +144,21 @@ class Registry:
         """Whether the place accepts an insurer."""
         return any(one.active and _is_in_force(one, self.scene.today) for one in contracts_of(self.scene, insurer))
 
-    def insurance(self, patient: str, insurer: str | None) -> Resource | None:
-        """Return the Coverage through which a patient's children can be insured; None if there is none.
+    def insurances(self, patient: str, insurer: str | None = None) -> list[Resource]:
+        """Return the Coverages through which a patient's children can be insured.
 
         Args:
             patient: Id of the patient.
             insurer: Id of the insurer; None for any insurer.
         """
-        found = [one for one in self.coverages.get(patient, []) if self._covers(one, patient, insurer)]
-        # The Coverage that started last, then the one with the lower id.
+        return [one for one in self.coverages.get(patient, []) if self._covers(one, patient, insurer)]
+
+    def insurance(self, patient: str, insurer: str | None = None) -> Resource | None:
+        """Return the Coverage that started last, then the one with the lower id; None if there is none."""
+        found = self.insurances(patient, insurer)
         latest = max((bound_of(one, "start") for one in found), default="")
-        return min(
-            (one for one in found if bound_of(one, "start") == latest), key=lambda one: str(one["id"]), default=None
-        )
+        last = [one for one in found if bound_of(one, "start") == latest]
+        return min(last, key=lambda one: str(one["id"]), default=None)
 
     def _covers(self, coverage: Resource, patient: str, insurer: str | None) -> bool:
         payors = [self._refers(one) for one in items(coverage.get("payor"))]

@@ -244,7 +244,7 @@ def _register(rng: random.Random, person: Person, group: Family) -> Registered:
         former=rng.choice(others) if rng.random() < 0.35 else "",
         maiden=rng.random() < 0.5,
         card=card_number(rng) if rng.random() < 0.8 else "",
-        old_card=card_number(rng) if rng.random() < 0.3 else "",
+        old_card=card_number(rng) if rng.random() < 0.6 else "",
         member=card_number(rng) if rng.random() < 0.5 else "",
     )
 
