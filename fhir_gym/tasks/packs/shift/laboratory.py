@@ -28,7 +28,7 @@ from fhir_gym.types import Resource
 LOINC = "http://loinc.org"
 VALID = ("final", "amended", "corrected")
 """Statuses of results that count."""
-PERIOD = 400
+PERIOD = 300
 """Number of days before the present from which there are results."""
 
 _UCUM = "http://unitsofmeasure.org"
@@ -247,7 +247,7 @@ def _results(
                 status=rng.choice(VALID if repeat else ("final",)) if rng.random() < 0.75 else rng.choice(_INVALID),
                 taken=instant(taken),
                 issued=instant(issued),
-                value=_reported(test, analyte, value),
+                value=reported_value(test, analyte, value),
             )
 
 
@@ -256,8 +256,8 @@ def _delay(rng: random.Random) -> timedelta:
     return timedelta(minutes=rng.randrange(40, 400), days=rng.choice((0, 0, 0, 1, 2)))
 
 
-def _reported(test: LabTest, analyte: Analyte, value: float) -> str:
-    """Return a value in the main unit as it is reported."""
+def reported_value(test: LabTest, analyte: Analyte, value: float) -> str:
+    """Return the result of an analyte for a value in the main unit of the test."""
     found = (value - float(test.offset)) / float(test.factor) if analyte == test.other else value * analyte.scale
     return f"{found:.{analyte.digits}f}"
 
@@ -270,7 +270,6 @@ def laboratory_resources(scene: LabScene) -> list[Resource]:
 def result_resource(result: LabResult) -> Resource:
     """Build the Observation of a result."""
     analyte = _ANALYTES[result.code]
-    number = Decimal(result.value)
     return {
         "resourceType": "Observation",
         "id": result.id,
@@ -284,7 +283,7 @@ def result_resource(result: LabResult) -> Resource:
         "effectiveDateTime": result.taken,
         "issued": result.issued,
         "valueQuantity": {
-            "value": int(number) if analyte.digits == 0 else float(number),
+            "value": float(result.value) if analyte.digits else int(result.value),
             "unit": analyte.unit,
             "system": _UCUM,
             "code": analyte.unit,

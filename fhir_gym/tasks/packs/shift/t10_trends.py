@@ -72,8 +72,8 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     @override
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> LabScene:
         if size.level == 1:
-            return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 14, 20))
-        return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 16, 26))
+            return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 10, 16))
+        return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
 
     @override
     def choose(
@@ -135,9 +135,11 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         patients = yield from patients_called(ask.patient)
         if len(patients) != 1:
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
-        query = {"patient": f"Patient/{patients[0]['id']}", "code": ",".join(TESTS[ask.test].codes)}
-        observations = yield from search_all("/Observation", query)
-        value = exact_answer(ask, [parse_result(one) for one in observations])
+        results: list[LabResult] = []
+        for code in TESTS[ask.test].codes:
+            query = {"patient": f"Patient/{patients[0]['id']}", "code": code, "_count": "200"}
+            results += map(parse_result, (yield from search_all("/Observation", query)))
+        value = exact_answer(ask, results)
         return NO_RESULT if value is None else rounded(ask, value)
 
     @override
@@ -245,7 +247,7 @@ class TrendsLevel1(StaticShift, requests=Trends(), level=1):
     """Answer four or five questions about laboratory results.
 
     Starting state: eleven patients with similar names; two of them share name and date of birth with another patient.
-        Each patient has up to 20 specimens for each of two tests from the last 400 days. The results are in two units
+        Each patient has up to 16 specimens for each of two tests from the last 300 days. The results are in two units
         under two codes, and have all statuses; some specimens are reported again with another value or unit. The
         questions are chosen at random among those for which the window and at least one other rule make a difference.
     Decoys: void and preliminary results, earlier reports of a specimen, results just outside the window, a test with a
@@ -260,7 +262,7 @@ class TrendsLevel1(StaticShift, requests=Trends(), level=1):
 class TrendsLevel2(StaticShift, requests=Trends(), level=2):
     """Answer ten to fourteen questions about laboratory results.
 
-    Starting state: as at level 1, with 21 patients, three tests and up to 26 specimens for each.
+    Starting state: as at level 1, with 21 patients, three tests and up to 24 specimens for each.
     Decoys: as at level 1.
     Checks: as at level 1.
     Light: none of the checks.

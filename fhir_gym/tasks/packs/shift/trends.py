@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
-from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabScene, result_resource
+from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabScene, reported_value, result_resource
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_RESULT
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
@@ -154,17 +154,19 @@ def results_that_would_count(request: TrendRequest) -> Iterator[Resource]:
     """Yield results that do not exist and would count, one for each code of the test."""
     ask, patient = request.ask, request.patients[0]
     first, last = date.fromisoformat(ask.first_day), date.fromisoformat(ask.last_day)
-    taken = instant(at(first + (last - first) // 2, 12))
-    issued = instant(at(first + (last - first) // 2, 12) + timedelta(hours=1))
+    taken = at(first + (last - first) // 2, 12)
     test = TESTS[ask.test]
     for analyte in (test.main, test.other):
-        id = f"counts-{patient}-{analyte.code}"
-        value = f"{(test.low - float(test.offset)) / float(test.factor) if analyte == test.other else test.low:.1f}"
-        yield result_resource(
-            LabResult(
-                id=id, patient=patient, code=analyte.code, status="final", taken=taken, issued=issued, value=value
-            )
+        result = LabResult(
+            id=f"counts-{patient}-{analyte.code}",
+            patient=patient,
+            code=analyte.code,
+            status="final",
+            taken=instant(taken),
+            issued=instant(taken + timedelta(hours=1)),
+            value=reported_value(test, analyte, test.low),
         )
+        yield result_resource(result)
 
 
 def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answer: str) -> Judgement:
