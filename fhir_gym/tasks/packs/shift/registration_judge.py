@@ -109,8 +109,18 @@ class RegistrationJudge:
         earlier = {one for claimed in self._claimed[:number] for one in claimed}
         return self._with(one.after for one in self._new if one.record in earlier)
 
+    @cached_property
+    def _start(self) -> Registry:
+        """The registry at the start of the episode."""
+        return Registry.at_start(self.scene, self.log.end.base_url)
+
     def _with(self, states: Iterable[Resource | None]) -> Registry:
-        return Registry.at_start(self.scene, [one for one in states if one], self.log.end.base_url)
+        """Return the registry at the start with more records."""
+        registry = self._start.copy()
+        for one in states:
+            if one is not None:
+                registry.add(one)
+        return registry
 
     def _problems(self, ask: RegistrationAsk, decisions: Sequence[Decision], left: frozenset[str]) -> list[Json]:
         """Describe what is wrong with the records that the agent left for a request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -104,10 +104,10 @@ class Registry:
     coverages: dict[str, list[Resource]] = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, scene: RegistryScene, more: Iterable[Resource] = (), base_url: str = "") -> Registry:
-        """Return the registry at the start of the episode, with more records."""
+    def at_start(cls, scene: RegistryScene, base_url: str = "") -> Registry:
+        """Return the registry at the start of the episode."""
         registry = cls(scene, base_url)
-        for one in (*registry_resources(scene), *more):
+        for one in registry_resources(scene):
             registry.add(one)
         return registry
 
