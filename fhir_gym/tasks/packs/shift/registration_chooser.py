@@ -81,7 +81,8 @@ class Chooser:
             pairs = self._parents(family, DONE if outcome == ALREADY_DONE else outcome)
             if not pairs:
                 return None
-            parent, insurer = rng.choice(pairs)
+            named = {one.ask.parent for one in self.requests}
+            parent, insurer = rng.choice([one for one in pairs if one[0] not in named] or pairs)
         elif insured:
             insurer = rng.choice(self._scene.insurers).id
         card = self._card(person)

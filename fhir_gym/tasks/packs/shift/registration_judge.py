@@ -99,7 +99,7 @@ class RegistrationJudge:
 
     def _met(self, number: int) -> Registry:
         """Return the registry before the first write for a request."""
-        first = min(one.number for one in self.log.writes if one.record in self._claimed[number])
+        first = min((one.number for one in self.log.writes if one.record in self._claimed[number]), default=0)
         mine = {one.record for one in self._new}
         states = {one.record: one.after for one in self.log.writes[:first] if one.record in mine}
         return self._with(states.values())
