@@ -1,0 +1,360 @@
+"""Patients with allergies, diagnoses, results and orders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator, Person, instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, LOINC, UMOL_PER_MG, Formulary, Item
+from fhir_gym.types import Resource
+
+WEIGHT = Concept(system=LOINC, code="29463-7", display="Body weight")
+CREATININE = Concept(system=LOINC, code="2160-0", display="Creatinine [Mass/volume] in Serum or Plasma")
+CREATININE_MOLAR = Concept(system=LOINC, code="14682-9", display="Creatinine [Moles/volume] in Serum or Plasma")
+PREGNANT = Concept(system=SNOMED, code="77386006", display="Pregnancy")
+VALID = ("final", "amended", "corrected")
+"""Statuses of results that count."""
+UNITS = {"kg": "kg", "[lb_av]": "lb", "mg/dL": "mg/dL", "umol/L": "umol/L"}
+"""The unit in words of each UCUM code."""
+OLDEST_DAYS = 720
+"""All records are younger than this."""
+
+_UCUM = "http://unitsofmeasure.org"
+_INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
+_OTHER_DIAGNOSES = (
+    Concept(system=SNOMED, code="38341003", display="Hypertension"),
+    Concept(system=SNOMED, code="195967001", display="Asthma"),
+    Concept(system=SNOMED, code="37796009", display="Migraine"),
+    Concept(system=SNOMED, code="271737000", display="Anemia"),
+)
+_CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"
+_VERIFICATION = "http://terminology.hl7.org/CodeSystem/{}"
+_FERTILE = (16, 48)
+_DAY = 24 * 60
+
+
+class Allergy(Params):
+    """An allergy or intolerance to a drug.
+
+    Attributes:
+        id: Id of the AllergyIntolerance.
+        patient: Id of the patient.
+        drug: Name of the drug.
+        type: ``allergy`` or ``intolerance``.
+        clinical: Clinical status; empty if the record is an error.
+        verification: Verification status.
+        recorded: When the record was made, an instant.
+    """
+
+    id: str
+    patient: str
+    drug: str
+    type: str
+    clinical: str
+    verification: str
+    recorded: str
+
+    @property
+    def counts(self) -> bool:
+        """Whether the record is an active allergy."""
+        return self.type == "allergy" and self.clinical == "active" and self.verification != "refuted"
+
+
+class Diagnosis(Params):
+    """A diagnosis.
+
+    Attributes:
+        id: Id of the Condition.
+        patient: Id of the patient.
+        concept: What it is.
+        clinical: Clinical status; empty if the record is an error.
+        verification: Verification status.
+        recorded: When the record was made, an instant.
+    """
+
+    id: str
+    patient: str
+    concept: Concept
+    clinical: str
+    verification: str
+    recorded: str
+
+    @property
+    def is_pregnancy(self) -> bool:
+        """Whether the record is an active pregnancy."""
+        return self.concept == PREGNANT and self.clinical == "active" and self.verification == "confirmed"
+
+
+class Result(Params):
+    """A measured value.
+
+    Attributes:
+        id: Id of the Observation.
+        patient: Id of the patient.
+        concept: What was measured.
+        value: The value.
+        unit: UCUM code of the unit.
+        status: Status of the Observation.
+        taken: When it was measured, an instant.
+    """
+
+    id: str
+    patient: str
+    concept: Concept
+    value: float
+    unit: str
+    status: str
+    taken: str
+
+    @property
+    def amount(self) -> float:
+        """The value in kg or mg/dL."""
+        return self.value * {"[lb_av]": KG_PER_POUND, "umol/L": 1 / UMOL_PER_MG}.get(self.unit, 1)
+
+
+class EarlierOrder(Params):
+    """An order.
+
+    Attributes:
+        id: Id of the MedicationRequest or ServiceRequest.
+        patient: Id of the patient.
+        item: Name of the drug or test.
+        status: Status of the order.
+        intent: Intent of the order.
+        written: When it was written, an instant.
+        dose: The dose in milligrams; 0 for a test.
+    """
+
+    id: str
+    patient: str
+    item: str
+    status: str
+    intent: str
+    written: str
+    dose: int
+
+
+class OrdersScene(Params):
+    """The records of a group of patients.
+
+    Attributes:
+        now: Current time, an instant.
+        formulary: The drugs and tests that can be ordered.
+        people: The patients. Some of them share name and date of birth with another patient.
+        allergies: Their allergies and intolerances.
+        diagnoses: Their diagnoses.
+        results: Their weights and creatinines.
+        orders: Their orders.
+    """
+
+    now: str
+    formulary: Formulary
+    people: tuple[Person, ...]
+    allergies: tuple[Allergy, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    results: tuple[Result, ...]
+    orders: tuple[EarlierOrder, ...]
+
+
+class ChartDrawer:
+    """Draws the records of patients; the records of all patients come from the same random process.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        ids: Allocates ids.
+        formulary: The drugs and tests that can be ordered.
+    """
+
+    def __init__(self, rng: random.Random, world: World, ids: IdAllocator, formulary: Formulary) -> None:
+        self._rng, self._ids, self._now, self._formulary = rng, ids, world.now, formulary
+
+    def scene(self, people: Sequence[Person], results: int, orders: int) -> OrdersScene:
+        """Draw the records of the patients.
+
+        Args:
+            people: The patients.
+            results: Largest number of results of each kind for each patient.
+            orders: Largest number of orders for each patient.
+        """
+        rng = self._rng
+        return OrdersScene(
+            now=instant(self._now),
+            formulary=self._formulary,
+            people=tuple(people),
+            allergies=tuple(self._allergy(one) for one in people for _ in range(rng.choice((0, 1, 1, 2, 3)))),
+            diagnoses=tuple(found for one in people for found in self._diagnoses(one)),
+            results=tuple(found for one in people for found in self._results(one, results)),
+            orders=tuple(self._order(one) for one in people for _ in range(rng.randint(orders // 2, orders))),
+        )
+
+    def _ago(self, days: int, least: int = 0) -> str:
+        return instant(self._now - timedelta(minutes=self._rng.randrange(least * _DAY + 1, days * _DAY)))
+
+    def _allergy(self, person: Person) -> Allergy:
+        rng = self._rng
+        verification = rng.choice(("confirmed", "confirmed", "unconfirmed", "refuted", "entered-in-error"))
+        clinical = rng.choice(("active", "active", "inactive", "resolved"))
+        return Allergy(
+            id=self._ids.new("AllergyIntolerance"),
+            patient=person.id,
+            drug=rng.choice(self._formulary.drugs).name,
+            type=rng.choice(("allergy", "allergy", "intolerance")),
+            clinical="" if verification == "entered-in-error" else clinical,
+            verification=verification,
+            recorded=self._ago(OLDEST_DAYS),
+        )
+
+    def _diagnoses(self, person: Person) -> Iterator[Diagnosis]:
+        rng = self._rng
+        chosen = rng.sample(_OTHER_DIAGNOSES, rng.choice((0, 1, 1, 2)))
+        years = (self._now.date() - date.fromisoformat(person.birth_date)).days // 365
+        if person.gender == "female" and _FERTILE[0] <= years <= _FERTILE[1] and rng.random() < 0.6:
+            chosen.append(PREGNANT)
+        for concept in chosen:
+            verification = rng.choice(("confirmed", "confirmed", "confirmed", "refuted", "entered-in-error"))
+            clinical = rng.choice(("active", "active", "resolved"))
+            yield Diagnosis(
+                id=self._ids.new("Condition"),
+                patient=person.id,
+                concept=concept,
+                clinical="" if verification == "entered-in-error" else clinical,
+                verification=verification,
+                recorded=self._ago(150),
+            )
+
+    def _results(self, person: Person, most: int) -> Iterator[Result]:
+        """Yield weights and creatinines; in some charts none of them counts."""
+        rng = self._rng
+        kg, creatinine = rng.uniform(50, 112), rng.choice((rng.uniform(0.6, 1.1), rng.uniform(1.0, 2.4)))
+        for number, usual in enumerate((kg, creatinine)):
+            count, useless = rng.randint(max(1, most // 2), most), rng.random() < 0.12
+            for minutes in rng.sample(range(60, (OLDEST_DAYS - 30) * _DAY), count):
+                amount = usual * rng.uniform(0.85, 1.15)
+                concept, value, unit = _weight(rng, amount) if number == 0 else _creatinine(rng, amount)
+                valid = not useless and rng.random() < 0.6
+                yield Result(
+                    id=self._ids.new("Observation"),
+                    patient=person.id,
+                    concept=concept,
+                    value=value,
+                    unit=unit,
+                    status=rng.choice(VALID if valid else _INVALID),
+                    taken=instant(self._now - timedelta(minutes=minutes)),
+                )
+
+    def _order(self, person: Person) -> EarlierOrder:
+        rng, formulary = self._rng, self._formulary
+        item = rng.choice(rng.choice((formulary.drugs, formulary.tests)))
+        recent = rng.random() < 0.5
+        return EarlierOrder(
+            id=self._ids.new(item.resource_type),
+            patient=person.id,
+            item=item.name,
+            status=rng.choice(
+                ("active", "completed", "completed", "revoked", "on-hold", "draft", "entered-in-error")
+                if item.resource_type == "ServiceRequest"
+                else ("active", "completed", "completed", "stopped", "cancelled", "on-hold", "entered-in-error")
+            ),
+            intent=rng.choice(("order", "order", "order", "plan", "proposal")),
+            written=self._ago(28) if recent else self._ago(120, 32),
+            dose=item.dose(rng.uniform(50, 112), False) if item.group else 0,
+        )
+
+
+def _weight(rng: random.Random, kg: float) -> tuple[Concept, float, str]:
+    if rng.random() < 0.5:
+        return WEIGHT, round(kg, 1), "kg"
+    return WEIGHT, round(kg / KG_PER_POUND, 1), "[lb_av]"
+
+
+def _creatinine(rng: random.Random, amount: float) -> tuple[Concept, float, str]:
+    if rng.random() < 0.5:
+        return CREATININE, round(amount, 2), "mg/dL"
+    return CREATININE_MOLAR, float(round(amount * UMOL_PER_MG)), "umol/L"
+
+
+def chart_resources(scene: OrdersScene) -> list[Resource]:
+    """Build the resources of a scene."""
+    items = {one.name: one for one in scene.formulary.items}
+    return [
+        *map(patient_resource, scene.people),
+        *(_allergy_resource(one, items[one.drug]) for one in scene.allergies),
+        *map(_condition, scene.diagnoses),
+        *map(result_resource, scene.results),
+        *(_earlier(one, items[one.item]) for one in scene.orders),
+    ]
+
+
+def _status(system: str, code: str) -> Resource:
+    return {"coding": [{"system": system, "code": code}]}
+
+
+def _allergy_resource(one: Allergy, item: Item) -> Resource:
+    clinical = {"clinicalStatus": _status(_CLINICAL.format("allergyintolerance"), one.clinical)} if one.clinical else {}
+    return {
+        "resourceType": "AllergyIntolerance",
+        "id": one.id,
+        **clinical,
+        "verificationStatus": _status(_VERIFICATION.format("allergyintolerance-verification"), one.verification),
+        "type": one.type,
+        "category": ["medication"],
+        "code": item.concept.concept,
+        "patient": reference("Patient", one.patient),
+        "recordedDate": one.recorded,
+    }
+
+
+def _condition(one: Diagnosis) -> Resource:
+    clinical = {"clinicalStatus": _status(_CLINICAL.format("condition"), one.clinical)}
+    return {
+        "resourceType": "Condition",
+        "id": one.id,
+        **(clinical if one.clinical else {}),
+        "verificationStatus": _status(_VERIFICATION.format("condition-ver-status"), one.verification),
+        "code": one.concept.concept,
+        "subject": reference("Patient", one.patient),
+        "recordedDate": one.recorded,
+    }
+
+
+def result_resource(one: Result) -> Resource:
+    """Build the Observation of a result."""
+    value: float = int(one.value) if one.value.is_integer() else one.value
+    return {
+        "resourceType": "Observation",
+        "id": one.id,
+        "status": one.status,
+        "code": one.concept.concept,
+        "subject": reference("Patient", one.patient),
+        "effectiveDateTime": one.taken,
+        "valueQuantity": {"value": value, "unit": UNITS[one.unit], "system": _UCUM, "code": one.unit},
+    }
+
+
+def order_resource(item: Item, patient: str, written: str, dose: int) -> Resource:
+    """Build an active order of a drug or a test."""
+    named = "medicationCodeableConcept" if item.group else "code"
+    return {
+        "resourceType": item.resource_type,
+        "status": "active",
+        "intent": "order",
+        named: item.concept.concept,
+        "subject": reference("Patient", patient),
+        "authoredOn": written,
+        **({"dosageInstruction": [{"doseAndRate": [{"doseQuantity": milligrams(dose)}]}]} if item.group else {}),
+    }
+
+
+def milligrams(dose: int) -> Resource:
+    """Return a dose as a Quantity."""
+    return {"value": dose, "unit": "mg", "system": _UCUM, "code": "mg"}
+
+
+def _earlier(one: EarlierOrder, item: Item) -> Resource:
+    made = order_resource(item, one.patient, one.written, one.dose)
+    return {"resourceType": made.pop("resourceType"), "id": one.id, **made, "status": one.status, "intent": one.intent}

@@ -1,0 +1,325 @@
+"""Requests to order drugs and tests, and their judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+from fhir_gym.tasks.authoring import Concept, codings, concept_texts, instant, parse_instant
+from fhir_gym.tasks.grading import same_moment
+from fhir_gym.tasks.packs.shift.charts import (
+    CREATININE,
+    CREATININE_MOLAR,
+    OLDEST_DAYS,
+    VALID,
+    WEIGHT,
+    EarlierOrder,
+    OrdersScene,
+    Result,
+    result_resource,
+)
+from fhir_gym.tasks.packs.shift.formulary import UMOL_PER_MG, Item
+from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
+from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+DUPLICATE_DAYS = 30
+CAUSES = ("another of the class", "allergy", "pregnancy", "creatinine", "no creatinine", "no weight")
+"""The causes for which an order is not allowed."""
+_ORDERS = ("MedicationRequest", "ServiceRequest")
+_MARGIN = 0.01
+"""Relative margin around limits and rounding steps; no value lies in it, so that conversion factors do not matter."""
+
+
+class OrderAsk(Ask):
+    """What to order.
+
+    Attributes:
+        patient: The patient's name and date of birth.
+        item: Name of the drug or test.
+    """
+
+    patient: Named
+    item: str
+
+
+class OrderRequest(PatientRequest):
+    """A request to order a drug or a test."""
+
+    ask: OrderAsk
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause for declining an order.
+
+    Attributes:
+        name: One of `CAUSES`, or ``duplicate``.
+        records: References to the records that show the cause; each of them suffices.
+        missing: Records that do not exist. If one of them existed, the cause would not apply.
+    """
+
+    name: str
+    records: tuple[str, ...] = ()
+    missing: tuple[Resource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the rules say about an order.
+
+    Attributes:
+        outcome: The outcome.
+        dose: The dose in milligrams; 0 for a test.
+        causes: The causes for declining it.
+        settled: Whether no value is close to a limit or a rounding step.
+    """
+
+    outcome: str
+    dose: int = 0
+    causes: tuple[Cause, ...] = ()
+    settled: bool = True
+
+
+class Charts:
+    """The records of the patients without their orders, and what the rules say about new orders.
+
+    Args:
+        scene: The scene.
+        now: Current time, an instant.
+    """
+
+    def __init__(self, scene: OrdersScene, now: str) -> None:
+        self._scene, self._now = scene, parse_instant(now)
+        self._since = instant(self._now - timedelta(days=DUPLICATE_DAYS))[:10]
+        self.items = {one.name: one for one in scene.formulary.items}
+        self._latest: dict[tuple[str, str], Result] = {}
+        for one in sorted(scene.results, key=lambda one: one.taken):
+            if one.status in VALID:
+                self._latest[one.patient, "weight" if one.concept == WEIGHT else "creatinine"] = one
+
+    def decide(self, item: Item, patient: str, orders: Iterable[EarlierOrder]) -> Decision:
+        """Decide about an order.
+
+        Args:
+            item: The drug or test.
+            patient: Id of the patient.
+            orders: The orders of all patients before.
+        """
+        mine = [one for one in orders if one.patient == patient and one.intent == "order"]
+        same = [one for one in mine if one.item == item.name and one.status in ("active", "completed")]
+        recent = _references(item, (one.id for one in same if one.written[:10] >= self._since))
+        if recent:
+            return Decision(ALREADY_DONE, causes=(Cause("duplicate", recent),))
+        weight, creatinine = (self._latest.get((patient, one)) for one in ("weight", "creatinine"))
+        settled = creatinine is None or abs(creatinine.amount - item.limit) > _MARGIN * item.limit
+        causes = tuple(self.restrictions(item, patient, mine))
+        if causes or weight is None or not item.group:
+            return Decision(NOT_ALLOWED if causes else DONE, causes=causes, settled=settled)
+        half = item.halved and creatinine is not None and creatinine.amount > item.limit
+        dose, *near = (item.dose(weight.amount * factor, half) for factor in (1, 1 - _MARGIN / 2, 1 + _MARGIN / 2))
+        return Decision(DONE, dose, settled=settled and {*near} == {dose})
+
+    def restrictions(self, item: Item, patient: str, mine: Sequence[EarlierOrder]) -> Iterator[Cause]:
+        """Yield the causes for which an order is not allowed, given the patient's other orders."""
+        if item.group:
+            group = {one.name for one in self._scene.formulary.drugs if one.group == item.group}
+            rivals = [one.id for one in mine if one.item in group - {item.name} and one.status == "active"]
+            if rivals:
+                yield Cause("another of the class", _references(item, rivals))
+            allergies = [one for one in self._scene.allergies if one.patient == patient and one.counts]
+            if found := tuple(f"AllergyIntolerance/{one.id}" for one in allergies if one.drug in group):
+                yield Cause("allergy", found)
+            if (patient, "weight") not in self._latest:
+                yield Cause("no weight", missing=(self._absent(item, patient, WEIGHT, 70, "kg"),))
+        pregnancies = [one.id for one in self._scene.diagnoses if one.patient == patient and one.is_pregnancy]
+        if pregnancies and not item.pregnancy:
+            yield Cause("pregnancy", tuple(f"Condition/{id}" for id in pregnancies))
+        if item.limit:
+            creatinine = self._latest.get((patient, "creatinine"))
+            if creatinine is None:
+                molar = self._absent(item, patient, CREATININE_MOLAR, round(UMOL_PER_MG), "umol/L")
+                yield Cause("no creatinine", missing=(self._absent(item, patient, CREATININE, 1, "mg/dL"), molar))
+            elif creatinine.amount > item.limit and not item.halved:
+                yield Cause("creatinine", (f"Observation/{creatinine.id}",))
+
+    def missing_results(self, item: Item, patient: str) -> list[Resource]:
+        """Return the results that do not exist and that an order needs."""
+        return [found for cause in self.restrictions(item, patient, ()) for found in cause.missing]
+
+    def _absent(self, item: Item, patient: str, concept: Concept, value: float, unit: str) -> Resource:
+        """Return a valid result that does not exist; it is older than all results that exist."""
+        return result_resource(
+            Result(
+                id=f"valid-{concept.code}-{item.code}-{patient}",
+                patient=patient,
+                concept=concept,
+                value=value,
+                unit=unit,
+                status="final",
+                taken=instant(self._now - timedelta(days=OLDEST_DAYS)),
+            )
+        )
+
+
+def _references(item: Item, ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{item.resource_type}/{id}" for id in ids)
+
+
+class OrderJudge:
+    """Judges orders against the orders that the agent met.
+
+    Args:
+        requests: The requests.
+        scene: The scene.
+        log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request.
+    """
+
+    def __init__(
+        self, requests: Sequence[OrderRequest], scene: OrdersScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> None:
+        self._requests, self._scene, self._log, self._answers = requests, scene, log, answers
+        self._today = instant(log.end.world.now)[:10]
+        self._charts = Charts(scene, instant(log.end.world.now))
+
+    def judge(self) -> list[Judgement]:
+        """Judge all requests."""
+        return [self._judge_one(number) for number in range(len(self._requests))]
+
+    @cached_property
+    def _new(self) -> dict[str, Resource]:
+        """The orders that the agent created, each as it last was, in the order of their creation."""
+        found: dict[str, Resource] = {}
+        for one in self._log.writes:
+            created = one.record in found or (
+                one.before is None and self._log.end.before.read(one.resource_type, one.id) is None
+            )
+            if one.resource_type in _ORDERS and created and one.after is not None:
+                found[one.record] = one.after
+        return found
+
+    @cached_property
+    def _claimed(self) -> list[frozenset[str]]:
+        """For each request, the new orders that belong to it."""
+        found: list[set[str]] = [set() for _ in self._requests]
+        for record, order in self._new.items():
+            patient, item = self._about(order)
+            numbers = [n for n, one in enumerate(self._requests) if patient in one.patients]
+            alike = [n for n in numbers if self._requests[n].ask.item == item] or numbers
+            # If two requests ask for the same, an order belongs to the first that was answered as done and has none.
+            alike.sort(key=lambda n: (bool(found[n]), self._answers[n] != DONE, n))
+            if alike:
+                found[alike[0]].add(record)
+        return [frozenset(one) for one in found]
+
+    def _about(self, order: Resource) -> tuple[str, str]:
+        """Return the id of the patient and the name of the item of an order; empty if it is about others."""
+        patient = (self._log.end.refers(order.get("subject")) or "").removeprefix("Patient/")
+        concept = order.get("code") if order.get("resourceType") == "ServiceRequest" else _drug(order)
+        told = {(one.get("system"), one.get("code")) for one in codings(concept)}
+        items = (one for one in self._scene.formulary.items if (one.system, one.code) in told)
+        return patient, next((one.name for one in items if one.resource_type == order.get("resourceType")), "")
+
+    def _read(self, record: str, order: Resource) -> EarlierOrder:
+        patient, item = self._about(order)
+        status, intent, written = (str(order.get(name)) for name in ("status", "intent", "authoredOn"))
+        id = record.partition("/")[2]
+        return EarlierOrder(id=id, patient=patient, item=item, status=status, intent=intent, written=written, dose=0)
+
+    def _met(self, number: int) -> list[EarlierOrder]:
+        """Return the orders before the first write for a request."""
+        first = min((one.number for one in self._log.writes if one.record in self._claimed[number]), default=0)
+        states = ((record, self._log.read(*record.split("/"), before=first)) for record in self._new)
+        return [*self._scene.orders, *(self._read(record, state) for record, state in states if state is not None)]
+
+    def _planned(self, number: int) -> list[EarlierOrder]:
+        """Return the orders after the requests with earlier letters, as the agent has left them."""
+        earlier = {record for claimed in self._claimed[:number] for record in claimed}
+        states = ((record, self._log.end.after.read(*record.split("/"))) for record in self._new if record in earlier)
+        return [*self._scene.orders, *(self._read(record, state) for record, state in states if state is not None)]
+
+    def _decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
+        request = self._requests[number]
+        return self._charts.decide(self._charts.items[request.ask.item], request.patients[0], orders)
+
+    def _judge_one(self, number: int) -> Judgement:
+        request, claimed, answer = self._requests[number], self._claimed[number], self._answers[number]
+        left = claimed & self._log.changed
+        if not left:
+            right = self._declined(number, answer)
+            expected = request.outcome if right or answer != request.outcome else f"{answer}, after looking it up"
+            return Judgement(right, False, expected, answer, claimed)
+        problems = [*self._problems(number, left)]
+        found: Json = [*problems, answer] if problems or answer != DONE else answer
+        return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
+
+    def _problems(self, number: int, left: frozenset[str]) -> Iterator[Json]:
+        """Yield what is wrong with the orders that the agent left for a request."""
+        request = self._requests[number]
+        possible = [
+            decision
+            for orders in (self._met(number), self._planned(number))
+            if len(request.patients) == 1 and (decision := self._decide(number, orders)).outcome == DONE
+        ]
+        if len(left) != 1 or not possible:
+            yield f"left {', '.join(sorted(left))}"
+            return
+        order = self._log.end.after.read(*next(iter(left)).split("/")) or {}
+        item = self._charts.items[request.ask.item]
+        if self._about(order) != (request.patients[0], item.name) or not self._names_only(order, item):
+            yield f"ordered {_drug(order) if item.group else order.get('code')}"
+        for name, wanted in (("status", "active"), ("intent", "order")):
+            if order.get(name) != wanted:
+                yield f"{name} {order.get(name)}"
+        if not same_moment(order.get("authoredOn"), self._today):
+            yield f"authoredOn {order.get('authoredOn')}"
+        if item.group and not _is_dose(order.get("dosageInstruction"), possible[0].dose):
+            yield {"expected dose in mg": possible[0].dose, "dosageInstruction": order.get("dosageInstruction")}
+
+    def _names_only(self, order: Resource, item: Item) -> bool:
+        """Whether an order has no other code, and does not name another drug or test."""
+        concept = _drug(order) if item.group else order.get("code")
+        others = [one.name.casefold() for one in self._scene.formulary.items if one.name != item.name]
+        told = " ".join(concept_texts(concept)).casefold()
+        codes = {(one.get("system"), one.get("code")) for one in codings(concept)}
+        return codes == {(item.system, item.code)} and not any(one in told for one in others)
+
+    def _declined(self, number: int, answer: str) -> bool:
+        """Whether a request was rightly declined, after the agent had looked."""
+        request = self._requests[number]
+        found = patient_not_found(request, self._scene.people, self._log, answer)
+        if found is not None:
+            return found
+        decision = self._decide(number, self._planned(number))
+        return answer == decision.outcome != DONE and any(map(self._knows, decision.causes))
+
+    def _knows(self, cause: Cause) -> bool:
+        """Whether the agent saw or wrote a record that shows a cause, or looked for the missing records."""
+        if cause.missing:
+            return all(self._log.lookups_of(one) for one in cause.missing)
+        return any(one in self._log.seen or one in self._new for one in cause.records)
+
+
+def _drug(order: Resource) -> Json:
+    return order.get("medicationCodeableConcept")
+
+
+def _is_dose(instructions: Json, dose: int) -> bool:
+    """Whether a dosage instruction contains exactly this dose in milligrams."""
+    given = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
+    if not isinstance(given, dict) or "comparator" in given:
+        return False
+    value, units = given.get("value"), [given[name] for name in ("unit", "code") if name in given]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and value == dose and bool(units) and all(one == "mg" for one in units)
+
+
+def _only(items: Json) -> Resource:
+    """Return the only object of a list; an empty object if the list has more or fewer items."""
+    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}

@@ -1,0 +1,329 @@
+"""Tasks Q4-1 and Q4-2: requests to order drugs and tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, codings, draw_lookalikes, instant, similar_person
+from fhir_gym.tasks.packs.shift.charts import (
+    CREATININE,
+    CREATININE_MOLAR,
+    PREGNANT,
+    VALID,
+    WEIGHT,
+    ChartDrawer,
+    EarlierOrder,
+    OrdersScene,
+    chart_resources,
+    order_resource,
+)
+from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.orders import (
+    CAUSES,
+    DUPLICATE_DAYS,
+    Charts,
+    Decision,
+    OrderAsk,
+    OrderJudge,
+    OrderRequest,
+)
+from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_DRUGS = 0.65
+"""Probability that a request is for a drug if both drugs and tests qualify."""
+_SAME_PATIENT = 0.4
+"""Probability that a request is about the patient of an earlier request if such a request qualifies."""
+_ORDER = ("status", "intent", "subject", "authoredOn")
+_DOSE = ("dosageInstruction", "dosageInstruction.doseAndRate", "dosageInstruction.doseAndRate.doseQuantity")
+
+
+class Orders(RequestKind[OrdersScene, OrderRequest]):
+    """Order drugs and tests for patients."""
+
+    key = "Q4"
+    title = "Orders of drugs and tests"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 13)})
+    resource_types = (
+        *("Patient", "Observation", "AllergyIntolerance", "Condition"),
+        *("MedicationRequest", "ServiceRequest"),
+    )
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "MedicationRequest": (*_ORDER, "medicationCodeableConcept", *_DOSE),
+        "ServiceRequest": (*_ORDER, "code"),
+    }
+    rules = (
+        "- These drugs and tests can be ordered (the list gives the code, the class of a drug, its dose, and limits):\n"
+        "{items}\n"
+        f"{PATIENT_RULE}\n"
+        "- If the patient already has an order for the same drug or test with intent order, status active or completed "
+        f'and an authoredOn in the last {DUPLICATE_DAYS} days, the outcome is "{ALREADY_DONE}". Orders of drugs are '
+        "MedicationRequests, orders of tests ServiceRequests; they are the same if their codes are.\n"
+        f'- Otherwise the outcome is "{NOT_ALLOWED}" if one of these is true: (1) A drug is requested, and the patient '
+        "has an order, of whatever date, with intent order and status active for another drug of the same class. (2) A "
+        "drug is requested, and the patient has an active allergy to it or to another drug of its class: an "
+        "AllergyIntolerance for that drug with type allergy, clinicalStatus active and a verificationStatus other than "
+        "refuted. (3) The list does not allow it in pregnancy, and the patient is pregnant: a Condition with the "
+        f"SNOMED CT code {PREGNANT.code}, clinicalStatus active and verificationStatus confirmed. (4) The list does "
+        "not allow it at the patient's creatinine. (5) A drug is requested, and the patient has no valid weight; or "
+        "the list has a limit for the creatinine, and the patient has no valid creatinine.\n"
+        "- Results are Observations. Valid are those with status final, amended or corrected. The latest valid result "
+        "(by effectiveDateTime) decides, however old it is. The weight has the LOINC code "
+        f"{WEIGHT.code}, in kilograms or pounds (1 lb is {KG_PER_POUND} kg). The creatinine has the LOINC code "
+        f"{CREATININE.code} in mg/dL or {CREATININE_MOLAR.code} in umol/L (1 mg/dL is {UMOL_PER_MG} umol/L); the "
+        "latest of both counts.\n"
+        "- The dose is the weight times the dose per kg of the list (half of it if the list says so), but at most the "
+        "maximum; then round it down to a multiple of 5 mg.\n"
+        "- To order, create one MedicationRequest or ServiceRequest with status active, intent order, the patient as "
+        "subject, the present as authoredOn (the day suffices) and the code of the list and no other code, in "
+        "medicationCodeableConcept or code. A MedicationRequest has one dosageInstruction with one doseAndRate with "
+        "the dose as doseQuantity, in the unit mg, and nothing else: no text, route or timing."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> OrdersScene:
+        groups, twins, tests, results, orders = ((12,), 2, 2, 4, 3) if size.level == 1 else ((13, 13), 3, 4, 24, 10)
+        ids = IdAllocator(rng, world)
+        drawn = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), one) for one in groups)
+        patients = [person for group in drawn for person in group]
+        doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
+        people = rng.sample([*patients, *doubled], len(patients) + twins)
+        formulary = draw_formulary(rng, groups=3 if size.level == 1 else 5, tests=tests)
+        return ChartDrawer(rng, world, ids, formulary).scene(people, results, orders)
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: OrdersScene, outcomes: Sequence[str]
+    ) -> tuple[OrderRequest, ...] | None:
+        chooser = _Chooser(rng, scene, instant(world.now))
+        for outcome in outcomes:
+            request = chooser.choose(outcome)
+            if request is None:
+                return None
+            chooser.found.append(request)
+        return tuple(chooser.found)
+
+    @override
+    def resources(self, scene: OrdersScene, world: World) -> list[Resource]:
+        return chart_resources(scene)
+
+    @override
+    def rule_values(self, scene: OrdersScene) -> Mapping[str, str]:
+        items = "\n".join(one.line for one in scene.formulary.items)
+        return {"items": items, "formulary": scene.formulary.model_dump_json()}
+
+    @override
+    def text(self, ask: OrderAsk, wording: int) -> str:
+        who = ask.patient
+        return (
+            f"Please order {ask.item} for {who.given} {who.family}, born {who.birth_date}.",
+            f"{who.given} {who.family} (date of birth {who.birth_date}) needs {ask.item}.",
+            f"For {who.given} {who.family}, {who.birth_date}: {ask.item}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: OrderAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        formulary = Formulary.model_validate_json(given["formulary"])
+        item, patient = formulary.named(ask.item), str(patients[0]["id"])
+        outcome = yield from _refusal(item, formulary, patient, now)
+        if outcome:
+            return outcome
+        dose = yield from _dose(item, patient)
+        if dose is None:
+            return NOT_ALLOWED
+        yield Post(f"/{item.resource_type}", order_resource(item, patient, instant(now), dose))
+        return DONE
+
+    @override
+    def counterfactuals(self, request: OrderRequest, scene: OrdersScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        charts = Charts(scene, scene.now)
+        item = scene.formulary.named(request.ask.item)
+        return charts.missing_results(item, request.patients[0]) if len(request.patients) == 1 else []
+
+    @override
+    def judge(
+        self, requests: Sequence[OrderRequest], scene: OrdersScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return OrderJudge(requests, scene, log, answers).judge()
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The scene.
+        now: Current time, an instant.
+    """
+
+    def __init__(self, rng: random.Random, scene: OrdersScene, now: str) -> None:
+        self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
+        self._orders = [*scene.orders]
+        self.found: list[OrderRequest] = []
+
+    def choose(self, outcome: str) -> OrderRequest | None:
+        """Choose a request with an outcome; None if there is none."""
+        asks = [OrderAsk(patient=one, item=item.name) for one, item in self._pairs(outcome)]
+        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
+            return next((self._request(one, outcome) for one in asks), None)
+        for cause in self._rng.sample(CAUSES, len(CAUSES)) if outcome == NOT_ALLOWED else ("",):
+            for ask in asks:
+                request = self._request(ask, outcome)
+                decision = self._decide(request)
+                if not decision.settled or decision.outcome != outcome or self._repeats(ask, outcome):
+                    continue
+                if cause and [one.name for one in decision.causes] != [cause]:
+                    continue
+                if outcome == DONE:
+                    self._add(request, decision)
+                return request
+        return None
+
+    def _pairs(self, outcome: str) -> list[tuple[Named, Item]]:
+        """Return patients and items in random order; the preferred ones come first."""
+        rng, formulary = self._rng, self._scene.formulary
+        names = names_for(rng, self._scene.people, outcome)
+        asked = [one.ask.patient for one in self.found]
+        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
+            names = [one for one in names if one not in asked]
+        pairs = [(name, item) for name in names for item in formulary.items]
+        drugs, again = rng.random() < _DRUGS, rng.random() < _SAME_PATIENT
+        rng.shuffle(pairs)
+        return sorted(pairs, key=lambda one: (bool(one[1].group) != drugs, again and one[0] not in asked))
+
+    def _request(self, ask: OrderAsk, outcome: str) -> OrderRequest:
+        ids, people = ids_of(ask.patient, self._scene.people), tuple(f"Patient/{one.id}" for one in self._scene.people)
+        target, others = (f"Patient/{ids[0]}", people) if ids else ("", ())
+        return OrderRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+
+    def _decide(self, request: OrderRequest) -> Decision:
+        return self._charts.decide(self._charts.items[request.ask.item], request.patients[0], self._orders)
+
+    def _repeats(self, ask: OrderAsk, outcome: str) -> bool:
+        """Whether an ask repeats an earlier one, unless that one was done and is asked for a second time now."""
+        earlier = [one.outcome for one in self.found if one.ask == ask]
+        return bool(earlier) and (outcome != ALREADY_DONE or earlier != [DONE])
+
+    def _add(self, request: OrderRequest, decision: Decision) -> None:
+        new = EarlierOrder(
+            id=f"new-{len(self.found)}",
+            patient=request.patients[0],
+            item=request.ask.item,
+            status="active",
+            intent="order",
+            written=self._now,
+            dose=decision.dose,
+        )
+        self._orders.append(new)
+
+
+def _refusal(item: Item, formulary: Formulary, patient: str, now: datetime) -> Generator[Action, Json, str]:
+    """Look for what forbids an order, except for results; return the outcome, or an empty text."""
+    orders = yield from _of(patient, item.resource_type)
+    orders = [one for one in orders if one["intent"] == "order"]
+    since = instant(now - timedelta(days=DUPLICATE_DAYS))
+    for one in orders:
+        if _is_for(one, item) and one["status"] in ("active", "completed") and one["authoredOn"] >= since:
+            return ALREADY_DONE
+    if item.group:
+        group = [one for one in formulary.drugs if one.group == item.group]
+        if any(one["status"] == "active" and _is_for(one, *group) and not _is_for(one, item) for one in orders):
+            return NOT_ALLOWED
+        allergies = yield from _of(patient, "AllergyIntolerance")
+        if any(one["type"] == "allergy" and _is_active(one) and _is_for(one, *group) for one in allergies):
+            return NOT_ALLOWED
+    if not item.pregnancy:
+        conditions = yield from _of(patient, "Condition", code=PREGNANT.token)
+        if any(_is_active(one) and _code(one["verificationStatus"]) == "confirmed" for one in conditions):
+            return NOT_ALLOWED
+    return ""
+
+
+def _dose(item: Item, patient: str) -> Generator[Action, Json, int | None]:
+    """Look up the results that an order needs, and return the dose, 0 for a test; None if it is not allowed."""
+    if not item.group and not item.limit:
+        return 0
+    codes = ",".join(one.token for one in (WEIGHT, CREATININE, CREATININE_MOLAR))
+    found = yield from _of(patient, "Observation", code=codes)
+    valid = sorted((one for one in found if one["status"] in VALID), key=lambda one: one["effectiveDateTime"])
+    weights = [_amount(one) for one in valid if _code(one["code"]) == WEIGHT.code]
+    creatinines = [_amount(one) for one in valid if _code(one["code"]) != WEIGHT.code]
+    if (item.group and not weights) or (item.limit and not creatinines):
+        return None
+    above = bool(item.limit) and creatinines[-1] > item.limit
+    if above and not item.halved:
+        return None
+    return item.dose(weights[-1], above) if item.group else 0
+
+
+def _of(patient: str, resource_type: str, **more: str) -> Found:
+    return (yield from search_all(f"/{resource_type}", {"patient": f"Patient/{patient}", **more, "_count": "200"}))
+
+
+def _code(concept: Json) -> str:
+    return next(str(one["code"]) for one in codings(concept))
+
+
+def _is_for(record: Resource, *items: Item) -> bool:
+    concept = record.get("medicationCodeableConcept", record.get("code"))
+    return _code(concept) in {one.code for one in items}
+
+
+def _is_active(record: Resource) -> bool:
+    """Whether an allergy or a condition is active and not refuted."""
+    status = record.get("clinicalStatus")
+    return status is not None and _code(status) == "active" and _code(record["verificationStatus"]) != "refuted"
+
+
+def _amount(result: Resource) -> float:
+    quantity = result["valueQuantity"]
+    factor = {"[lb_av]": KG_PER_POUND, "umol/L": 1 / UMOL_PER_MG}.get(quantity["code"], 1)
+    return float(quantity["value"] * factor)
+
+
+class OrdersLevel1(StaticShift, requests=Orders(), level=1):
+    """Handle four or five requests to order a drug or a test.
+
+    Starting state: fourteen patients with similar names; two of them share name and date of birth with another patient.
+        Each patient has allergies and intolerances, diagnoses, weights and creatinines, and earlier orders. The list of
+        drugs and tests, their doses and their limits are drawn for each variation. The requests are chosen at random
+        among those with a result that is not close to a limit.
+    Decoys: results in another unit, results that are newer but not valid, inactive or refuted allergies and
+        pregnancies, orders that are old, planned or cancelled, and drugs of the same class.
+    Checks: each request is judged against the orders that the agent met when it wrote. A declined request needs its
+        outcome, and the record that shows the cause or a lookup of the missing one. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class OrdersLevel2(StaticShift, requests=Orders(), level=2):
+    """Handle ten to thirteen requests, of which some are about the same patient or ask for the same a second time.
+
+    Starting state: as at level 1, with 29 patients, ten drugs, and up to 48 results and ten orders for each patient.
+    Decoys: as at level 1, and orders that the agent itself has written for earlier requests.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (OrdersLevel1, OrdersLevel2)
