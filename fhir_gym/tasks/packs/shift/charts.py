@@ -20,6 +20,8 @@ VALID = ("final", "amended", "corrected")
 """Statuses of results that count."""
 UNITS = {"kg": "kg", "[lb_av]": "lb", "mg/dL": "mg/dL", "umol/L": "umol/L"}
 """The unit in words of each UCUM code."""
+DECOYS = ("allergies", "diagnoses", "results")
+"""The records of a scene, besides orders, of which some do not count."""
 OLDEST_DAYS = 720
 """All records are younger than this."""
 
@@ -137,6 +139,10 @@ class EarlierOrder(Params):
     written: str
     dose: int
 
+    def as_if_valid(self, now: str) -> EarlierOrder:
+        """Return the order as if it were new and active."""
+        return self.model_copy(update={"status": "active", "intent": "order", "written": now})
+
 
 class OrdersScene(Params):
     """The records of a group of patients.
@@ -158,6 +164,15 @@ class OrdersScene(Params):
     diagnoses: tuple[Diagnosis, ...]
     results: tuple[Result, ...]
     orders: tuple[EarlierOrder, ...]
+
+    def with_valid(self, records: str) -> OrdersScene:
+        """Return the scene as if all records of one kind counted; `records` is one of `DECOYS`."""
+        active = {"type": "allergy", "clinical": "active", "verification": "confirmed", "status": "final"}
+        changed = []
+        for one in getattr(self, records):
+            known = {name: value for name, value in active.items() if name in type(one).model_fields}
+            changed.append(one.model_copy(update=known))
+        return self.model_copy(update={records: tuple(changed)})
 
 
 class ChartDrawer:
@@ -249,7 +264,7 @@ class ChartDrawer:
 
     def _order(self, person: Person) -> EarlierOrder:
         rng, formulary = self._rng, self._formulary
-        item = rng.choice(rng.choice((formulary.drugs, formulary.tests)))
+        item = rng.choice(rng.choice(formulary.kinds))
         recent = rng.random() < 0.5
         return EarlierOrder(
             id=self._ids.new(item.resource_type),

@@ -106,9 +106,9 @@ class Formulary(Params):
         return [one for one in self.items if one.group]
 
     @property
-    def tests(self) -> list[Item]:
-        """The tests."""
-        return [one for one in self.items if not one.group]
+    def kinds(self) -> tuple[list[Item], list[Item]]:
+        """The drugs and the tests."""
+        return self.drugs, [one for one in self.items if not one.group]
 
 
 def draw_formulary(rng: random.Random, groups: int, tests: int) -> Formulary:

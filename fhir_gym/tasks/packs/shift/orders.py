@@ -235,8 +235,13 @@ class OrderJudge:
     def _met(self, number: int) -> list[EarlierOrder]:
         """Return the orders before the first write for a request."""
         first = min((one.number for one in self._log.writes if one.record in self._claimed[number]), default=0)
-        states = ((record, self._log.read(*record.split("/"), before=first)) for record in self._new)
-        return [*self._scene.orders, *(self._read(record, state) for record, state in states if state is not None)]
+        found = [*self._scene.orders]
+        for record in self._new:
+            resource_type, id = record.split("/")
+            state = self._log.read(resource_type, id, first)
+            if state is not None:
+                found.append(self._read(record, state))
+        return found
 
     def _planned(self, number: int) -> list[EarlierOrder]:
         """Return the orders after the requests with earlier letters, as the agent has left them."""
@@ -283,12 +288,16 @@ class OrderJudge:
             yield {"expected dose in mg": possible[0].dose, "dosageInstruction": order.get("dosageInstruction")}
 
     def _names_only(self, order: Resource, item: Item) -> bool:
-        """Whether an order has no other code, and does not name another drug or test."""
+        """Whether an order has no other code, and its texts do not name another drug or test."""
         concept = _drug(order) if item.group else order.get("code")
+        if {(one.get("system"), one.get("code")) for one in codings(concept)} != {(item.system, item.code)}:
+            return False
+        texts, name = [one.casefold() for one in concept_texts(concept)], item.name.casefold()
+        if item.group:
+            return all(name in one or one == item.code for one in texts)
+        # The code system has other names for a test.
         others = [one.name.casefold() for one in self._scene.formulary.items if one.name != item.name]
-        told = " ".join(concept_texts(concept)).casefold()
-        codes = {(one.get("system"), one.get("code")) for one in codings(concept)}
-        return codes == {(item.system, item.code)} and not any(one in told for one in others)
+        return not any(other in one for one in texts for other in others)
 
     def _declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""

@@ -45,25 +45,6 @@ def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:
     return tuple(one.id for one in people if Named.of(one) == name)
 
 
-def patient_not_found(
-    name: Named, ids: Sequence[str], people: Sequence[Person], log: EpisodeLog, answer: str
-) -> bool | None:
-    """Return whether the agent rightly reported no such patient, or more than one; None for exactly one patient.
-
-    Args:
-        name: The name and the date of birth in the request.
-        ids: Ids of the patients with this name and date of birth.
-        people: All patients.
-        log: What the agent wrote and looked up.
-        answer: The outcome that the agent reported.
-    """
-    if not ids:
-        return answer == NO_SUCH_PATIENT and bool(log.lookups_of(absent_patient(name, people)))
-    if len(ids) > 1:
-        return answer == SEVERAL_PATIENTS and log.has_seen([f"Patient/{id}" for id in ids])
-    return None
-
-
 def absent_patient(name: Named, people: Sequence[Person]) -> Resource:
     """Return the record that a patient without a record would have."""
     other = next(one for one in people if one.family == name.family)

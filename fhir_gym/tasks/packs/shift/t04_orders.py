@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from fhir_gym.tasks.authoring import IdAllocator, codings, draw_lookalikes, inst
 from fhir_gym.tasks.packs.shift.charts import (
     CREATININE,
     CREATININE_MOLAR,
+    DECOYS,
     PREGNANT,
     VALID,
     WEIGHT,
@@ -28,7 +30,7 @@ from fhir_gym.tasks.packs.shift.charts import (
 )
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
-from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.lookups import Found, patients_called, search_all
 from fhir_gym.tasks.packs.shift.orders import (
     CAUSES,
     DUPLICATE_DAYS,
@@ -39,7 +41,7 @@ from fhir_gym.tasks.packs.shift.orders import (
     OrderRequest,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, names_for
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -48,6 +50,7 @@ _DRUGS = 0.65
 """Probability that a request is for a drug if both drugs and tests qualify."""
 _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
+_ORDERS = "orders"
 _ORDER = ("status", "intent", "subject", "authoredOn")
 _DOSE = ("dosageInstruction", "dosageInstruction.doseAndRate", "dosageInstruction.doseAndRate.doseQuantity")
 
@@ -97,7 +100,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
 
     @override
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> OrdersScene:
-        groups, twins, tests, results, orders = ((12,), 2, 2, 4, 3) if size.level == 1 else ((13, 13), 3, 4, 24, 10)
+        groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 3) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
         ids = IdAllocator(rng, world)
         drawn = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), one) for one in groups)
         patients = [person for group in drawn for person in group]
@@ -178,53 +181,80 @@ class _Chooser:
 
     def __init__(self, rng: random.Random, scene: OrdersScene, now: str) -> None:
         self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
+        self._decoys = {one: Charts(scene.with_valid(one), now) for one in DECOYS}
         self._orders = [*scene.orders]
+        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
+        self._ids: dict[Named, list[str]] = {}
+        for one in scene.people:
+            self._ids.setdefault(Named.of(one), []).append(one.id)
         self.found: list[OrderRequest] = []
 
     def choose(self, outcome: str) -> OrderRequest | None:
         """Choose a request with an outcome; None if there is none."""
-        asks = [OrderAsk(patient=one, item=item.name) for one, item in self._pairs(outcome)]
-        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
-            return next((self._request(one, outcome) for one in asks), None)
-        for cause in self._rng.sample(CAUSES, len(CAUSES)) if outcome == NOT_ALLOWED else ("",):
-            for ask in asks:
-                request = self._request(ask, outcome)
-                decision = self._decide(request)
-                if not decision.settled or decision.outcome != outcome or self._repeats(ask, outcome):
-                    continue
-                if cause and [one.name for one in decision.causes] != [cause]:
-                    continue
+        preferred, others = self._asks(outcome)
+        for asks, wanted in product((preferred, others), self._wanted(outcome)):
+            request = next((one for one in self._requests(asks, outcome) if self._qualifies(one, wanted)), None)
+            if request is not None:
                 if outcome == DONE:
-                    self._add(request, decision)
+                    self._add(request)
                 return request
         return None
 
-    def _pairs(self, outcome: str) -> list[tuple[Named, Item]]:
-        """Return patients and items in random order; the preferred ones come first."""
+    def _qualifies(self, request: OrderRequest, wanted: str) -> bool:
+        """Whether a request has its outcome by the rules, and has the wanted cause or decoy."""
+        if self._repeats(request) or len(request.patients) != 1:
+            return not self._repeats(request)
+        decision = self._decide(request)
+        right = decision.outcome == request.outcome and decision.settled
+        return right and (not wanted or self._has(request, decision, wanted))
+
+    def _wanted(self, outcome: str) -> Sequence[str]:
+        """Return causes or decoys in random order; a request with the first of them is preferred."""
+        if outcome == NOT_ALLOWED:
+            return self._rng.sample(CAUSES, len(CAUSES))
+        decoys = (*DECOYS, _ORDERS)
+        return [*self._rng.sample(decoys, len(decoys)), ""] if outcome == DONE else [""]
+
+    def _has(self, request: OrderRequest, decision: Decision, wanted: str) -> bool:
+        """Whether a cause is the only one for declining a request, or a decoy would change the decision."""
+        if wanted in CAUSES:
+            return [one.name for one in decision.causes] == [wanted]
+        decoys, orders = self._decoys.get(wanted, self._charts), self._orders
+        if wanted == _ORDERS:
+            orders = [one.as_if_valid(self._now) for one in orders]
+        other = decoys.decide(decoys.items[request.ask.item], request.patients[0], orders)
+        return (other.outcome, other.dose) != (decision.outcome, decision.dose)
+
+    def _asks(self, outcome: str) -> tuple[list[OrderAsk], list[OrderAsk]]:
+        """Return what may be asked, in random order: either drugs or tests, and the rest."""
         rng, formulary = self._rng, self._scene.formulary
         names = names_for(rng, self._scene.people, outcome)
         asked = [one.ask.patient for one in self.found]
-        if outcome in (NO_SUCH_PATIENT, SEVERAL_PATIENTS):
-            names = [one for one in names if one not in asked]
-        pairs = [(name, item) for name in names for item in formulary.items]
-        drugs, again = rng.random() < _DRUGS, rng.random() < _SAME_PATIENT
-        rng.shuffle(pairs)
-        return sorted(pairs, key=lambda one: (bool(one[1].group) != drugs, again and one[0] not in asked))
+        kinds = [
+            [OrderAsk(patient=one, item=item.name) for one in names for item in items] for items in formulary.kinds
+        ]
+        for kind in kinds:
+            rng.shuffle(kind)
+        if rng.random() < _SAME_PATIENT:
+            kinds = [sorted(kind, key=lambda one: one.patient not in asked) for kind in kinds]
+        drugs, tests = kinds
+        return (drugs, tests) if rng.random() < _DRUGS else (tests, drugs)
 
-    def _request(self, ask: OrderAsk, outcome: str) -> OrderRequest:
-        ids, people = ids_of(ask.patient, self._scene.people), tuple(f"Patient/{one.id}" for one in self._scene.people)
-        target, others = (f"Patient/{ids[0]}", people) if ids else ("", ())
-        return OrderRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+    def _requests(self, asks: Iterable[OrderAsk], outcome: str) -> Iterator[OrderRequest]:
+        for ask in asks:
+            ids = tuple(self._ids.get(ask.patient, ()))
+            target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
+            yield OrderRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
 
     def _decide(self, request: OrderRequest) -> Decision:
         return self._charts.decide(self._charts.items[request.ask.item], request.patients[0], self._orders)
 
-    def _repeats(self, ask: OrderAsk, outcome: str) -> bool:
-        """Whether an ask repeats an earlier one, unless that one was done and is asked for a second time now."""
-        earlier = [one.outcome for one in self.found if one.ask == ask]
-        return bool(earlier) and (outcome != ALREADY_DONE or earlier != [DONE])
+    def _repeats(self, request: OrderRequest) -> bool:
+        """Whether a request repeats an earlier one, unless that one was done and is asked for a second time now."""
+        earlier = [one.outcome for one in self.found if one.ask == request.ask]
+        return bool(earlier) and (request.outcome != ALREADY_DONE or earlier != [DONE])
 
-    def _add(self, request: OrderRequest, decision: Decision) -> None:
+    def _add(self, request: OrderRequest) -> None:
         new = EarlierOrder(
             id=f"new-{len(self.found)}",
             patient=request.patients[0],
@@ -232,7 +262,7 @@ class _Chooser:
             status="active",
             intent="order",
             written=self._now,
-            dose=decision.dose,
+            dose=0,
         )
         self._orders.append(new)
 
@@ -304,7 +334,7 @@ def _amount(result: Resource) -> float:
 class OrdersLevel1(StaticShift, requests=Orders(), level=1):
     """Handle four or five requests to order a drug or a test.
 
-    Starting state: fourteen patients with similar names; two of them share name and date of birth with another patient.
+    Starting state: sixteen patients with similar names; two of them share name and date of birth with another patient.
         Each patient has allergies and intolerances, diagnoses, weights and creatinines, and earlier orders. The list of
         drugs and tests, their doses and their limits are drawn for each variation. The requests are chosen at random
         among those with a result that is not close to a limit.
@@ -319,7 +349,7 @@ class OrdersLevel1(StaticShift, requests=Orders(), level=1):
 class OrdersLevel2(StaticShift, requests=Orders(), level=2):
     """Handle ten to thirteen requests, of which some are about the same patient or ask for the same a second time.
 
-    Starting state: as at level 1, with 29 patients, ten drugs, and up to 48 results and ten orders for each patient.
+    Starting state: as at level 1, with 30 patients, ten drugs, and up to 48 results and ten orders for each patient.
     Decoys: as at level 1, and orders that the agent itself has written for earlier requests.
     Checks: as at level 1.
     Light: none of the checks.
