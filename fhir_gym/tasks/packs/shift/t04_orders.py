@@ -30,7 +30,7 @@ from fhir_gym.tasks.packs.shift.charts import (
 )
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
-from fhir_gym.tasks.packs.shift.lookups import Found, patients_called, search_all
+from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.orders import (
     CAUSES,
     DUPLICATE_DAYS,
