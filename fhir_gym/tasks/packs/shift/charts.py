@@ -352,24 +352,26 @@ def result_resource(one: Result) -> Resource:
 
 
 def order_resource(item: Item, patient: str, written: str, dose: int) -> Resource:
-    """Build an active order of a drug or a test."""
+    """Build an active order of a drug or a test, with the elements that a request needs."""
     named = "medicationCodeableConcept" if item.group else "code"
+    dosage = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
     return {
         "resourceType": item.resource_type,
         "status": "active",
         "intent": "order",
-        named: item.concept.concept,
+        named: {"coding": [{"system": item.system, "code": item.code}]},
         "subject": reference("Patient", patient),
         "authoredOn": written,
-        **({"dosageInstruction": [{"doseAndRate": [{"doseQuantity": milligrams(dose)}]}]} if item.group else {}),
+        **(
+            {"dosageInstruction": [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]}
+            if item.group
+            else {}
+        ),
     }
-
-
-def milligrams(dose: int) -> Resource:
-    """Return a dose as a Quantity."""
-    return {"value": dose, "unit": "mg", "system": _UCUM, "code": "mg"}
 
 
 def _earlier(one: EarlierOrder, item: Item) -> Resource:
     made = order_resource(item, one.patient, one.written, one.dose)
-    return {"resourceType": made.pop("resourceType"), "id": one.id, **made, "status": one.status, "intent": one.intent}
+    named = {name: item.concept.concept for name in ("medicationCodeableConcept", "code") if name in made}
+    kept = {"status": one.status, "intent": one.intent, **named}
+    return {"resourceType": item.resource_type, "id": one.id, **made, **kept}

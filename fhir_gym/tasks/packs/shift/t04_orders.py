@@ -93,7 +93,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         "- The dose is the weight times the dose per kg of the list (half of it if the list says so), but at most the "
         "maximum; then round it down to a multiple of 5 mg.\n"
         "- To order, create one MedicationRequest or ServiceRequest with status active, intent order, the patient as "
-        "subject, the present as authoredOn (the day suffices) and the code of the list and no other code, in "
+        "subject, today's date as authoredOn (with or without a time) and the code of the list and no other code, in "
         "medicationCodeableConcept or code. A MedicationRequest has one dosageInstruction with one doseAndRate with "
         "the dose as doseQuantity, in the unit mg, and nothing else: no text, route or timing."
     )
@@ -152,7 +152,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         dose = yield from _dose(item, patient)
         if dose is None:
             return NOT_ALLOWED
-        yield Post(f"/{item.resource_type}", order_resource(item, patient, instant(now), dose))
+        yield Post(f"/{item.resource_type}", order_resource(item, patient, instant(now)[:10], dose))
         return DONE
 
     @override

@@ -92,7 +92,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Resource], object]]] = {
     "a plan": (TEST, lambda one: one.update(intent="plan")),
     "dated last year": (DRUG, lambda one: one.update(authoredOn="2022-01-01")),
     "not dated": (TEST, lambda one: one.pop("authoredOn")),
-    "grams": (DRUG, lambda one: set_dose(one, unit="g", code="g")),
+    "grams": (DRUG, lambda one: set_dose(one, unit="g")),
     "less than the dose": (DRUG, lambda one: set_dose(one, comparator="<")),
     "another dose": (DRUG, lambda one: set_dose(one, value=7.5)),
     "another drug in words": (DRUG, lambda one: one["medicationCodeableConcept"].update(text="Paclitaxel")),
@@ -126,11 +126,11 @@ def test_an_order_for_another_patient_fails_its_request(hospital: World) -> None
 
 
 def additions(action: Action) -> list[Action]:
-    """Add elements that change nothing, and date the order by its day."""
+    """Add elements that change nothing, and give a time of the day."""
     more = {"priority": "routine", "note": [{"text": "Asked by telephone."}], "requester": {"display": "Dr. Lee"}}
 
     def edit(order: Resource) -> None:
-        order.update(more, authoredOn=order["authoredOn"][:10])
+        order.update(more, authoredOn=f"{order['authoredOn']}T23:30:00+02:00")
         order["subject"]["display"] = "The patient"
 
     return [one for found in edited(DRUG, edit, action) for one in edited(TEST, edit, found)]
