@@ -353,25 +353,20 @@ def result_resource(one: Result) -> Resource:
 
 def order_resource(item: Item, patient: str, written: str, dose: int) -> Resource:
     """Build an active order of a drug or a test, with the elements that a request needs."""
-    named = "medicationCodeableConcept" if item.group else "code"
-    dosage = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
-    return {
+    made: Resource = {
         "resourceType": item.resource_type,
         "status": "active",
         "intent": "order",
-        named: {"coding": [{"system": item.system, "code": item.code}]},
+        "medicationCodeableConcept" if item.group else "code": {"coding": [{"system": item.system, "code": item.code}]},
         "subject": reference("Patient", patient),
         "authoredOn": written,
-        **(
-            {"dosageInstruction": [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]}
-            if item.group
-            else {}
-        ),
     }
+    if item.group:
+        made["dosageInstruction"] = [{"doseAndRate": [{"doseQuantity": {"value": dose, "unit": "mg"}}]}]
+    return made
 
 
 def _earlier(one: EarlierOrder, item: Item) -> Resource:
     made = order_resource(item, one.patient, one.written, one.dose)
-    named = {name: item.concept.concept for name in ("medicationCodeableConcept", "code") if name in made}
-    kept = {"status": one.status, "intent": one.intent, **named}
-    return {"resourceType": item.resource_type, "id": one.id, **made, **kept}
+    made["medicationCodeableConcept" if item.group else "code"] = item.concept.concept
+    return {"resourceType": item.resource_type, "id": one.id, **made, "status": one.status, "intent": one.intent}
