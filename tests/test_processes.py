@@ -24,7 +24,7 @@ from fhir_gym.processes import end_with_parent
 def work():
     end_with_parent()
     end_with_parent()
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())
     time.sleep(60)
 
 if __name__ == "__main__":
@@ -39,7 +39,7 @@ from fhir_gym.agents import IdleAgent
 
 class Agent(IdleAgent):
     def act(self, observation):
-        print(os.getpid(), flush=True)
+        os.write(1, f"{os.getpid()}\\n".encode())
         return super().act(observation)
 
 if __name__ == "__main__":

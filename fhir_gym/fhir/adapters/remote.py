@@ -48,7 +48,8 @@ from fhir_gym.types import Json, Resource
 SETTLING = 1.0
 """Seconds that the server has to finish a write whose answer was lost, before the session looks for its effects."""
 
-_BATCH = 200
+_BATCH = 1_000
+"""Resources in one transaction. A start state must fit in one, because its resources refer to each other."""
 _PAGE = 500
 _logger = logging.getLogger(__name__)
 
