@@ -48,7 +48,7 @@ from fhir_gym.types import Json, Resource
 SETTLING = 1.0
 """Seconds that the server has to finish a write whose answer was lost, before the session looks for its effects."""
 
-_BATCH = 1_000
+_BATCH = 2_000
 """Resources in one transaction. A start state must fit in one, because its resources refer to each other."""
 _PAGE = 500
 _logger = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class RemoteSession(FhirSession):
         """Return the versions of a resource after `before`; empty if the server has no history.
 
         `before` is the version before this session's writes. `seen` are the states that the session read after its
-        writes that made no new version.
+        writes. Some writes, such as `$meta-add`, make no new version, so the history lacks their states.
         """
         response = self._http.send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={_PAGE}"))
         if response.status != 200:
@@ -321,7 +321,9 @@ class RemoteSession(FhirSession):
             if before is not None and resource and _version(resource) == _version(before):
                 break
             versions.append(resource)
-        return (*seen, *reversed(versions))
+        known = {one and _version(one) for one in versions}
+        unlisted = [one for one in seen if (one and _version(one)) not in known]
+        return (*unlisted, *reversed(versions))
 
     @override
     def get(self, url: str) -> Json:

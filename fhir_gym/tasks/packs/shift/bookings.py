@@ -104,7 +104,7 @@ class BookingJudge(CalendarJudge[BookingRequest]):
         appointments = [one for one in left if one.startswith("Appointment/")]
         if len(request.patients) != 1 or len(appointments) != 1:
             return [f"left {one}" for one in sorted(left)]
-        made = self.log.end.after.read(*appointments[0].split("/"))
+        made = self.log.at_end(appointments[0])
         assert made is not None
         slot = next((one for one in wanted if one and self.slot_ids(made) == [one.id]), None)
         if slot is None:

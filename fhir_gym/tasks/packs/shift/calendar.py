@@ -180,7 +180,7 @@ class CalendarJudge(ABC, Generic[R]):
         """Return the calendar after the requests with earlier letters, as the agent has left them."""
         claimed = {one for claimed in self.claimed[:number] for one in claimed}
         records = claimed & self.log.touched
-        states = {one: self.log.end.after.read(*one.split("/")) for one in sorted(records)}
+        states = {one: self.log.at_end(one) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self.log.writes if one.record in records and _is_free(one.after)}
         calendar = self._with(states.items())
@@ -222,7 +222,7 @@ class CalendarJudge(ABC, Generic[R]):
 
     def slot_became(self, id: str, status: str) -> bool:
         """Whether a slot has a status at the end, and is otherwise as it was at the start."""
-        before, after = (view.read("Slot", id) or {} for view in (self.log.end.before, self.log.end.after))
+        before, after = self.log.at_start(f"Slot/{id}") or {}, self.log.at_end(f"Slot/{id}") or {}
         return after.get("status") == status and not differences(before, after, changing=("status",))
 
     def looked_for_slots(

@@ -148,8 +148,8 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
 
     def _problems(self, ask: ChangeAsk, visit: Visit, calendars: list[Calendar]) -> Iterator[Json]:
         """Yield what is wrong with an appointment that the agent changed."""
-        views = (self.log.end.before, self.log.end.after)
-        before, after = (view.read("Appointment", visit.id) or {} for view in views)
+        record = f"Appointment/{visit.id}"
+        before, after = self.log.at_start(record) or {}, self.log.at_end(record) or {}
         possible = [one for one in calendars if outcome_of(ask, visit, one) == DONE]
         if not possible:
             yield f"changed Appointment/{visit.id}"

@@ -237,8 +237,7 @@ class OrderJudge:
         first = min((one.number for one in self._log.writes if one.record in self._claimed[number]), default=0)
         found = [*self._scene.orders]
         for record in self._new:
-            resource_type, id = record.split("/")
-            state = self._log.read(resource_type, id, first)
+            state = self._log.before(record, first)
             if state is not None:
                 found.append(self._read(record, state))
         return found
@@ -246,7 +245,7 @@ class OrderJudge:
     def _planned(self, number: int) -> list[EarlierOrder]:
         """Return the orders after the requests with earlier letters, as the agent has left them."""
         earlier = {record for claimed in self._claimed[:number] for record in claimed}
-        states = ((record, self._log.end.after.read(*record.split("/"))) for record in self._new if record in earlier)
+        states = ((record, self._log.at_end(record)) for record in self._new if record in earlier)
         return [*self._scene.orders, *(self._read(record, state) for record, state in states if state is not None)]
 
     def _decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
@@ -275,7 +274,7 @@ class OrderJudge:
         if len(left) != 1 or not possible:
             yield f"left {', '.join(sorted(left))}"
             return
-        order = self._log.end.after.read(*next(iter(left)).split("/")) or {}
+        order = self._log.at_end(next(iter(left))) or {}
         item = self._charts.items[request.ask.item]
         if self._about(order) != (request.patients[0], item.name) or not self._names_only(order, item):
             yield f"ordered {_drug(order) if item.group else order.get('code')}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from fhir_gym.fhir import Change
 from fhir_gym.tasks import EndState
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
@@ -74,23 +75,27 @@ class EpisodeLog:
                 found.append(Write(len(found), number, *key, before, after))
         return tuple(found)
 
-    def read(self, resource_type: str, id: str, before: int | None = None) -> Resource | None:
-        """Return a record as it was before a write, or at the end of the episode.
+    @cached_property
+    def _changes(self) -> dict[str, Change]:
+        return {f"{one.resource_type}/{one.id}": one for one in self.end.changes}
 
-        Args:
-            resource_type: The resource type.
-            id: The id.
-            before: Number of the write; None for the end of the episode.
-        """
-        if before is None:
-            return self.end.after.read(resource_type, id)
-        state: Resource | bool | None = False
-        for one in self.writes:
-            if (one.resource_type, one.id) == (resource_type, id):
-                if one.number >= before:
-                    return one.before
-                state = one.after
-        return self.end.before.read(resource_type, id) if isinstance(state, bool) else state
+    def at_start(self, record: str) -> Resource | None:
+        """Return a record (``Slot/1``) as it was before the episode."""
+        change = self._changes.get(record)
+        return change.before if change else self.end.after.read(*record.split("/"))
+
+    def at_end(self, record: str) -> Resource | None:
+        """Return a record (``Slot/1``) as it is after the episode."""
+        change = self._changes.get(record)
+        return change.after if change else self.end.after.read(*record.split("/"))
+
+    def before(self, record: str, write: int) -> Resource | None:
+        """Return a record (``Slot/1``) as it was before the write with a number."""
+        mine = [one for one in self.writes if one.record == record]
+        later = next((one for one in mine if one.number >= write), None)
+        if later is not None:
+            return later.before
+        return mine[-1].after if mine else self.at_start(record)
 
     def written(self, resource_type: str, about: Callable[[Resource], bool]) -> list[Write]:
         """Return the writes on records of a type that satisfy a condition before or after the write."""
