@@ -58,7 +58,9 @@ def coming(calendar: Calendar, ask: BookingAsk, patient: str) -> list[str]:
         for id, (whose, slots, status) in calendar.visits.items()
         if whose == patient
         and status in COMING
-        and any(one.start > calendar.now and doctors[one.schedule].service.display == ask.service for one in slots)
+        and any(
+            one.start > calendar.scene.now and doctors[one.schedule].service.display == ask.service for one in slots
+        )
     ]
 
 
@@ -88,9 +90,7 @@ class BookingJudge(CalendarJudge[BookingRequest]):
         request, claimed = self.requests[number], self.claimed[number]
         left = claimed & self.log.changed
         if not left:
-            right = self._declined(number, answer)
-            expected = request.outcome if right or answer != request.outcome else f"{answer}, after looking it up"
-            return Judgement(right, False, expected, answer, claimed)
+            return Judgement.declined(request, answer, self._declined(number, answer), claimed)
         wanted = [self._best(number, one) for one in (self.met(number), self.planned(number))]
         problems = self._problems(request, left, wanted)
         found: Json = [*problems, answer] if problems or answer != DONE else answer

@@ -42,21 +42,19 @@ class Calendar:
 
     Attributes:
         scene: The place.
-        now: Current time, an instant.
         status: Status of each slot by its id.
         visits: The appointments by their ids.
     """
 
     scene: ClinicScene
-    now: str
     status: dict[str, str] = field(default_factory=dict)
     visits: dict[str, Booked] = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, scene: ClinicScene, now: str) -> Calendar:
+    def at_start(cls, scene: ClinicScene) -> Calendar:
         """Return the calendar at the start of the episode."""
         visits = {one.id: Booked(one.patient, (one.slot,), one.status) for one in scene.visits}
-        return cls(scene, now, {slot.id: slot.status for slot in scene.slots}, visits)
+        return cls(scene, {slot.id: slot.status for slot in scene.slots}, visits)
 
     def occupied(self) -> frozenset[str]:
         """Return the ids of the slots of appointments that take place."""
@@ -66,8 +64,8 @@ class Calendar:
         """Return the calendar as an agent with one of `MISTAKES` sees it."""
         if mistake == OWN_APPOINTMENTS_IGNORED:
             others = {id: one for id, one in self.visits.items() if one.patient != patient}
-            return Calendar(self.scene, self.now, self.status, others)
-        return Calendar.at_start(self.scene, self.now)
+            return Calendar(self.scene, self.status, others)
+        return Calendar.at_start(self.scene)
 
     def first_free(
         self, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
@@ -91,7 +89,7 @@ class Calendar:
             for slot in self.scene.slots_in_order
             if self.status[slot.id] == "free"
             and slot.id not in taken
-            and slot.start > self.now
+            and slot.start > self.scene.now
             and wanted(doctors[slot.schedule])
             and wishes.suits(slot.start, slot.minutes)
             and not any(overlap(slot, other) for other in own)
@@ -141,7 +139,6 @@ class CalendarJudge(ABC, Generic[R]):
     def __init__(self, requests: Sequence[R], scene: ClinicScene, log: EpisodeLog) -> None:
         self.requests, self.scene, self.log = requests, scene, log
         self.slots = {slot.id: slot for slot in scene.slots}
-        self.now = instant(log.end.world.now)
 
     @abstractmethod
     def claim(self, request: R) -> frozenset[str]:
@@ -163,7 +160,7 @@ class CalendarJudge(ABC, Generic[R]):
     @cached_property
     def start(self) -> Calendar:
         """The calendar at the start of the episode."""
-        return Calendar.at_start(self.scene, self.now)
+        return Calendar.at_start(self.scene)
 
     def met(self, number: int) -> Calendar:
         """Return the calendar before the first write for a request."""
@@ -194,7 +191,7 @@ class CalendarJudge(ABC, Generic[R]):
         return (self.start.occupied() & end.occupied()) - calendar.occupied()
 
     def _with(self, states: Iterable[tuple[str, Resource | None]]) -> Calendar:
-        calendar = Calendar.at_start(self.scene, self.now)
+        calendar = Calendar.at_start(self.scene)
         for record, state in states:
             resource_type, id = record.split("/")
             if resource_type == "Slot" and id in calendar.status:

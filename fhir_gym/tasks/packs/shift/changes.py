@@ -71,7 +71,7 @@ def outcome_of(ask: ChangeAsk, visit: Visit | None, calendar: Calendar) -> str:
     status = booked.status if booked else ""
     if status not in ACTIVE:
         return ALREADY_DONE if status == ENDED_AS.get(ask.change) else NOTHING_TO_DO
-    started = visit.slot.start <= calendar.now
+    started = visit.slot.start <= calendar.scene.now
     if started != (ask.change == "missed"):
         return NOT_ALLOWED
     if ask.change == "move" and new_slot(ask, visit, calendar) is None:
@@ -139,8 +139,7 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
         visit = self._visit(request)
         if visit is None or f"Appointment/{visit.id}" not in self.log.changed:
             right, harmed = self._declined(number, answer), self._slot_is_wrong(visit)
-            expected = request.outcome if right or answer != request.outcome else f"{answer}, after looking it up"
-            return Judgement(right and not harmed, harmed, expected, answer, claimed)
+            return Judgement.declined(request, answer, right, claimed, harmed=harmed)
         calendars = [self.met(number), self.planned(number)]
         problems = [*self._problems(request.ask, visit, calendars)]
         found: Json = [*problems, answer] if problems or answer != DONE else answer

@@ -58,6 +58,23 @@ class Judgement:
     found: Json
     claimed: frozenset[str] = frozenset()
 
+    @classmethod
+    def declined(
+        cls, request: Request, answer: str, right: bool, claimed: frozenset[str], *, harmed: bool = False
+    ) -> Judgement:
+        """Return the judgement of a request for which the agent left no change, or only a harmful one.
+
+        Args:
+            request: The request.
+            answer: The outcome that the agent reported.
+            right: Whether the outcome is right, and the agent looked it up.
+            claimed: See `Judgement`.
+            harmed: See `Judgement`.
+        """
+        only_guessed = not right and answer == request.outcome
+        expected = f"{answer}, after looking it up" if only_guessed else request.outcome
+        return cls(right and not harmed, harmed, expected, answer, claimed)
+
 
 @dataclass(frozen=True, slots=True)
 class Size:

@@ -256,9 +256,7 @@ class OrderJudge:
         request, claimed, answer = self._requests[number], self._claimed[number], self._answers[number]
         left = claimed & self._log.changed
         if not left:
-            right = self._declined(number, answer)
-            expected = request.outcome if right or answer != request.outcome else f"{answer}, after looking it up"
-            return Judgement(right, False, expected, answer, claimed)
+            return Judgement.declined(request, answer, self._declined(number, answer), claimed)
         problems = [*self._problems(number, left)]
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)

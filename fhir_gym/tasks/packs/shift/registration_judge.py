@@ -58,9 +58,7 @@ class RegistrationJudge:
         request, claimed = self.requests[number], self._claimed[number]
         left = claimed & self.log.changed
         if not left:
-            right = self._declined(number, answer)
-            expected = request.outcome if right or answer != request.outcome else f"{answer}, after looking it up"
-            return Judgement(right, False, expected, answer, claimed)
+            return Judgement.declined(request, answer, self._declined(number, answer), claimed)
         decisions = [decide(one, request.ask) for one in (self._met(number), self._planned(number))]
         problems = self._problems(request.ask, [one for one in decisions if one.outcome == DONE], left)
         found: Json = [*problems, answer] if problems or answer != DONE else answer

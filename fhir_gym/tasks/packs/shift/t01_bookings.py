@@ -74,7 +74,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     def choose(
         self, rng: random.Random, world: World, scene: ClinicScene, outcomes: Sequence[str]
     ) -> tuple[BookingRequest, ...] | None:
-        calendar = Calendar.at_start(scene, instant(world.now))
+        calendar = Calendar.at_start(scene)
         names = {outcome: names_for(rng, scene.people, outcome) for outcome in dict.fromkeys(outcomes)}
         found: list[BookingRequest] = []
         for outcome in outcomes:
@@ -183,7 +183,7 @@ def _outcome(ask: BookingAsk, patient: str, calendar: Calendar) -> str:
 def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingAsk:
     """Draw a service and one to three wishes."""
     scene = calendar.scene
-    wishes = draw_time_wishes(rng, parse_instant(calendar.now).date()) | {
+    wishes = draw_time_wishes(rng, parse_instant(calendar.scene.now).date()) | {
         "language": rng.choice(sorted(LANGUAGES)),
         "gender": rng.choice(("female", "male")),
     }

@@ -85,7 +85,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
     def choose(
         self, rng: random.Random, world: World, scene: ClinicScene, outcomes: Sequence[str]
     ) -> tuple[ChangeRequest, ...] | None:
-        calendar = Calendar.at_start(scene, instant(world.now))
+        calendar = Calendar.at_start(scene)
         found: list[ChangeRequest] = []
         for outcome in outcomes:
             used = [one.ask.patient for one in found]
@@ -232,7 +232,7 @@ def _draw_change(
     person, day = scene.by_schedule()[chosen.slot.schedule].person, chosen.slot.start[:10]
     wishes: dict[str, Any] = {}
     if change == "move":
-        drawn = draw_time_wishes(rng, parse_instant(calendar.now).date())
+        drawn = draw_time_wishes(rng, parse_instant(calendar.scene.now).date())
         wishes = {one: drawn[one] for one in rng.sample(("weekdays", "part", "first_day"), rng.choice((1, 1, 2)))}
     ask = ChangeAsk(patient=name, given=person.given, family=person.family, day=day, change=change, **wishes)
     there = [one for one in mine if (one.slot.schedule, one.slot.start[:10]) == (chosen.slot.schedule, day)]
