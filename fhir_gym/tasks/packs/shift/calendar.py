@@ -232,11 +232,12 @@ class CalendarJudge(ABC, Generic[R]):
             slots: See `slots_that_would_fit`.
             best: The slot that the rules choose in a calendar.
         """
+        wanted = list(slots)
         none_planned = best(self.planned(number)) is None
-        for slot in slots:
+        for slot in wanted:
             lookups = self.log.lookups_of(slot)
             if not lookups or not (
                 none_planned or any(best(self.before(self.log.writes_before(one))) is None for one in lookups)
             ):
                 return False
-        return True
+        return bool(wanted)

@@ -171,7 +171,9 @@ def _draw_request(
 
 
 def _outcome(ask: BookingAsk, patient: str, calendar: Calendar) -> str:
-    """Return the outcome of an ask; an empty text if one of its wishes makes no difference."""
+    """Return the outcome of an ask; an empty text if nobody meets the wishes, or one of them makes no difference."""
+    if not any(ask.wants(one) for one in calendar.scene.practitioners):
+        return ""  # without a practitioner, there is no slot that the agent could have looked for
     if coming(calendar, ask, patient):
         return ALREADY_DONE
     best = best_slot(calendar, ask, patient)

@@ -56,21 +56,6 @@ def test_the_reference_solution_is_right(hospital: World, key: str, variation: i
         assert step.info["step"] <= episode.step_limit
 
 
-@pytest.mark.parametrize("outcome", [DONE, *(pytest.param(one, marks=SLOW) for one in Registrations.codes)])
-def test_an_outcome_without_work_is_worth_nothing(hospital: World, outcome: str) -> None:
-    with opened(hospital, "Q3-1") as episode:
-        count = len(requests_of(episode))
-        step = episode.step(Finish([f"{one}: {outcome}" for one in letters(count)]))
-        assert step.reward == 0 and not step.info["success"]
-
-
-def test_right_outcomes_without_lookups_are_worth_nothing(hospital: World) -> None:
-    with opened(hospital, "Q3-2") as episode:
-        requests = requests_of(episode)
-        right: list[Json] = [f"{one}: {r.outcome}" for one, r in zip(letters(len(requests)), requests, strict=True)]
-        assert episode.step(Finish(right)).reward == 0
-
-
 @SLOW
 def test_lookups_without_writes_earn_the_requests_that_are_declined_without_the_writes(hospital: World) -> None:
     with opened(hospital, "Q3-2", 1) as episode:
