@@ -13,8 +13,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
+from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
+
+_DECLINED = 0.3
+"""Probability that a request is declined."""
 
 Solution = Generator[Action, Json, str]
 """A generator of the actions for one request; it receives the responses and returns the outcome."""
@@ -50,6 +54,8 @@ class Judgement:
         expected: What would have been right.
         found: What the agent did and answered.
         claimed: References to the records that belong to the request, whether their changes are right or wrong.
+        by_record: For a request about many records: the share of records that are right minus the share of records that
+            are harmed. None for other requests.
     """
 
     right: bool
@@ -57,6 +63,12 @@ class Judgement:
     expected: Json
     found: Json
     claimed: frozenset[str] = frozenset()
+    by_record: float | None = None
+
+    @property
+    def points(self) -> float:
+        """What the request adds to the score, from -1 to 1."""
+        return float(self.right - self.harmed) if self.by_record is None else self.by_record
 
     @classmethod
     def declined(
@@ -134,6 +146,13 @@ class RequestKind(ABC, Generic[S, R]):
     @abstractmethod
     def resources(self, scene: S, world: World) -> list[Resource]:
         """Return the resources of a scene."""
+
+    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
+        """Draw the outcomes of a number of requests: at least one is done, and at least one is declined."""
+        while True:
+            found = [rng.choice(self.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
+            if DONE in found and set(found) != {DONE}:
+                return found
 
     def rule_values(self, scene: S) -> Mapping[str, str]:
         """Return the values of the placeholders in `rules`."""

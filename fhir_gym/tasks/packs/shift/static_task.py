@@ -22,8 +22,6 @@ from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-_DECLINED = 0.3
-"""Probability that a request is declined."""
 _TRIES = 200
 _STEPS = {1: 30, 2: 80}
 _WRITES = (
@@ -86,7 +84,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     def sample(self, rng: random.Random, world: World) -> ShiftParams:
         kind, level = self.requests, self.level or 1
         first, last = kind.counts[level]
-        wanted = self._draw_outcomes(rng, rng.randint(first, last))
+        wanted = kind.draw_outcomes(rng, rng.randint(first, last))
         for _ in range(_TRIES):
             scene = kind.draw_scene(rng, world, Size(level, len(wanted)))
             chosen = kind.choose(rng, world, scene, wanted)
@@ -101,13 +99,6 @@ class StaticShift(Task[ShiftParams], abstract=True):
             target=chosen[0].target,
             qualifying=chosen[0].qualifying,
         )
-
-    def _draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        """Draw the outcomes; at least one request is done, and at least one is declined."""
-        while True:
-            found = [rng.choice(self.requests.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
-            if DONE in found and set(found) != {DONE}:
-                return found
 
     @override
     def setup(self, p: ShiftParams, world: World) -> list[Resource]:
@@ -163,7 +154,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
             self.answer.problem(end.answer, end.base_url) is not None,
             any(True for _ in prohibited_uses(end.requests, self.prohibited_tools)),
         )
-        points = sum(one.right - one.harmed for one in judged) - sum(other_faults)
+        points = sum(one.points for one in judged) - sum(other_faults)
         return checks, max(0.0, points / len(p.requests))
 
     def _without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
@@ -172,7 +163,9 @@ class StaticShift(Task[ShiftParams], abstract=True):
         added: list[Json] = [*added_meaning(self.requests.requested_elements, replace(log.end, changes=changes))]
         if not added or not judged.right:
             return judged
-        return replace(judged, right=False, harmed=True, found={"elements that change the meaning": added})
+        return replace(
+            judged, right=False, harmed=True, by_record=None, found={"elements that change the meaning": added}
+        )
 
 
 def _outcomes(kind: RequestKind[Any, Any]) -> str:
