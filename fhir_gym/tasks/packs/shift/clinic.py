@@ -6,7 +6,7 @@ import random
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 from fhir_gym.errors import TaskError
@@ -18,15 +18,14 @@ from fhir_gym.tasks.authoring import (
     IdAllocator,
     Person,
     at,
-    draw_lookalikes,
     instant,
     new_person,
     parse_instant,
     patient_resource,
     practitioner_resource,
     reference,
-    similar_person,
 )
+from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
 SERVICES = (
@@ -171,10 +170,7 @@ def draw_clinic(
         spoken = tuple(rng.sample(sorted(LANGUAGES), rng.choice((0, 1, 1, 2))))
         service = offered[number % services]
         staff.append(Practitioner(person=person, schedule=ids.new("Schedule"), service=service, languages=spoken))
-    groups = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), size) for size in people)
-    patients = [person for group in groups for person in group]
-    doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
-    everyone = rng.sample([*patients, *doubled], len(patients) + twins)
+    everyone = draw_patients(rng, world, ids, people, twins)
     slots = [slot for one in staff for slot in _slots(rng, world, ids, one.schedule, days, per_day)]
     visits = _visits(rng, ids, everyone, slots)
     occupied = {visit.slot.id for visit in visits if visit.status in OCCUPIED}

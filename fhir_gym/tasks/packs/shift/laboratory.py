@@ -7,22 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from functools import partial
 from types import MappingProxyType
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
-from fhir_gym.tasks.authoring import (
-    IdAllocator,
-    Person,
-    at,
-    draw_lookalikes,
-    instant,
-    parse_instant,
-    patient_resource,
-    reference,
-    similar_person,
-)
+from fhir_gym.tasks.authoring import IdAllocator, Person, at, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.patients import draw_patients
 from fhir_gym.types import Resource
 
 LOINC = "http://loinc.org"
@@ -206,10 +196,7 @@ def draw_laboratory(
         counts: Numbers of specimens that a patient may have for a test.
     """
     ids = IdAllocator(rng, world)
-    groups = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), size) for size in people)
-    patients = [person for group in groups for person in group]
-    doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
-    everyone = rng.sample([*patients, *doubled], len(patients) + twins)
+    everyone = draw_patients(rng, world, ids, people, twins)
     names = tuple(rng.sample(sorted(TESTS), tests))
     return LabScene(
         tests=names,

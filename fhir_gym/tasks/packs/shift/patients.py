@@ -5,8 +5,17 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from functools import partial
 
-from fhir_gym.tasks.authoring import Person, absent_combinations, patient_resource
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import (
+    IdAllocator,
+    Person,
+    absent_combinations,
+    draw_lookalikes,
+    patient_resource,
+    similar_person,
+)
 from fhir_gym.tasks.packs.shift.kind import Request
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
@@ -28,6 +37,24 @@ class PatientRequest(Request):
     """
 
     patients: tuple[str, ...]
+
+
+def draw_patients(
+    rng: random.Random, world: World, ids: IdAllocator, groups: Sequence[int], twins: int
+) -> list[Person]:
+    """Draw patients with similar names, in random order.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        ids: Allocates ids.
+        groups: Sizes of the groups of patients with similar names, without the twins.
+        twins: Number of further patients who share name and date of birth with another patient.
+    """
+    drawn = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), size) for size in groups)
+    patients = [person for group in drawn for person in group]
+    doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
+    return rng.sample([*patients, *doubled], len(patients) + twins)
 
 
 def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> list[Named]:

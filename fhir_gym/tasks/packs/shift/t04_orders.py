@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, codings, draw_lookalikes, instant, similar_person
+from fhir_gym.tasks.authoring import IdAllocator, codings, instant
 from fhir_gym.tasks.packs.shift.charts import (
     CREATININE,
     CREATININE_MOLAR,
@@ -41,7 +40,7 @@ from fhir_gym.tasks.packs.shift.orders import (
     OrderRequest,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -102,10 +101,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> OrdersScene:
         groups, twins, tests, results, orders = ((7, 7), 2, 2, 4, 3) if size.level == 1 else ((9, 9, 9), 3, 4, 24, 10)
         ids = IdAllocator(rng, world)
-        drawn = (draw_lookalikes(rng, world, partial(ids.new, "Patient"), one) for one in groups)
-        patients = [person for group in drawn for person in group]
-        doubled = [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(patients, twins)]
-        people = rng.sample([*patients, *doubled], len(patients) + twins)
+        people = draw_patients(rng, world, ids, groups, twins)
         formulary = draw_formulary(rng, groups=3 if size.level == 1 else 5, tests=tests)
         return ChartDrawer(rng, world, ids, formulary).scene(people, results, orders)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from decimal import ROUND_HALF_UP, Decimal
@@ -14,6 +13,7 @@ from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabSc
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_RESULT
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
+from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
@@ -26,8 +26,6 @@ _FEWEST, _MOST = 3, 15
 _FLOAT_ERROR = Decimal("1e-9")
 _EDGE = Decimal("0.1")
 """Minimum distance of a result from an edge of rounding, in units of the last decimal place."""
-_NUMBER = re.compile(r"([+-]?[0-9]{1,9}(?:\.[0-9]{1,30})?)\s*(\D.*)?\Z")
-_DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
 
 
 class TrendAsk(Ask):
@@ -118,12 +116,11 @@ def agrees(ask: TrendAsk, value: Decimal, answer: str) -> bool:
         value: The exact value.
         answer: The reported outcome in lower case; the unit of the answer may follow the number.
     """
-    match = _NUMBER.match(answer.translate(_DASHES))
-    units = ("", "results") if ask.measure == "above" else ("", TESTS[ask.test].main.unit.casefold())
-    if match is None or (match[2] or "") not in units:
+    number = number_in(answer, {"results" if ask.measure == "above" else TESTS[ask.test].main.unit.casefold()})
+    if number is None:
         return False
     half = Decimal("0.5").scaleb(-ask.digits) if ask.digits else Decimal(0)
-    return abs(Decimal(match[1]) - value) <= half + _FLOAT_ERROR
+    return abs(number - value) <= half + _FLOAT_ERROR
 
 
 def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
@@ -173,19 +170,12 @@ def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answ
     """Judge the answer to a question; it counts only if the agent has read what it rests on."""
     found = patient_not_found(request, scene.people, log, answer)
     if found is not None:
-        return _judgement(request, answer, found, answer == request.outcome)
+        return judge_answer(request, answer, same=answer == request.outcome, looked=found)
     ask = request.ask
     results = [one for one in scene.results if one.patient == request.patients[0]]
     value = exact_answer(ask, results)
     if value is None:
         looked = all(log.lookups_of(one) for one in results_that_would_count(request))
-        return _judgement(request, answer, answer == NO_RESULT and looked, answer == NO_RESULT)
-    right = agrees(ask, value, answer)
+        return judge_answer(request, answer, same=answer == NO_RESULT, looked=looked)
     read = all("valueQuantity" in log.seen.get(f"Observation/{one.id}", {}) for one in counted(ask, results))
-    return _judgement(request, answer, right and read, right)
-
-
-def _judgement(request: TrendRequest, answer: str, right: bool, same_answer: bool) -> Judgement:
-    """Return the judgement of a question, which says whether only the lookups are missing."""
-    expected = f"{request.outcome}, after looking it up" if same_answer and not right else request.outcome
-    return Judgement(right=right, harmed=False, expected=expected, found=answer)
+    return judge_answer(request, answer, same=agrees(ask, value, answer), looked=read)

@@ -1,0 +1,38 @@
+"""The judgement of requests that are questions, and the numbers in their answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from decimal import Decimal
+
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request
+
+_NUMBER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?:\.[0-9]{1,30})?)\s*(\D.*)?\Z")
+_DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
+
+
+def number_in(answer: str, units: Collection[str]) -> Decimal | None:
+    """Read an answer that is a number, with or without one of some units; None for other answers.
+
+    Args:
+        answer: The reported outcome in lower case.
+        units: The units that may follow the number, in lower case.
+    """
+    match = _NUMBER.match(answer.translate(_DASHES))
+    if match is None or (match[2] and match[2] not in units):
+        return None
+    return Decimal(match[1].replace(",", ""))
+
+
+def judge_answer(request: Request, answer: str, *, same: bool, looked: bool) -> Judgement:
+    """Judge the answer to a question; nothing belongs to a question, because it changes nothing.
+
+    Args:
+        request: The question.
+        answer: The reported outcome.
+        same: Whether the answer is right.
+        looked: Whether the agent has read what the answer rests on.
+    """
+    expected = f"{request.outcome}, after looking it up" if same and not looked else request.outcome
+    return Judgement(right=same and looked, harmed=False, expected=expected, found=answer)
