@@ -61,13 +61,15 @@ class GoldRecording:
     def of(cls, run: PolicyRun, setup: Sequence[Resource], residents: Mapping[str, str] = _NOBODY) -> GoldRecording:
         """Record an episode of the reference solution."""
         steps = []
+        written: dict[str, Resource] = {}
         for logged in run.end.requests:
             action = logged.action
             body = json.loads(action.body) if action.body else None
             before = None
             if action.kind == "PUT":
-                kind, _, id = action.url.strip("/").partition("/")
-                before = run.end.before.read(kind, id)
+                record = action.url.strip("/")
+                before = written.get(record) or run.end.before.read(*record.split("/", 1))
+                written[record] = body
             answer = logged.response.json() if logged.response.body else None
             made = answer if action.kind == "POST" and isinstance(answer, dict) else {}
             created = str(made["id"]) if "id" in made else None

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.errors import TaskError
+from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.soundness import available
 from fhir_gym.soundness.answer_variants import consists_of_ids, none_answer, spellings, wrong_answers
 from fhir_gym.soundness.constants import constant_answers
 from fhir_gym.soundness.equivalents import equivalents
 from fhir_gym.soundness.flawed_policies import flawed_policies
 from fhir_gym.soundness.near_misses import near_misses
-from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, Script, script
+from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, Script, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.value_variants import made_up_values, neighbour_values
-from fhir_gym.tasks import Variation, get_task
+from fhir_gym.tasks import LatestResponse, LoggedRequest, Variation, get_task
 from fhir_gym.tasks.grading.answers import AnswerForm, CountAnswer, CountedIdsAnswer, IdAnswer, IdSetAnswer
-from tests.tasks.fakes import end_state
+from tests.tasks.fakes import FakeView, end_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fhir_gym.fhir import World
+    from fhir_gym.types import Resource
 
 PACK = "FHIRAgent/Appointment-v0"
 BASE = "http://localhost:8080/fhir"
@@ -193,6 +197,31 @@ def test_equivalent_routes(tiny_world: World) -> None:
         "searches by POST",
         "answer Type/id",
     } <= names
+
+
+def test_links_to_further_pages_stay_as_they_are() -> None:
+    urls = ["/Slot?_count=1", f"{BASE}?_getpages=a&_getpagesoffset=1"]
+    policies = equivalents(get_task(PACK, "01"), recorded(*map(Get, urls)), BASE)
+    (absolute,) = (one for one in policies if one.name == "absolute urls")
+    sent = [action.url for action in absolute.play(LatestResponse())]
+    assert sent[:2] == [f"{BASE}/Slot?_count=1", urls[1]]
+
+
+def test_updates_of_the_same_record_keep_their_order() -> None:
+    free, busy = ({"resourceType": "Slot", "id": "e1", "status": status} for status in ("free", "busy"))
+    gold = recorded(Put("/Slot/e1", free), Put("/Slot/e1", busy), before=(busy,))
+    assert [step.before for step in gold.steps] == [busy, free]
+    policies = {one.name: one for one in equivalents(get_task(PACK, "01"), gold, BASE)}
+    assert not {"writes in another order", "all writes in one transaction"} & policies.keys()
+    patches = [action.body for action in policies["PATCH instead of PUT"].play(LatestResponse())][:2]
+    assert [json.loads(one or "")[0]["value"] for one in patches] == ["free", "busy"]
+
+
+def recorded(*actions: Action, before: Iterable[Resource] = ()) -> GoldRecording:
+    """Record an episode that sent these actions."""
+    requests = tuple(LoggedRequest(one, Request(one.kind, one.url), Response(200)) for one in actions)
+    end = replace(end_state([]), requests=requests, before=FakeView(*before))
+    return GoldRecording.of(PolicyRun("gold", actions, end, cast(Any, None)), ())
 
 
 def test_wrong_values() -> None:
