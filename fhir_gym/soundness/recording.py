@@ -61,7 +61,7 @@ class GoldRecording:
     def of(cls, run: PolicyRun, setup: Sequence[Resource], residents: Mapping[str, str] = _NOBODY) -> GoldRecording:
         """Record an episode of the reference solution."""
         steps = []
-        written: dict[str, Resource] = {}
+        written: dict[str, Resource | None] = {}
         for logged in run.end.requests:
             action = logged.action
             body = json.loads(action.body) if action.body else None
