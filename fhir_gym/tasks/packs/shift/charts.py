@@ -24,15 +24,16 @@ DECOYS = ("allergies", "diagnoses", "results")
 """The records of a scene, besides orders, of which some do not count."""
 OLDEST_DAYS = 720
 """All records are younger than this."""
-
-_UCUM = "http://unitsofmeasure.org"
-_INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
-_OTHER_DIAGNOSES = (
+COMMON_DIAGNOSES = (
     Concept(system=SNOMED, code="38341003", display="Hypertension"),
     Concept(system=SNOMED, code="195967001", display="Asthma"),
     Concept(system=SNOMED, code="37796009", display="Migraine"),
     Concept(system=SNOMED, code="271737000", display="Anemia"),
 )
+"""Diagnoses besides pregnancy."""
+
+_UCUM = "http://unitsofmeasure.org"
+_INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"
 _VERIFICATION = "http://terminology.hl7.org/CodeSystem/{}"
 _FERTILE = (16, 48)
@@ -226,7 +227,7 @@ class ChartDrawer:
 
     def _diagnoses(self, person: Person) -> Iterator[Diagnosis]:
         rng = self._rng
-        chosen = rng.sample(_OTHER_DIAGNOSES, rng.choice((0, 1, 1, 2)))
+        chosen = rng.sample(COMMON_DIAGNOSES, rng.choice((0, 1, 1, 2)))
         years = (self._now.date() - date.fromisoformat(person.birth_date)).days // 365
         if person.gender == "female" and _FERTILE[0] <= years <= _FERTILE[1] and rng.random() < 0.6:
             chosen.append(PREGNANT)
@@ -299,7 +300,7 @@ def chart_resources(scene: OrdersScene) -> list[Resource]:
     return [
         *map(patient_resource, scene.people),
         *(_allergy_resource(one, items[one.drug]) for one in scene.allergies),
-        *map(_condition, scene.diagnoses),
+        *map(condition_resource, scene.diagnoses),
         *map(result_resource, scene.results),
         *(_earlier(one, items[one.item]) for one in scene.orders),
     ]
@@ -324,7 +325,8 @@ def _allergy_resource(one: Allergy, item: Item) -> Resource:
     }
 
 
-def _condition(one: Diagnosis) -> Resource:
+def condition_resource(one: Diagnosis) -> Resource:
+    """Build the Condition of a diagnosis."""
     clinical = {"clinicalStatus": _status(_CLINICAL.format("condition"), one.clinical)}
     return {
         "resourceType": "Condition",

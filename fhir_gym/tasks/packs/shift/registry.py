@@ -185,7 +185,7 @@ def draw_registry(
         insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
     """
     ids, today = IdAllocator(rng, world), world.now.date()
-    groups = [_draw_family(rng, world, today, shape) for _ in range(families)]
+    groups = [draw_family(rng, world, today, shape) for _ in range(families)]
     people: list[Registered] = []
     for group in groups:
         named = rng.sample([*group.people((*group.adults, *group.children))], on_file)
@@ -195,10 +195,9 @@ def draw_registry(
         drawn += [similar_person(rng, one, ids.new("Patient")) for one in rng.sample(drawn, twins // families)]
         people += [_register(rng, one, group) for one in drawn]
     rng.shuffle(people)
-    payers = _draw_insurers(rng, world, ids, insurers)
+    payers = draw_insurers(rng, world, ids, insurers)
     place, other = ids.new("Organization"), ids.new("Organization")
-    first = organization_name(rng, world, _PLACE_WORDS)
-    second = next(name for _ in range(1_000) if (name := organization_name(rng, world, _PLACE_WORDS)) != first)
+    first, second = place_names(rng, world, 2)
     grown = {day for group in groups for day in group.adults}
     return RegistryScene(
         today=today.isoformat(),
@@ -214,7 +213,23 @@ def draw_registry(
     )
 
 
-def _draw_family(rng: random.Random, world: World, today: date, shape: tuple[int, int]) -> Family:
+def place_names(rng: random.Random, world: World, number: int) -> list[str]:
+    """Draw different names of places."""
+    names: dict[str, None] = {}
+    while len(names) < number:
+        names[organization_name(rng, world, _PLACE_WORDS)] = None
+    return [*names]
+
+
+def draw_family(rng: random.Random, world: World, today: date, shape: tuple[int, int]) -> Family:
+    """Draw names and dates of birth that are easily confused.
+
+    Args:
+        rng: Random generator.
+        world: World in which the names are new.
+        today: The present day.
+        shape: Number of given names and of family names.
+    """
     seed, (givens, families, *_) = new_names(rng, world, (*shape, 1), "Patient")
     first_of_adults = (today - timedelta(days=rng.randrange(_GROWN, _OLDEST))).isoformat()
     first_of_children = (today - timedelta(days=rng.randrange(500, _CHILDHOOD - 800))).isoformat()
@@ -249,7 +264,8 @@ def _register(rng: random.Random, person: Person, group: Family) -> Registered:
     )
 
 
-def _draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Insurer, ...]:
+def draw_insurers(rng: random.Random, world: World, ids: IdAllocator, number: int) -> tuple[Insurer, ...]:
+    """Draw insurers; a number of them have unlike names, and half as many are branches with a longer name."""
     names: dict[str, None] = {}
     while len(names) < number:
         names[insurer_name(rng, world)] = None
@@ -263,7 +279,7 @@ def _draw_contracts(
 ) -> Iterator[Contract]:
     for place, insurer in product(places, insurers):
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
-            start, end = _draw_period(rng, today)
+            start, end = draw_period(rng, today)
             yield Contract(
                 id=ids.new("OrganizationAffiliation"),
                 place=place,
@@ -286,7 +302,7 @@ def _draw_insurances(
     for one in people:
         is_grown, mine = one.person.birth_date in grown, rng.sample(insurers, 2)
         for _ in range(rng.choice((3, 4, 5) if is_grown else (0, 0, 1))):
-            start, end = _draw_period(rng, today)
+            start, end = draw_period(rng, today)
             yield Insurance(
                 id=ids.new("Coverage"),
                 patient=one.person.id,
@@ -299,7 +315,7 @@ def _draw_insurances(
             )
 
 
-def _draw_period(rng: random.Random, today: date) -> tuple[str, str]:
+def draw_period(rng: random.Random, today: date) -> tuple[str, str]:
     """Draw the first and the last day of a period, which often contains the present day; some have no end."""
     start = today + timedelta(days=rng.choice((-1, -1, -1, -1, -1, -1, 1)) * rng.randrange(1, 900))
     if rng.random() < 0.25:
@@ -311,8 +327,8 @@ def _draw_period(rng: random.Random, today: date) -> tuple[str, str]:
 def registry_resources(scene: RegistryScene) -> list[Resource]:
     """Build the resources of a place."""
     return [
-        *(_organization(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
-        *(_organization(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
+        *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
+        *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
         *map(_patient, scene.people),
         *map(contract_resource, scene.contracts),
         *map(insurance_resource, scene.insurances),
@@ -324,7 +340,8 @@ def _places(scene: RegistryScene) -> Iterator[tuple[str, str]]:
     yield scene.other, scene.other_name
 
 
-def _organization(id: str, name: str, code: str, display: str) -> Resource:
+def organization_resource(id: str, name: str, code: str, display: str) -> Resource:
+    """Build an Organization with a code of the FHIR organization types."""
     kind = {"system": _ORGANIZATION_TYPE, "code": code, "display": display}
     return {"resourceType": "Organization", "id": id, "active": True, "type": [{"coding": [kind]}], "name": name}
 
