@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Literal, Unpack
 
@@ -18,7 +19,17 @@ from fhir_gym.fhir import FhirSession, Response, Session, World
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.start_states import StartState, StartStates
-from fhir_gym.tasks import BeforeView, EndState, LoggedRequest, TurnProtocol, Variation, Verdict, find_task, grade
+from fhir_gym.tasks import (
+    BeforeView,
+    EndState,
+    LoggedRequest,
+    Simulation,
+    TurnProtocol,
+    Variation,
+    Verdict,
+    find_task,
+    grade,
+)
 from fhir_gym.types import Json, Resource
 
 __all__ = ["FINISHED", "Episode", "Step", "Truncation", "format_response", "read_response"]
@@ -126,6 +137,7 @@ class Episode(AbstractContextManager["Episode"]):
         self._transcript: list[tuple[str, str]] = []
         self._dialogue: TurnProtocol | None = None
         self._verdict: Verdict | None = None
+        self._simulation: Simulation | None = None
 
     def _prepared(self, start_states: StartStates | None, server: RunningServer | None) -> FhirSession:
         """Return a session with the start state."""
@@ -198,6 +210,8 @@ class Episode(AbstractContextManager["Episode"]):
         self._steps = self._invalid_actions = 0
         self._answer, self._log, self._transcript, self._verdict = None, [], [], None
         self._dialogue = self.task.turn_protocol(self.config.grading)
+        if self.task.is_live:
+            self._simulation = self.task.simulate(self.variation.params, self._session)
         self._state = "running"
         return f"{self.prompt}\n\n{self.action_format}"
 
@@ -312,7 +326,7 @@ class Episode(AbstractContextManager["Episode"]):
         response = self._send(parsed)
         if isinstance(response, Invalid):
             return _Outcome(response.text(), invalid=True)
-        return _Outcome(format_response(response), response.status)
+        return _Outcome(format_response(response, self._simulation.now if self._simulation else None), response.status)
 
     def _act_in_dialogue(self, dialogue: TurnProtocol, text: str) -> _Outcome:
         """Perform one action in a task with its own action syntax."""
@@ -327,13 +341,14 @@ class Episode(AbstractContextManager["Episode"]):
 
     def _send(self, action: Action | Invalid) -> Response | Invalid:
         """Return the server's response, or the reason why no request was sent."""
-        if isinstance(action, Invalid):
-            return action
-        request = to_request(action, self._session.base_url)
-        if isinstance(request, Invalid):
-            return request
+        simulation = self._simulation
+        request = action if isinstance(action, Invalid) else to_request(action, self._session.base_url)
         try:
-            response: Response = self._session.handle(request)
+            if isinstance(request, Invalid) or isinstance(action, Invalid):
+                if simulation:
+                    simulation.pass_time()
+                return request if isinstance(request, Invalid) else action
+            response: Response = simulation.answer(action, request) if simulation else self._session.handle(request)
         except BaseException:
             # The server's state is unknown after a failure or Ctrl-C, so the episode cannot continue.
             self._state = "broken"
@@ -352,6 +367,7 @@ class Episode(AbstractContextManager["Episode"]):
             world=self.world,
             base_url=self._session.base_url,
             said=tuple(self._transcript),
+            timeline=self._simulation.timeline if self._simulation else (),
         )
         session, state, grading = self._session, self._start_state, self.config.grading
         unchanged = isinstance(session, Session) and session.is_at(self._origin)
@@ -387,13 +403,18 @@ _RESTART = "; call start() to restart it"
 _ADVICE = {"new": "; call start() first", "over": _RESTART, "broken": _RESTART}
 
 
-def format_response(response: Response) -> str:
-    """Return a response as the agent reads it: the status line and the body, or the Location header without a body."""
+def format_response(response: Response, now: datetime | None = None) -> str:
+    """Return a response as the agent reads it: the status line and the body, or the Location header without a body.
+
+    Args:
+        response: The response.
+        now: The simulated time, for the status line.
+    """
     try:
         phrase = f" {HTTPStatus(response.status).phrase}"
     except ValueError:
         phrase = ""
-    line = f"HTTP {response.status}{phrase}"
+    line = f"HTTP {response.status}{phrase}" + (f" ({now:%H:%M:%S})" if now else "")
     location = response.headers.get("Location")
     if not response.body:
         return f"{line}\nLocation: {location}" if location else line

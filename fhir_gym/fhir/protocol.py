@@ -42,6 +42,9 @@ class FhirSession(Protocol):
     def now(self) -> datetime:
         """The present time of the session."""
 
+    def set_clock(self, now: datetime) -> None:
+        """Set the present time of the session; a remote server keeps its own clock."""
+
     def handle(self, request: Request) -> Response:
         """Answer a request; errors are reported in an OperationOutcome."""
 

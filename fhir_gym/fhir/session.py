@@ -105,6 +105,10 @@ class Session(FhirSession):
         return self._counters.now
 
     @override
+    def set_clock(self, now: datetime) -> None:
+        self._counters.now = now
+
+    @override
     def handle(self, request: Request) -> Response:
         return self._answer(request)
 

@@ -16,6 +16,7 @@ from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.serialization import dumps, is_normal, normalise
 from fhir_gym.soundness.policy_groups import Expected, Group, expected_result
 from fhir_gym.tasks.core.grader import Grading, SharedFindings, find_evidence, grade, idle_checks, measure_tool_usage
+from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task, Variation
 from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest
 from fhir_gym.tasks.grading.evidence import Evidence
@@ -118,17 +119,23 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self._must_look = task.requires_evidence(variation.params)
         self._scratch: tuple[Session, Any] | None = None
         self._idle: dict[Grading, tuple[str, ...]] = {}
+        self._simulation: Simulation | None = None
+        self._most_actions = max(_MAX_ACTIONS, task.max_steps or 0)
 
     def run(self, policy: Policy) -> list[PolicyRun]:
         """Run a policy once; grade its own answer and each further answer."""
         if self._changed:
             self._session.rollback(self._start)
             self._changed = False
+        if self.task.is_live:
+            self._simulation = self.task.simulate(self.variation.params, self._session)
+            self._changed = True
         actions, logged, answer = self._play(policy.play)
         changes = tuple(self._session.changes(self._start)) if self._changed else ()
         before = BeforeView(self.world, self.variation.setup, self._session, changes)
         end = EndState(answer, logged, before, self._session, changes, self.world, self._session.base_url)
-        end = replace(end, open_scratch=self._open_scratch)
+        timeline = self._simulation.timeline if self._simulation else ()
+        end = replace(end, open_scratch=self._open_scratch, timeline=timeline)
         findings = self._findings(policy, end)
         runs = [self._judge(policy.name, policy.grading, actions, end, findings)]
         sent = actions if answer is None else actions[:-1]
@@ -193,8 +200,8 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
             actions.append(action)
             if action.kind == "FINISH":
                 return tuple(actions), tuple(logged), action.answer
-            if len(actions) > _MAX_ACTIONS:
-                raise TaskError(f"a policy for task {self.task.key} did not end within {_MAX_ACTIONS} actions")
+            if len(actions) > self._most_actions:
+                raise TaskError(f"a policy for task {self.task.key} did not end within {self._most_actions} actions")
             logged.append(self._send(action))
             fhir.last = logged[-1].response
             try:
@@ -211,7 +218,8 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         if isinstance(request, Invalid):
             raise TaskError(f"task {self.task.key}: {action.text()!r} is not a valid action: {request.reason}")
         fresh = not self._changed
-        response = self._session.handle(request)
+        simulation = self._simulation
+        response = simulation.answer(action, request) if simulation else self._session.handle(request)
         reads = all(one.looks for one in response.done)
         logged = LoggedRequest(action, request, response)
         if not reads or _is_paged(response):  # a paged search stores its result on the server

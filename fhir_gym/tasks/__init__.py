@@ -22,6 +22,7 @@ from fhir_gym.tasks.core.registry import (
 )
 from fhir_gym.tasks.core.scene import Candidate, SceneTask
 from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require_phrasing, split_keys
+from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, SPLITS, TEST_START, Half, Split, split_numbers, split_of
 from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task, Variation
 from fhir_gym.tasks.core.turn_protocol import ParsedTurn, TurnProtocol
@@ -37,7 +38,7 @@ from fhir_gym.tasks.grading.answers import (
 )
 from fhir_gym.tasks.grading.checks import Check, equal
 from fhir_gym.tasks.grading.diagnosis import Diagnosis
-from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, View
+from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, TimedRequest, View
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.meaning import ADD_NOTHING
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
@@ -78,8 +79,10 @@ __all__ = [
     "RewardRule",
     "SceneParams",
     "SceneTask",
+    "Simulation",
     "Split",
     "Task",
+    "TimedRequest",
     "ToolUsage",
     "TurnProtocol",
     "Variation",

@@ -118,6 +118,10 @@ class RemoteSession(FhirSession):
         return self.world.now
 
     @override
+    def set_clock(self, now: datetime) -> None:
+        pass
+
+    @override
     def handle(self, request: Request) -> Response:
         """Send a request and log its writes.
 

@@ -41,6 +41,10 @@ class RenamedSession(FhirSession):
         return self._session.now
 
     @override
+    def set_clock(self, now: datetime) -> None:
+        self._session.set_clock(now)
+
+    @override
     def handle(self, request: Request) -> Response:
         query = self._inwards(request.query.encode()).decode()
         response = self._session.handle(replace(request, query=query, body=self._inwards(request.body)))

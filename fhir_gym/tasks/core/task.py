@@ -15,13 +15,14 @@ import orjson
 
 from fhir_gym.actions import Action
 from fhir_gym.errors import TaskError
-from fhir_gym.fhir import Session, World
+from fhir_gym.fhir import FhirSession, Session, World
 from fhir_gym.fhir.messages import Response
 from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
 from fhir_gym.tasks.core.fast_random import FastRandom
 from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
+from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.splits import Half, split_of
 from fhir_gym.tasks.core.turn_protocol import TurnProtocol
 from fhir_gym.tasks.grading.answers import AnswerForm
@@ -150,6 +151,7 @@ class Task(ABC, Generic[P]):
         evidence_before_changes: Whether only requests before the first change count as evidence.
         level: Level of the task in a pack with levels; None in other packs.
         max_steps: Default step limit of the task; None for the pack's limit.
+        is_live: Whether other people write while the agent works; see `simulate`.
         judges_changes: Whether the task's own checks judge every change of the episode. If so, the standard checks of
             changes are left out.
         gradings: Gradings that the task supports; only tasks from a benchmark's own file support ``official``.
@@ -176,6 +178,7 @@ class Task(ABC, Generic[P]):
     evidence_before_changes: ClassVar[bool] = False
     level: ClassVar[int | None] = None
     max_steps: ClassVar[int | None] = None
+    is_live: ClassVar[bool] = False
     judges_changes: ClassVar[bool] = False
     gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
     pack: str = ""
@@ -240,6 +243,15 @@ class Task(ABC, Generic[P]):
     def turn_protocol(self, grading: str) -> TurnProtocol | None:
         """Return a new `TurnProtocol` for an episode; None for the standard action grammar."""
         return None
+
+    def simulate(self, p: P, session: FhirSession) -> Simulation:
+        """Return the simulation of a new episode, if the task has `is_live`.
+
+        Args:
+            p: The parameters.
+            session: The session with the start state.
+        """
+        raise TaskError(f"task {self.key} simulates nothing")
 
     def diagnose(self, p: P, end: EndState, verdict: Verdict) -> Diagnosis | None:
         """Return the expected steps and the error that explains a failure; None for tasks without a diagnosis."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fhir_gym.actions import Action
@@ -84,13 +85,29 @@ class LoggedRequest:
     response: Response
 
 
+@dataclass(frozen=True, slots=True)
+class TimedRequest:
+    """One request in an episode in which other people write too.
+
+    Attributes:
+        logged: The request and its response.
+        at: Simulated time of the request.
+        event: What happened, in a word, if somebody else sent the request (``withdrawn``); empty for the agent's.
+    """
+
+    logged: LoggedRequest
+    at: datetime
+    event: str = ""
+
+
 def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     """The requests whose responses the verdict reads; in a normal episode, these are all requests.
 
-    A response is skipped if the total size would exceed 6 MiB. Each response counts as at least 24 KiB, and so does
-    each response inside a Bundle.
+    A response is skipped if the total size would exceed 6 MiB, or 48 KiB per request if that is more. Each response
+    counts as at least 24 KiB, and so does each response inside a Bundle.
     """
-    left, found = _MOST_READ, []
+    logged = list(logged)
+    left, found = max(_MOST_READ, 2 * _LEAST * len(logged)), []
     for one in logged:
         size = max(len(one.response.content), _LEAST * len(one.response.done))
         if size <= left:
@@ -113,6 +130,7 @@ class EndState:
         base_url: Base URL of the server.
         said: The agent's texts and the observations in order.
         open_scratch: Function that opens a writable session with the start state of the episode and additional records.
+        timeline: The requests of the agent and of simulated people in order; empty for tasks without a simulation.
     """
 
     answer: list[Json] | None
@@ -124,6 +142,7 @@ class EndState:
     base_url: str = field(default="http://localhost:8080/fhir")
     said: tuple[tuple[str, str], ...] = ()
     open_scratch: OpenScratchSession | None = None
+    timeline: tuple[TimedRequest, ...] = ()
 
     def created(self, resource_type: str) -> list[Resource]:
         """The created resources of a type, in the order of `changes`."""
@@ -168,7 +187,9 @@ class EndState:
 
     def idle(self) -> EndState:
         """The end state that an agent reaches with ``FINISH([])`` as its only action."""
-        return replace(self, answer=[], requests=(), after=self.before, changes=(), said=(("FINISH([])", ""),))
+        return replace(
+            self, answer=[], requests=(), after=self.before, changes=(), said=(("FINISH([])", ""),), timeline=()
+        )
 
     def _of(self, kind: str, resource_type: str) -> Iterator[Change]:
         return (c for c in self.changes if c.kind == kind and c.resource_type == resource_type)

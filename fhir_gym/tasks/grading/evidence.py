@@ -149,16 +149,23 @@ class ScratchServer(Protocol):
 
 
 _REQUESTS = 5
-"""Work budget of a verdict, as a multiple of the work budget of one request."""
+"""Minimum work budget of a verdict, as a multiple of the work budget of one request."""
+_FRACTION = 20
+"""In a long episode, the work budget of a verdict is this fraction of what all requests may cost."""
 
 
 class BudgetedSession:
-    """A session with one work budget for all its requests. It refuses further requests when the budget is used up."""
+    """A session with one work budget for all its requests. It refuses further requests when the budget is used up.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        session: The session.
+        requests: Number of requests in the episode.
+    """
+
+    def __init__(self, session: Session, requests: int = 0) -> None:
         self.read = session.read
         self._session = session
-        self._allowed = WorkBudget(_REQUESTS * session.limits.sql_steps)
+        self._allowed = WorkBudget(max(_REQUESTS, requests // _FRACTION) * session.limits.sql_steps)
 
     def handle(self, request: Request) -> Response:
         """Answer a request."""

@@ -164,9 +164,14 @@ class CalendarJudge(ABC, Generic[R]):
 
     def met(self, number: int) -> Calendar:
         """Return the calendar before the first write for a request."""
+        return self.before(self._first_write(number))
+
+    def _first_write(self, number: int) -> int:
+        """Return the number of the agent's first write for a request; 0 if there is none."""
         # A write that frees a slot may belong to another request, which gives the slot up.
-        mine = (one for one in self.log.writes if one.record in self.claimed[number] and not _is_free(one.after))
-        return self.before(min((one.number for one in mine), default=0))
+        claimed = self.claimed[number]
+        mine = (one for one in self.log.writes_of_agent if one.record in claimed and not _is_free(one.after))
+        return min((one.number for one in mine), default=0)
 
     def before(self, write: int) -> Calendar:
         """Return the calendar before a write."""
@@ -174,12 +179,16 @@ class CalendarJudge(ABC, Generic[R]):
         return self._with(states.items())
 
     def planned(self, number: int) -> Calendar:
-        """Return the calendar after the requests with earlier letters, as the agent has left them."""
+        """Return the calendar after the requests with earlier letters, as the agent has left them.
+
+        It contains what other people wrote before the agent's first write for the request.
+        """
         claimed = {one for claimed in self.claimed[:number] for one in claimed}
         records = claimed & self.log.touched
         states = {one: self.log.at_end(one) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self.log.writes if one.record in records and _is_free(one.after)}
+        states |= {one.record: one.after for one in self.log.writes[: self._first_write(number)] if not one.by_agent}
         calendar = self._with(states.items())
         # A transaction gives a slot to another appointment without freeing it in between.
         calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in claimed}

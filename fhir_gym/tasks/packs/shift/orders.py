@@ -196,7 +196,7 @@ class OrderJudge:
     def _new(self) -> dict[str, Resource]:
         """The orders that the agent created, each as it last was, in the order of their creation."""
         found: dict[str, Resource] = {}
-        for one in self._log.writes:
+        for one in self._log.writes_of_agent:
             created = one.record in found or (
                 one.before is None and self._log.end.before.read(one.resource_type, one.id) is None
             )
@@ -234,7 +234,7 @@ class OrderJudge:
 
     def _met(self, number: int) -> list[EarlierOrder]:
         """Return the orders before the first write for a request."""
-        first = min((one.number for one in self._log.writes if one.record in self._claimed[number]), default=0)
+        first = min((one.number for one in self._log.writes_of_agent if one.record in self._claimed[number]), default=0)
         found = [*self._scene.orders]
         for record in self._new:
             state = self._log.before(record, first)

@@ -67,7 +67,7 @@ class RegistrationJudge:
     @cached_property
     def _new(self) -> list[Write]:
         """The latest write of each new record, with the record as the agent last left it."""
-        writes = {one.record: one for one in self.log.writes}
+        writes = {one.record: one for one in self.log.writes_of_agent}
         old = self.log.end.before
         return [one for one in writes.values() if old.read(one.resource_type, one.id) is None]
 
@@ -97,7 +97,7 @@ class RegistrationJudge:
 
     def _met(self, number: int) -> Registry:
         """Return the registry before the first write for a request."""
-        first = min((one.number for one in self.log.writes if one.record in self._claimed[number]), default=0)
+        first = min((one.number for one in self.log.writes_of_agent if one.record in self._claimed[number]), default=0)
         mine = {one.record for one in self._new}
         states = {one.record: one.after for one in self.log.writes[:first] if one.record in mine}
         return self._with(states.values())

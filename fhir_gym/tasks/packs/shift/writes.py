@@ -17,15 +17,16 @@ from fhir_gym.types import Json, Resource
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change of a record by the agent.
+    """One change of a record.
 
     Attributes:
-        number: Position among the agent's writes.
-        request: Position of the request among the agent's requests.
+        number: Position among all writes.
+        request: Position of the request among all requests.
         resource_type: The resource type.
         id: The id.
         before: The record before; None if the write created it.
         after: The record after; None if the write deleted it.
+        by_agent: Whether the agent sent the request; if not, a simulated person did.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Write:
     id: str
     before: Resource | None
     after: Resource | None
+    by_agent: bool = True
 
     @property
     def record(self) -> str:
@@ -42,7 +44,7 @@ class Write:
 
 
 class EpisodeLog:
-    """What the agent wrote and looked up, in order.
+    """What was written, and what the agent looked up, in order.
 
     Args:
         end: The end state of the episode.
@@ -52,6 +54,10 @@ class EpisodeLog:
     def __init__(self, end: EndState, counterfactuals: Sequence[Resource] = ()) -> None:
         self.end = end
         self._counterfactuals = counterfactuals
+        timeline = end.timeline
+        self.requests = tuple(one.logged for one in timeline) if timeline else end.requests
+        """The requests of the agent and of simulated people, in order."""
+        self._others = frozenset(number for number, one in enumerate(timeline) if one.event)
 
     @cached_property
     def writes(self) -> tuple[Write, ...]:
@@ -60,7 +66,7 @@ class EpisodeLog:
         steps = {(one.resource_type, one.id): _steps(one.before, one.versions, one.after) for one in self.end.changes}
         effects = [
             (number, (done.resource_type, done.id))
-            for number, one in enumerate(self.end.requests)
+            for number, one in enumerate(self.requests)
             for done in one.response.done
             if done.effect and (done.resource_type, done.id) in steps
         ]
@@ -72,8 +78,13 @@ class EpisodeLog:
                 continue
             before, after = steps[key][place : place + 2]
             if before is None or after is None or not same_record(before, after):
-                found.append(Write(len(found), number, *key, before, after))
+                found.append(Write(len(found), number, *key, before, after, number not in self._others))
         return tuple(found)
+
+    @cached_property
+    def writes_of_agent(self) -> tuple[Write, ...]:
+        """The agent's writes that changed a record, in order."""
+        return tuple(one for one in self.writes if one.by_agent)
 
     @cached_property
     def _changes(self) -> dict[str, Change]:
@@ -121,10 +132,10 @@ class EpisodeLog:
     @cached_property
     def _shown(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        if self._counterfactuals and self.end.requests and self.end.open_scratch is not None:
+        if self._counterfactuals and self.requests and self.end.open_scratch is not None:
             with self.end.open_scratch(self._counterfactuals) as session:
-                scratch = BudgetedSession(session)
-                for position, shown in counterfactuals_shown(self.end.requests, self._counterfactuals, scratch):
+                scratch = BudgetedSession(session, len(self.requests))
+                for position, shown in counterfactuals_shown(self.requests, self._counterfactuals, scratch):
                     for one in shown:
                         found.setdefault(one, []).append(position)
         return found
@@ -134,11 +145,24 @@ class EpisodeLog:
         return self._shown.get(f"{counterfactual['resourceType']}/{counterfactual['id']}", [])
 
     @cached_property
+    def _changes_of_agent(self) -> tuple[Change, ...]:
+        """The changes of records that the agent wrote."""
+        if not self._others:
+            return self.end.changes
+        written = {
+            (done.resource_type, done.id)
+            for number, one in enumerate(self.requests)
+            for done in one.response.done
+            if done.effect and number not in self._others
+        }
+        return tuple(one for one in self.end.changes if (one.resource_type, one.id) in written)
+
+    @cached_property
     def touched(self) -> frozenset[str]:
-        """References to the records of which the episode wrote another version, even if it put them back later."""
+        """References to the records of which the agent wrote another version, even if it put them back later."""
         return frozenset(
             f"{one.resource_type}/{one.id}"
-            for one in self.end.changes
+            for one in self._changes_of_agent
             if not (
                 one.before
                 and one.versions
@@ -148,19 +172,19 @@ class EpisodeLog:
 
     @cached_property
     def recreated(self) -> frozenset[str]:
-        """References to the existing records that the episode deleted and created again."""
+        """References to the existing records that the agent deleted and created again."""
         return frozenset(
             f"{one.resource_type}/{one.id}"
-            for one in self.end.changes
+            for one in self._changes_of_agent
             if one.before and one.after and None in one.versions
         )
 
     @cached_property
     def changed(self) -> frozenset[str]:
-        """References to the records that the episode left in another state than it found them."""
+        """References to the records that the agent left in another state than it found them."""
         return frozenset(
             f"{one.resource_type}/{one.id}"
-            for one in self.end.changes
+            for one in self._changes_of_agent
             if (one.before is None) != (one.after is None)
             or (one.before is not None and one.after is not None and not same_record(one.before, one.after))
         )
