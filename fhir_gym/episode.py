@@ -341,13 +341,13 @@ class Episode(AbstractContextManager["Episode"]):
 
     def _send(self, action: Action | Invalid) -> Response | Invalid:
         """Return the server's response, or the reason why no request was sent."""
-        simulation = self._simulation
-        request = action if isinstance(action, Invalid) else to_request(action, self._session.base_url)
         try:
-            if isinstance(request, Invalid) or isinstance(action, Invalid):
-                if simulation:
-                    simulation.pass_time()
-                return request if isinstance(request, Invalid) else action
+            if isinstance(action, Invalid):
+                return self._refuse(action)
+            request = to_request(action, self._session.base_url)
+            if isinstance(request, Invalid):
+                return self._refuse(request)
+            simulation = self._simulation
             response: Response = simulation.answer(action, request) if simulation else self._session.handle(request)
         except BaseException:
             # The server's state is unknown after a failure or Ctrl-C, so the episode cannot continue.
@@ -355,6 +355,12 @@ class Episode(AbstractContextManager["Episode"]):
             raise
         self._log.append(LoggedRequest(action, request, response))
         return response
+
+    def _refuse(self, invalid: Invalid) -> Invalid:
+        """Return the reason why no request was sent; time passes nevertheless."""
+        if self._simulation:
+            self._simulation.pass_time()
+        return invalid
 
     def _grade(self) -> Verdict:
         changes = tuple(self._session.changes(self._origin))
