@@ -1,0 +1,243 @@
+"""A library of policies on the server: documents whose sentences decide requests, and how to tell which one is valid.
+
+A kind of request declares a `Subject` with rules. `policy_drawing.draw_library` draws its documents: one policy of the
+whole hospital, which settles all points, and policies of some departments, which settle some points differently. Beside
+them are earlier versions, drafts, versions and amendments that are not yet in force, and errors, most of them with
+other values. For a department and a moment, each point is decided in exactly one valid place.
+
+- The scene has the `Library`; `Library.values` returns what is valid, for `choose` and `judge`.
+- `policy_resources` builds the documents on the server.
+- `validity_rules` tells agents in the prompt how to find the valid documents.
+- `read_library` reads the same `Library` through the API, for `solve`. What is read stays true as time passes, because
+  `Library.values` takes the moment as an argument; only documents that are added later have to be read again.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from fhir_gym.actions import Action
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.policy_texts import FILLERS, Subject
+from fhir_gym.types import Json, Resource
+
+POLICY = Concept(system="http://example.org/document-types", code="policy", display="Policy")
+_SUBJECTS = "http://example.org/policy-subjects"
+_IN_FORCE = re.compile(r"In force from (\d{4}-\d\d-\d\d) (\d\d:\d\d) \(UTC\)")
+
+
+class PolicyDocument(Params):
+    """A version of a policy, or an amendment.
+
+    Attributes:
+        id: Id of the DocumentReference.
+        number: Number of the document (``POL-0417/3``).
+        subject: Code of the subject.
+        title: Title.
+        department: The department; None for the whole hospital.
+        status: Status of the DocumentReference.
+        doc_status: Status of the text.
+        issued: When the document was issued, an instant.
+        in_force: The document is not in force before this moment, an instant.
+        replaces: Id of the document that this one replaces, or an empty text.
+        amends: Id of the document that this one amends, or an empty text.
+        values: The values of the points that the document settles.
+        text: The text.
+    """
+
+    id: str
+    number: str
+    subject: str
+    title: str
+    department: Concept | None
+    status: str
+    doc_status: str
+    issued: str
+    in_force: str
+    replaces: str = ""
+    amends: str = ""
+    values: dict[str, str]
+    text: str
+
+    def is_in_force(self, moment: str) -> bool:
+        """Whether the document is in force at a moment; another document may still replace it."""
+        return self.status == "current" and self.doc_status == "final" and self.in_force <= moment
+
+    @property
+    def department_code(self) -> str:
+        """The code of the department; empty for the whole hospital."""
+        return self.department.code if self.department else ""
+
+
+class Decision(NamedTuple):
+    """What a valid document says about a point."""
+
+    value: str
+    document: str
+
+
+class Library(Params):
+    """The policies of a hospital.
+
+    Attributes:
+        documents: The documents in no particular order.
+    """
+
+    documents: tuple[PolicyDocument, ...]
+
+    def decisions(self, subject: str, department: str, now: datetime) -> dict[str, Decision]:
+        """Return the valid value of each point, and the id of the document that settles it.
+
+        Args:
+            subject: Code of the subject.
+            department: Code of the department.
+            now: The moment for which the values are valid.
+        """
+        valid = self._valid(subject, instant(now))
+        found: dict[str, Decision] = {}
+        for owner in ("", department):
+            policies = [one for one in valid if not one.amends and one.department_code == owner]
+            ids = {one.id for one in policies}
+            amendments = sorted((one for one in valid if one.amends in ids), key=lambda one: one.in_force)
+            for one in (*policies, *amendments):
+                found |= {name: Decision(value, one.id) for name, value in one.values.items()}
+        return found
+
+    def values(self, subject: str, department: str, now: datetime) -> dict[str, str]:
+        """Return the valid value of each point; see `decisions`."""
+        return {name: one.value for name, one in self.decisions(subject, department, now).items()}
+
+    def _valid(self, subject: str, moment: str) -> list[PolicyDocument]:
+        in_force = [one for one in self.documents if one.subject == subject and one.is_in_force(moment)]
+        replaced = {one.replaces for one in in_force}
+        return [one for one in in_force if one.id not in replaced]
+
+    def misread(self, mistake: str, now: datetime) -> Library:
+        """Return a library that has, by the rules, the values that an agent with one of `MISREADINGS` finds."""
+        documents = self.documents
+        if mistake == AMENDMENTS_IGNORED:
+            documents = tuple(one for one in documents if not one.amends)
+        elif mistake == DEPARTMENTS_IGNORED:
+            documents = tuple(one for one in documents if one.department is None)
+        elif mistake == SUPERSEDED_VERSIONS:
+            documents = tuple(_counting(one, one.in_force) for one in documents if not one.replaces)
+        elif mistake == EVERYTHING_COUNTS:
+            moment = instant(now)
+            documents = tuple(_counting(one, min(one.in_force, moment)) for one in documents)
+        return Library(documents=documents)
+
+
+AMENDMENTS_IGNORED = "amendments ignored"
+DEPARTMENTS_IGNORED = "departments ignored"
+SUPERSEDED_VERSIONS = "superseded versions"
+EVERYTHING_COUNTS = "everything counts"
+MISREADINGS = (AMENDMENTS_IGNORED, DEPARTMENTS_IGNORED, SUPERSEDED_VERSIONS, EVERYTHING_COUNTS)
+"""Mistakes of agents that misread a library: they ignore amendments, ignore departments, read the oldest versions, or
+take drafts, errors and documents that are not yet in force for valid ones."""
+
+
+def _counting(document: PolicyDocument, in_force: str) -> PolicyDocument:
+    return document.model_copy(update={"status": "current", "doc_status": "final", "in_force": in_force})
+
+
+def category(subject: Subject) -> Concept:
+    """Return the category of the policies about a subject."""
+    return Concept(system=_SUBJECTS, code=subject.code, display=subject.title)
+
+
+def policy_resources(library: Library, subjects: Sequence[Subject]) -> list[Resource]:
+    """Build the DocumentReferences of a library.
+
+    Args:
+        library: The library.
+        subjects: The subjects of its documents; those of `FILLERS` may be left out.
+    """
+    categories = {one.code: category(one) for one in (*FILLERS, *subjects)}
+    return [_resource(one, categories[one.subject]) for one in library.documents]
+
+
+def _resource(document: PolicyDocument, category: Concept) -> Resource:
+    links = {"replaces": document.replaces, "appends": document.amends}
+    relates: list[Json] = [
+        {"code": code, "target": reference("DocumentReference", id)} for code, id in links.items() if id
+    ]
+    attachment = {
+        "contentType": "text/plain; charset=utf-8",
+        "language": "en",
+        "data": base64.b64encode(document.text.encode()).decode(),
+        "title": document.title,
+        "creation": document.issued,
+    }
+    found: Resource = {
+        "resourceType": "DocumentReference",
+        "id": document.id,
+        "identifier": [{"value": document.number}],
+        "status": document.status,
+        "docStatus": document.doc_status,
+        "type": POLICY.concept,
+        "category": [category.concept],
+        "date": document.issued,
+    }
+    if relates:
+        found["relatesTo"] = relates
+    found |= {"description": document.title, "content": [{"attachment": attachment}]}
+    if document.department:
+        found["context"] = {"practiceSetting": document.department.concept}
+    return found
+
+
+def validity_rules(subjects: Sequence[Subject]) -> str:
+    """Return rules for prompts: where the policies are, and how to tell which of them is valid."""
+    names = ", ".join(f"{one.title} (code {one.code})" for one in subjects)
+    return (
+        f"- Values that decide are in the hospital's policies: DocumentReferences with type {POLICY.code} and one "
+        f"of these categories: {names}. The text of a policy is in content.attachment.data (base64). A policy with a "
+        "context.practiceSetting is for that department, a policy without one for the whole hospital. A policy that "
+        "refers to another with relatesTo.code appends amends it.\n"
+        '- A policy is in force if its status is current, its docStatus is final, and the time after "In force from" '
+        "in its text is not after the present. It is valid if it is in force and no policy that is in force replaces "
+        "it (relatesTo.code replaces). An amendment is valid only if the policy that it amends is valid, too.\n"
+        "- Each point is decided by the valid policy of the department with its valid amendments if one of them "
+        "settles the point, and otherwise by the valid policy of the whole hospital with its valid amendments. An "
+        "amendment goes before the policy that it amends; of several amendments about one point, the one that came "
+        "into force last decides."
+    )
+
+
+def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library]:
+    """Search for the policies about some subjects, and parse them."""
+    found: list[PolicyDocument] = []
+    for subject in subjects:
+        query = {"type": POLICY.token, "category": category(subject).token, "_count": "200"}
+        found += [_parse(one, subject) for one in (yield from search_all("/DocumentReference", query))]
+    return Library(documents=tuple(found))
+
+
+def _parse(resource: Resource, subject: Subject) -> PolicyDocument:
+    text = base64.b64decode(resource["content"][0]["attachment"]["data"]).decode()
+    relates = {one["code"]: one["target"]["reference"].rpartition("/")[2] for one in resource.get("relatesTo", [])}
+    departments = codings(resource.get("context", {}).get("practiceSetting"))
+    stated = _IN_FORCE.search(text)
+    assert stated is not None
+    values = {one.name: one.find(text) for one in subject.rules}
+    return PolicyDocument(
+        id=resource["id"],
+        number=resource["identifier"][0]["value"],
+        subject=subject.code,
+        title=resource["description"],
+        department=Concept(**departments[0]) if departments else None,
+        status=resource["status"],
+        doc_status=resource["docStatus"],
+        issued=resource["date"],
+        in_force=instant(parse_instant(f"{stated[1]}T{stated[2]}:00Z")),
+        replaces=relates.get("replaces", ""),
+        amends=relates.get("appends", ""),
+        values={name: value for name, value in values.items() if value is not None},
+        text=text,
+    )

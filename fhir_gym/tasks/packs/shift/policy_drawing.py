@@ -1,0 +1,329 @@
+"""Draws libraries of policies: valid documents, and others that agents could take for valid ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from fhir_gym.tasks.authoring import Concept, IdAllocator, at, instant, parse_instant
+from fhir_gym.tasks.packs.shift.policies import Library, PolicyDocument
+from fhir_gym.tasks.packs.shift.policy_texts import BACKGROUND, FILLERS, REASONS, Rule, Subject
+
+_DEPARTMENT_RULES = 0.5
+"""Probability that a department settles a point itself."""
+_OTHER_VALUE = 0.85
+"""Probability that a document has another value than the valid documents, if there is one."""
+_LEFT_CURRENT = 0.3
+"""Probability that the version before the valid one has still the status current."""
+_SOON = 0.6
+"""Probability that a document comes into force at one of the given moments, if it is not in force yet."""
+_DAY = timedelta(days=1)
+_MOST_POLICIES = 900
+_HOURS = (0, 6, 8, 12)
+_CURRENT, _FINAL, _DRAFT, _SUPERSEDED, _ERROR = "current", "final", "preliminary", "superseded", "entered-in-error"
+
+
+def draw_library(
+    rng: random.Random,
+    ids: IdAllocator,
+    now: datetime,
+    subjects: Sequence[Subject],
+    departments: Sequence[Concept],
+    total: int,
+    *,
+    fillers: int = 0,
+    soon: Sequence[datetime] = (),
+) -> Library:
+    """Draw the policies of a hospital.
+
+    Each subject gets at least a policy of the whole hospital and, if its rules have values, policies of one or more
+    departments. All other documents are distributed over the subjects at random.
+
+    Args:
+        rng: Random generator.
+        ids: Allocates ids.
+        now: The present.
+        subjects: The subjects.
+        departments: The departments that may have policies of their own.
+        total: Number of documents. If the subjects need more, there are more.
+        fillers: Number of further subjects that no request needs.
+        soon: Moments after the present at which some of the documents come into force that are not in force yet. All
+            others come into force two days after the present or later.
+    """
+    drawer = _Drawer(rng, ids, now, soon)
+    chosen = [*subjects, *rng.sample(FILLERS, fillers)]
+    most = max(1, min(len(departments), total // (2 * len(chosen)) - 1))
+    for subject in chosen:
+        drawer.add_subject(subject, rng.sample(departments, rng.randint(1, most)) if departments else ())
+    while len(drawer.documents) < total:
+        drawer.add_document()
+    return Library(documents=tuple(rng.sample(drawer.documents, len(drawer.documents))))
+
+
+@dataclass
+class _Family:
+    """The policies of one department, or of the whole hospital, about one subject.
+
+    Attributes:
+        subject: The subject.
+        department: The department; None for the whole hospital.
+        number: Number of the policy.
+        version: Number of the valid version.
+        versions: The versions up to the valid one; the oldest is the first.
+        amendments: The amendments of all versions.
+        values: The valid values.
+        has_successor: Whether a version that comes into force later replaces the valid one.
+    """
+
+    subject: Subject
+    department: Concept | None
+    number: str
+    version: int
+    versions: list[PolicyDocument] = field(default_factory=list)
+    amendments: list[PolicyDocument] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    has_successor: bool = False
+
+    @property
+    def valid(self) -> PolicyDocument:
+        return self.versions[-1]
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject.title}, {self.department.display}" if self.department else self.subject.title
+
+
+class _Drawer:
+    """Draws documents one after the other.
+
+    Args:
+        rng: Random generator.
+        ids: Allocates ids.
+        now: The present.
+        soon: See `draw_library`.
+    """
+
+    def __init__(self, rng: random.Random, ids: IdAllocator, now: datetime, soon: Sequence[datetime]) -> None:
+        self._rng, self._ids, self._now, self._soon = rng, ids, now, soon
+        self._families: list[_Family] = []
+        self._titles: list[str] = []
+        self._numbers = rng.sample(range(1000, 10_000), _MOST_POLICIES)
+        self.documents: list[PolicyDocument] = []
+        self._extras: tuple[tuple[Callable[[_Family], PolicyDocument | None], int], ...] = (
+            (self._earlier_version, 3),
+            (self._amendment_in_force, 4),
+            (self._next_version, 2),
+            (self._pending_amendment, 2),
+            (self._old_amendment, 1),
+        )
+
+    def add_subject(self, subject: Subject, departments: Sequence[Concept]) -> None:
+        """Add the valid policies about a subject."""
+        rng = self._rng
+        self._titles.append(subject.title)
+        with_values = [one for one in subject.rules if one.values]
+        for department in (None, *departments) if with_values else (None,):
+            family = _Family(subject, department, f"POL-{self._numbers.pop()}", rng.randint(2, 9))
+            family.values = self._values(family, self._own_rules(family))
+            in_force = self._moment(self._now - rng.randint(60, 700) * _DAY)
+            document = self._document(family, family.values, _CURRENT, _FINAL, in_force, version=family.version)
+            family.versions.append(document)
+            self._families.append(family)
+            self.documents.append(document)
+
+    def add_document(self) -> None:
+        """Add a document of a random kind to the policies about a random subject."""
+        family = self._rng.choice(self._families)
+        draws, weights = zip(*self._extras, strict=True)
+        document = self._rng.choices(draws, weights)[0](family)
+        if document is not None:
+            self.documents.append(document)
+
+    def _earlier_version(self, family: _Family) -> PolicyDocument | None:
+        """Draw the version before the oldest one; None if the oldest is the first."""
+        rng, oldest = self._rng, family.versions[0]
+        version = family.version - len(family.versions)
+        if version < 1:
+            return None
+        forgotten = oldest is family.valid and rng.random() < _LEFT_CURRENT
+        status = _CURRENT if forgotten else _SUPERSEDED
+        in_force = self._moment(parse_instant(oldest.in_force) - rng.randint(90, 700) * _DAY)
+        values = self._values(family, self._own_rules(family))
+        found = self._document(family, values, status, _FINAL, in_force, version=version)
+        replacing = oldest.model_copy(update={"replaces": found.id})
+        self.documents[self.documents.index(oldest)] = family.versions[0] = replacing
+        family.versions.insert(0, found)
+        return found
+
+    def _next_version(self, family: _Family) -> PolicyDocument | None:
+        """Draw a version that would replace the valid one, but is not in force; None if it were the second to come."""
+        status, doc_status, in_force = self._not_in_force(family)
+        comes = (status, doc_status) == (_CURRENT, _FINAL)
+        if comes and family.has_successor:
+            return None
+        family.has_successor |= comes
+        values = self._values(family, self._own_rules(family))
+        found = self._document(family, values, status, doc_status, in_force, version=family.version + 1)
+        return found.model_copy(update={"replaces": family.valid.id})
+
+    def _amendment_in_force(self, family: _Family) -> PolicyDocument | None:
+        """Draw an amendment of the valid version; None for a policy without values."""
+        in_force = self._between(family.valid.in_force, instant(self._now - _DAY))
+        if any(one.amends == family.valid.id and one.in_force == in_force for one in family.amendments):
+            return None
+        found = self._amendment(family, family.valid, _CURRENT, _FINAL, in_force)
+        if found is not None:
+            moment = instant(self._now)
+            mine = (one for one in family.amendments if one.amends == family.valid.id and one.is_in_force(moment))
+            for one in sorted(mine, key=lambda one: one.in_force):
+                family.values |= one.values
+        return found
+
+    def _pending_amendment(self, family: _Family) -> PolicyDocument | None:
+        """Draw an amendment of the valid version that is not in force; None for a policy without values."""
+        status, doc_status, in_force = self._not_in_force(family)
+        if any(one.amends == family.valid.id and one.in_force == in_force for one in family.amendments):
+            return None
+        return self._amendment(family, family.valid, status, doc_status, in_force)
+
+    def _old_amendment(self, family: _Family) -> PolicyDocument | None:
+        """Draw an amendment of a version before the valid one; None if there is no such version."""
+        if len(family.versions) == 1:
+            return None
+        number = self._rng.randrange(len(family.versions) - 1)
+        amended, following = family.versions[number : number + 2]
+        in_force = self._between(amended.in_force, following.in_force)
+        return self._amendment(family, amended, _CURRENT, _FINAL, in_force)
+
+    def _amendment(
+        self, family: _Family, amended: PolicyDocument, status: str, doc_status: str, in_force: str
+    ) -> PolicyDocument | None:
+        points = [one for one in family.subject.rules if one.values and one.name in amended.values]
+        if not points:
+            return None
+        chosen = self._rng.sample(points, min(len(points), self._rng.choice((1, 1, 2))))
+        values = self._values(family, chosen)
+        found = self._document(family, values, status, doc_status, in_force, amended=amended)
+        family.amendments.append(found)
+        return found
+
+    def _not_in_force(self, family: _Family) -> tuple[str, str, str]:
+        """Draw a status, a status of the text and a time in force that together are not in force at the present."""
+        rng = self._rng
+        past = self._between(family.valid.in_force, instant(self._now - _DAY))
+        coming = self._coming()
+        return rng.choice(
+            ((_CURRENT, _FINAL, coming), (_CURRENT, _DRAFT, rng.choice((past, coming))), (_ERROR, _FINAL, past))
+        )
+
+    def _coming(self) -> str:
+        if self._soon and self._rng.random() < _SOON:
+            return instant(self._rng.choice(self._soon))
+        return self._moment(self._now + self._rng.randint(2, 60) * _DAY)
+
+    def _between(self, first: str, last: str) -> str:
+        """Draw a time between two moments that are some days apart."""
+        start = parse_instant(first)
+        days = (parse_instant(last) - start).days
+        return self._moment(start + self._rng.randint(1, days - 1) * _DAY)
+
+    def _moment(self, near: datetime) -> str:
+        """Draw a time of the day of a moment."""
+        return instant(at(near.date(), self._rng.choice(_HOURS)))
+
+    def _own_rules(self, family: _Family) -> list[Rule]:
+        """Draw the rules that a version contains: all for the whole hospital, some for a department."""
+        if family.department is None:
+            return [*family.subject.rules]
+        points = [one for one in family.subject.rules if one.values]
+        return [one for one in points if self._rng.random() < _DEPARTMENT_RULES] or [self._rng.choice(points)]
+
+    def _values(self, family: _Family, rules: Iterable[Rule]) -> dict[str, str]:
+        """Draw values, most of them other ones than the valid values of all departments."""
+        return {one.name: self._value(family, one) if one.values else "" for one in rules}
+
+    def _value(self, family: _Family, rule: Rule) -> str:
+        if self._rng.random() < _OTHER_VALUE:
+            related = [one for one in self._families if one.subject == family.subject]
+            for avoided in ((*related, family), (family,)):
+                used = {one.values.get(rule.name) for one in avoided}
+                left = [one for one in rule.values if one not in used]
+                if left:
+                    return self._rng.choice(left)
+        return self._rng.choice(rule.values)
+
+    def _document(
+        self,
+        family: _Family,
+        values: dict[str, str],
+        status: str,
+        doc_status: str,
+        in_force: str,
+        *,
+        version: int = 0,
+        amended: PolicyDocument | None = None,
+    ) -> PolicyDocument:
+        earliest = min(parse_instant(in_force), self._now - _DAY)
+        if amended is None:
+            number, title = f"{family.number}/{version}", family.title
+        else:
+            earlier = sum(one.amends == amended.id for one in family.amendments)
+            number, title = f"{amended.number}-A{earlier + 1}", f"Amendment to {family.title}"
+        sentences = [one.with_value(values[one.name]) for one in family.subject.rules if one.name in values]
+        heading = _heading(number, title, family.department, in_force, amended)
+        body = self._changes(sentences, amended) if amended else self._body(family, sentences)
+        return PolicyDocument(
+            id=self._ids.new("DocumentReference"),
+            number=number,
+            subject=family.subject.code,
+            title=title,
+            department=family.department,
+            status=status,
+            doc_status=doc_status,
+            issued=instant(at((earliest - self._rng.randint(1, 20) * _DAY).date(), self._rng.randint(8, 16))),
+            in_force=in_force,
+            amends=amended.id if amended else "",
+            values=values,
+            text="\n".join([*heading, "", *body]) + "\n",
+        )
+
+    def _changes(self, sentences: Sequence[str], amended: PolicyDocument) -> list[str]:
+        """Return the text of an amendment."""
+        reasons = self._rng.sample(REASONS, self._rng.randint(1, 2))
+        points = "the following point" if len(sentences) == 1 else "the following points"
+        return [
+            " ".join(reasons),
+            "",
+            f"{amended.number} is amended in {points}:",
+            *(f"- {one}" for one in sentences),
+            "",
+            f"Everything else in {amended.number} remains as it is.",
+        ]
+
+    def _body(self, family: _Family, sentences: Sequence[str]) -> list[str]:
+        """Return the text of a policy: rules in random order between sentences that settle nothing."""
+        rng = self._rng
+        background = rng.sample(BACKGROUND, rng.randint(4, 18))
+        first, second, third = (background[number::3] for number in range(3))
+        rules = rng.sample([*sentences, *second], len(sentences) + len(second))
+        found = ["1. Purpose and scope", " ".join(first), "", "2. Rules"]
+        found += [f"2.{number} {one}" for number, one in enumerate(rules, 1)]
+        if family.department:
+            found.append(f"2.{len(rules) + 1} For all other points, see the policy of the whole hospital.")
+        found += ["", "3. Responsibility and review", " ".join(third)]
+        others = [one for one in self._titles if one != family.subject.title]
+        if others:
+            found += ["", f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
+        return found
+
+
+def _heading(
+    number: str, title: str, department: Concept | None, in_force: str, amended: PolicyDocument | None
+) -> list[str]:
+    applies = f"Department of {department.display}" if department else "The whole hospital"
+    found = [f"{number} {title}", f"Applies to: {applies}"]
+    if amended:
+        found.append(f"Amends: {amended.number}")
+    return [*found, f"In force from {in_force[:10]} {in_force[11:16]} (UTC)"]
