@@ -154,6 +154,17 @@ def test_snapshots_need_loads_only(hospital: World) -> None:
             session.snapshot()
 
 
+def test_snapshots_hold_many_resources(hospital: World) -> None:
+    loaded = [{"resourceType": "Basic", "id": f"b{n}", "created": "2020-01-01"} for n in range(700)]
+    with hospital.session() as session, hospital.session() as other, hospital.session() as third:
+        session.load(loaded)
+        snapshot = session.snapshot()
+        for one in (session, other, third):
+            if one is not session:
+                one.load_snapshot(snapshot)
+            assert len(one.search("Basic", created="2020-01-01")) == len(loaded)
+
+
 def test_packed_resources_are_a_sequence() -> None:
     resources = PackedResources(pickle.dumps([{"id": "1"}, {"id": "2"}]))
     assert (len(resources), resources[1], list(resources[:1])) == (2, {"id": "2"}, [{"id": "1"}])

@@ -303,7 +303,7 @@ class Store:
         replaced = self.db.execute(f"SELECT seq, {COLUMNS} FROM overlay.version").fetchall()
         rows = pickle.dumps((current, replaced), pickle.HIGHEST_PROTOCOL)
         index_rows: dict[str, dict[int, bytes]] = {name: {} for name in self._types}
-        self._unindexed.remember(index_rows)
+        self._unindexed.remember(index_rows, Counter(resource_type for _, resource_type, *_ in current))
         return Snapshot(rows, self._next_rid, self._seq, self._types.copy(), next_id, index_rows)
 
     def load_snapshot(self, snapshot: Snapshot) -> None:

@@ -46,6 +46,9 @@ class Batch:
     ) -> None:
         self._type, self._resources, self.known, self._removed = resource_type, resources, known, removed
 
+    def __len__(self) -> int:
+        return len(self._resources) - len(self._removed)
+
     def index_rows(self, pids: frozenset[int]) -> IndexRows:
         """Return the index rows of these paths by table."""
         found = self._computed(pids) if self.known is None else self._known(pids, self.known)
@@ -100,11 +103,17 @@ class Unindexed:
         """Mark all index rows of a batch as missing."""
         self.missing[resource_type] = (*self.missing.get(resource_type, ()), (batch, _paths(resource_type)))
 
-    def remember(self, index_rows: Mapping[str, dict[int, bytes]]) -> None:
-        """Let the batches add their index rows to `index_rows`, a mapping by type and path id."""
+    def remember(self, index_rows: Mapping[str, dict[int, bytes]], counts: Mapping[str, int]) -> None:
+        """Let a batch that contains all resources of its type add its index rows to `index_rows`.
+
+        Args:
+            index_rows: A mapping by type and path id.
+            counts: Number of resources by type.
+        """
         for resource_type, batches in self.missing.items():
-            if len(batches) == 1:
-                batches[0][0].known = index_rows[resource_type]
+            batch = batches[0][0]
+            if len(batch) == counts[resource_type]:
+                batch.known = index_rows[resource_type]
 
     def paths(self) -> Set[int]:
         """Return the ids of the paths with missing rows."""
