@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, slots_that_would_fit
-from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot, Practitioner
+from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, ClinicScene, ClinicSlot, Practitioner
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME
@@ -42,6 +42,25 @@ class BookingAsk(TimeWishes):
             and self.gender in ("", practitioner.person.gender)
             and (not self.language or self.language in practitioner.languages)
         )
+
+
+def booking_text(ask: BookingAsk, wording: int) -> str:
+    """Return a wish for an appointment in a person's words; see `RequestKind.text`."""
+    who = ask.patient
+    first = (
+        f"{who.given} {who.family}, born {who.birth_date}, would like an appointment in {ask.service}.",
+        f"Please find a time in {ask.service} for {who.given} {who.family} (date of birth {who.birth_date}).",
+        f"{ask.service}: {who.given} {who.family}, {who.birth_date}, needs an appointment.",
+    )[wording]
+    return " ".join([first, *_wishes(ask)])
+
+
+def _wishes(ask: BookingAsk) -> Iterator[str]:
+    if ask.language:
+        yield f"The practitioner must speak {LANGUAGES[ask.language]}."
+    if ask.gender:
+        yield f"It must be a {'woman' if ask.gender == 'female' else 'man'}."
+    yield from ask.in_words()
 
 
 class BookingRequest(PatientRequest):
@@ -90,8 +109,8 @@ class BookingJudge(CalendarJudge[BookingRequest]):
         request, claimed = self.requests[number], self.claimed[number]
         left = claimed & self.log.changed
         if not left:
-            return Judgement.declined(request, answer, self._declined(number, answer), claimed)
-        wanted = [self._best(number, one) for one in (self.met(number), self.planned(number))]
+            return Judgement.declined(request, answer, self.rightly_declined(number, answer), claimed)
+        wanted = [self.best(number, one) for one in (self.met(number), self.planned(number))]
         problems = self._problems(request, left, wanted)
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         expected = next((f"{DONE}, in Slot/{one.id}" for one in wanted if one), request.outcome)
@@ -129,13 +148,14 @@ class BookingJudge(CalendarJudge[BookingRequest]):
         if sorted(others, key=str) != sorted([(one, "accepted") for one in needed], key=str):
             yield f"participants {listed}"
 
-    def _best(self, number: int, calendar: Calendar) -> ClinicSlot | None:
+    def best(self, number: int, calendar: Calendar) -> ClinicSlot | None:
+        """Return the slot that the rules choose for a request; None if the request is declined."""
         request = self.requests[number]
         if len(request.patients) != 1 or coming(calendar, request.ask, request.patients[0]):
             return None
         return best_slot(calendar, request.ask, request.patients[0])
 
-    def _declined(self, number: int, answer: str) -> bool:
+    def rightly_declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
         request = self.requests[number]
         found = patient_not_found(request, self.scene.people, self.log, answer)
@@ -145,4 +165,4 @@ class BookingJudge(CalendarJudge[BookingRequest]):
         if booked:
             return answer == ALREADY_DONE and any(self.log.has_seen([f"Appointment/{id}"]) for id in booked)
         slots = fitting_slots(request, self.scene)
-        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self._best(number, one))
+        return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))

@@ -149,6 +149,7 @@ def draw_clinic(
     services: int,
     days: int,
     per_day: int,
+    ids: IdAllocator | None = None,
 ) -> ClinicScene:
     """Draw a place whose practitioners, patients and slots all come from the same random process.
 
@@ -161,8 +162,9 @@ def draw_clinic(
         services: Number of services that they offer.
         days: Number of coming working days with slots.
         per_day: Number of slots of each practitioner on a working day.
+        ids: Allocates the ids; by default a new allocator.
     """
-    ids = IdAllocator(rng, world)
+    ids = ids or IdAllocator(rng, world)
     offered = rng.sample(SERVICES, services)
     staff: list[Practitioner] = []
     for number in range(practitioners):

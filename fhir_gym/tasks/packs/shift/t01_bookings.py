@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from fhir_gym.actions import Action, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import instant, parse_instant, reference
+from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.packs.shift.bookings import (
     COMING,
     BookingAsk,
     BookingJudge,
     BookingRequest,
     best_slot,
+    booking_text,
     coming,
     fitting_slots,
 )
@@ -27,10 +27,11 @@ from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Soluti
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, overlaps
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Resource
 
 _TRIES = 60
 """Number of wishes that are drawn for each patient."""
@@ -105,13 +106,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
 
     @override
     def text(self, ask: BookingAsk, wording: int) -> str:
-        who = ask.patient
-        first = (
-            f"{who.given} {who.family}, born {who.birth_date}, would like an appointment in {ask.service}.",
-            f"Please find a time in {ask.service} for {who.given} {who.family} (date of birth {who.birth_date}).",
-            f"{ask.service}: {who.given} {who.family}, {who.birth_date}, needs an appointment.",
-        )[wording]
-        return " ".join([first, *_wishes(ask)])
+        return booking_text(ask, wording)
 
     @override
     def solve(self, ask: BookingAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
@@ -120,21 +115,20 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
             return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
         patient = f"Patient/{patients[0]['id']}"
         if not known:
-            known |= yield from _about(given["place"])
-        present, place = instant(now), known["place"]
+            known["place"] = yield from look_up_place(given["place"])
+        place: PlaceRecords = known["place"]
+        present = instant(now)
         mine = yield from search_all("/Appointment", {"patient": patient, "_count": "200"})
         coming = [one for one in mine if one["status"] in COMING and one["start"] > present]
-        if any(_service(one, known) == ask.service for one in coming):
+        if any(place.service_of(one) == ask.service for one in coming):
             return ALREADY_DONE
-        query = {"schedule.actor": place, "start": f"gt{present}", "status": "free", "_count": "200"}
+        query = {"schedule.actor": place.place, "start": f"gt{present}", "status": "free", "_count": "200"}
         slots = yield from search_all("/Slot", query)
         occupied = [one for one in mine if one["status"] in OCCUPIED]
-        fitting = [slot for slot in slots if _meets(ask, slot, known) and not _overlaps(slot, occupied)]
+        fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
         if not fitting:
             return NO_FREE_TIME
-        best = min(fitting, key=lambda slot: (slot["start"], _family(_practitioner(slot, known)), slot["id"]))
-        yield Post("/Appointment", _appointment(best, patient, f"Practitioner/{_practitioner(best, known)['id']}"))
-        yield Put(f"/Slot/{best['id']}", {**best, "status": "busy"})
+        yield from place.book(place.first(fitting), patient)
         return DONE
 
     @override
@@ -192,76 +186,6 @@ def _draw_ask(rng: random.Random, calendar: Calendar, name: Named) -> BookingAsk
     chosen = rng.sample(sorted(wishes), rng.choice((1, 2, 2, 3)))
     service = rng.choice(sorted({one.service.display for one in scene.practitioners}))
     return BookingAsk(patient=name, service=service, **{one: wishes[one] for one in chosen})
-
-
-def _wishes(ask: BookingAsk) -> Iterator[str]:
-    if ask.language:
-        yield f"The practitioner must speak {LANGUAGES[ask.language]}."
-    if ask.gender:
-        yield f"It must be a {'woman' if ask.gender == 'female' else 'man'}."
-    yield from ask.in_words()
-
-
-def _about(place: str) -> Generator[Action, Json, dict[str, Any]]:
-    """Look up a place, its schedules and their practitioners."""
-    places = yield from search_all("/Location", {"name": place})
-    here = next(f"Location/{one['id']}" for one in places if one.get("name") == place)
-    found = yield from search_all("/Schedule", {"actor": here, "_include": "Schedule:actor", "_count": "200"})
-    practitioners = {f"Practitioner/{one['id']}": one for one in found if one["resourceType"] == "Practitioner"}
-    schedules = {f"Schedule/{one['id']}": one for one in found if one["resourceType"] == "Schedule"}
-    by_schedule = {
-        name: practitioners[actor["reference"]]
-        for name, one in schedules.items()
-        for actor in one["actor"]
-        if actor["reference"] in practitioners
-    }
-    return {"place": here, "schedules": schedules, "practitioners": by_schedule}
-
-
-def _practitioner(slot: Resource, known: Mapping[str, Any]) -> Resource:
-    found: Resource = known["practitioners"][slot["schedule"]["reference"]]
-    return found
-
-
-def _family(person: Resource) -> str:
-    return str(person["name"][0]["family"])
-
-
-def _service(appointment: Resource, known: Mapping[str, Any]) -> str:
-    """Return the service of an appointment at the place; an empty text for an appointment elsewhere."""
-    actors = {one["actor"]["reference"] for one in appointment["participant"]}
-    for name, practitioner in known["practitioners"].items():
-        if f"Practitioner/{practitioner['id']}" in actors and known["place"] in actors:
-            return str(known["schedules"][name]["specialty"][0]["coding"][0]["display"])
-    return ""
-
-
-def _meets(ask: BookingAsk, slot: Resource, known: Mapping[str, Any]) -> bool:
-    """Whether a slot is for the service and meets every wish."""
-    schedule, practitioner = known["schedules"][slot["schedule"]["reference"]], _practitioner(slot, known)
-    spoken = [one["coding"][0]["code"] for one in practitioner["communication"]]
-    minutes = (parse_instant(slot["end"]) - parse_instant(slot["start"])) // timedelta(minutes=1)
-    return (
-        schedule["specialty"][0]["coding"][0]["display"] == ask.service
-        and ask.gender in ("", practitioner["gender"])
-        and (not ask.language or ask.language in spoken)
-        and ask.suits(slot["start"], minutes)
-    )
-
-
-def _overlaps(slot: Resource, appointments: Sequence[Resource]) -> bool:
-    return any(slot["start"] < one["end"] and one["start"] < slot["end"] for one in appointments)
-
-
-def _appointment(slot: Resource, patient: str, practitioner: str) -> Resource:
-    return {
-        "resourceType": "Appointment",
-        "status": "booked",
-        "start": slot["start"],
-        "end": slot["end"],
-        "slot": [reference("Slot", slot["id"])],
-        "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in (patient, practitioner)],
-    }
 
 
 class BookingsLevel1(StaticShift, requests=Bookings(), level=1):
