@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fhir_gym import Episode, Step
-from fhir_gym.actions import Action, Get, Post, Put
+from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
 from fhir_gym.tasks import LatestResponse
+from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.static_task import ShiftParams
 from fhir_gym.types import Json, Resource
@@ -45,6 +46,52 @@ def play(episode: Episode, change: Callable[[Action], list[Action]] = lambda act
 
 def failed(step: Step) -> list[str]:
     return [one["name"] for one in step.info["verdict"]["checks"] if not one["passed"]]
+
+
+def finish(texts: list[str]) -> Action:
+    """Finish with these outcomes, in the order of the letters."""
+    return Finish([f"{one}: {text}" for one, text in zip(letters(len(texts)), texts, strict=True)])
+
+
+def names_of_checks(chosen: Iterable[bool]) -> list[str]:
+    """Return the names of the checks of the chosen requests."""
+    return [f"request {letter}" for letter, one in zip(letters(26), chosen, strict=False) if one]
+
+
+def read_all(episode: Episode, url: str) -> list[Resource]:
+    """Search, and return the resources on the first page."""
+    bundle: Any = answer_of(episode.step(Get(url)))
+    return [one["resource"] for one in bundle.get("entry", [])]
+
+
+def ids_called(episode: Episode, who: Named, exact: bool = True) -> list[str]:
+    """Search for the patients with a date of birth, and return the ids of those with the name.
+
+    Args:
+        episode: The episode.
+        who: The name and the date of birth.
+        exact: Whether the given name matters.
+    """
+    people = read_all(episode, f"/Patient?birthdate={who.birth_date}&_count=100")
+    wanted = [one for one in people if one["name"][0]["family"] == who.family]
+    return [one["id"] for one in wanted if not exact or " ".join(one["name"][0]["given"]) == who.given]
+
+
+def after_lookups(episode: Episode, change: Callable[[str], str]) -> Step:
+    """Repeat the lookups of the reference solution with changes, and report the right outcomes."""
+    urls: list[str] = []
+
+    def record(action: Action) -> list[Action]:
+        if action.kind == "GET":
+            urls.append(action.url)
+        return [action]
+
+    episode.start()
+    play(episode, record)
+    episode.start()
+    for url in urls:
+        episode.step(Get(change(url)))
+    return episode.step(finish([one.outcome for one in params_of(episode).requests]))
 
 
 def params_of(episode: Episode) -> ShiftParams:

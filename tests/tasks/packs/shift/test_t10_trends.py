@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -9,29 +9,29 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from fhir_gym import Episode, Step
-from fhir_gym.actions import Action, Finish, Get, Post, Put
+from fhir_gym import Episode
+from fhir_gym.actions import Finish, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Named
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_RESULT, NO_SUCH_PATIENT, SEVERAL_PATIENTS, letters
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_RESULT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.t10_trends import Trends
 from fhir_gym.tasks.packs.shift.trends import Rule, TrendAsk, TrendRequest, agrees, exact_answer, rounded
-from fhir_gym.types import Resource
-from tests.tasks.packs.shift.playing import answer_of, failed, opened, params_of, play
+from tests.tasks.packs.shift.playing import (
+    after_lookups,
+    failed,
+    finish,
+    ids_called,
+    names_of_checks,
+    opened,
+    params_of,
+    play,
+    read_all,
+)
 
 
 def requests_of(episode: Episode) -> tuple[TrendRequest, ...]:
     return params_of(episode).requests
-
-
-def finish(texts: list[str]) -> Action:
-    return Finish([f"{one}: {text}" for one, text in zip(letters(len(texts)), texts, strict=True)])
-
-
-def names(chosen: Iterable[bool]) -> list[str]:
-    """Return the names of the checks of the chosen requests."""
-    return [f"request {letter}" for letter, one in zip(letters(26), chosen, strict=False) if one]
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,9 @@ def test_right_values_without_lookups_are_worth_nothing(hospital: World) -> None
         assert episode.step(finish([one.outcome for one in requests_of(episode)])).reward == 0
 
 
-def after_lookups(episode: Episode, change: Callable[[str], str]) -> Step:
-    """Repeat the searches of the reference solution with changes, and report the right outcomes."""
-    urls: list[str] = []
-
-    def record(action: Action) -> list[Action]:
-        if action.kind == "GET":
-            urls.append(action.url)
-        return [action]
-
-    episode.start()
-    play(episode, record)
-    episode.start()
-    for url in urls:
-        episode.step(Get(change(url) if url.startswith("/Observation") else url))
-    return episode.step(finish([one.outcome for one in requests_of(episode)]))
+def only_results(change: Callable[[str], str]) -> Callable[[str], str]:
+    """Change only the searches for results."""
+    return lambda url: change(url) if url.startswith("/Observation") else url
 
 
 UNREAD: dict[str, Callable[[str], str]] = {
@@ -83,9 +71,9 @@ UNREAD: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("unread", UNREAD)
 def test_a_value_needs_the_results_that_count(hospital: World, unread: str) -> None:
     with opened(hospital, "I2-1", 1) as episode:
-        values = names(one.outcome not in Trends.codes for one in requests_of(episode))
+        values = names_of_checks(one.outcome not in Trends.codes for one in requests_of(episode))
         assert after_lookups(episode, lambda url: url).reward == 1
-        missing = failed(after_lookups(episode, UNREAD[unread]))
+        missing = failed(after_lookups(episode, only_results(UNREAD[unread])))
         assert values and set(values) <= set(missing)
 
 
@@ -96,7 +84,7 @@ def test_no_result_needs_a_search_for_both_codes(hospital: World, read: int) -> 
     declined = 0
     for variation in range(4):
         with opened(hospital, "I2-1", variation) as episode:
-            wrong = names(one.outcome == NO_RESULT for one in requests_of(episode))
+            wrong = names_of_checks(one.outcome == NO_RESULT for one in requests_of(episode))
             step = after_lookups(episode, lambda url: "/metadata" if _code(url) in unread else url)
             assert set(wrong) <= set(failed(step))
             declined += len(wrong)
@@ -130,16 +118,11 @@ def other_solution(episode: Episode, mistake: str = "") -> list[str]:
 
 
 def _solved(episode: Episode, ask: TrendAsk, test: tuple[str, str, Fraction, Fraction, int], mistake: str) -> str:
-    who = ask.patient
-    born: Any = answer_of(episode.step(Get(f"/Patient?birthdate={who.birth_date}&_count=100")))
-    people = [one["resource"] for one in born.get("entry", [])]
-    called = [one["id"] for one in people if one["name"][0]["family"] == who.family]
-    called = [one for one in called if mistake == "name" or _given(people, one) == who.given]
+    called = ids_called(episode, ask.patient, exact=mistake != "name")
     if len(called) != 1 and not (mistake == "name" and called):
         return SEVERAL_PATIENTS if called else NO_SUCH_PATIENT
     count = 20 if mistake == "page" else 200
-    bundle: Any = answer_of(episode.step(Get(f"/Observation?subject=Patient/{called[0]}&_count={count}")))
-    chart = [one["resource"] for one in bundle.get("entry", [])]
+    chart = read_all(episode, f"/Observation?subject=Patient/{called[0]}&_count={count}")
     first, last, factor, added, digits = test
     specimens: dict[str, tuple[str, Fraction]] = {}
     for number, one in enumerate(sorted(chart, key=lambda one: (one["effectiveDateTime"], one["issued"]))):
@@ -163,10 +146,6 @@ def _solved(episode: Episode, ask: TrendAsk, test: tuple[str, str, Fraction, Fra
     return f"{float(found):.{digits}f}"
 
 
-def _given(people: list[Resource], id: str) -> str:
-    return " ".join(next(one["name"][0]["given"] for one in people if one["id"] == id))
-
-
 @pytest.mark.parametrize("key", ["I2-1", pytest.param("I2-2", marks=pytest.mark.slow)])
 def test_another_solver_is_right(hospital: World, key: str) -> None:
     for variation in (2, 3):
@@ -183,7 +162,7 @@ def test_a_mistake_fails_the_questions_that_it_touches(hospital: World, mistake:
         with opened(hospital, "I2-2", variation) as episode:
             answers, requests = other_solution(episode, mistake), requests_of(episode)
             same = [_same(answer, one) for answer, one in zip(answers, requests, strict=True)]
-            wrong = names(not one for one in same)
+            wrong = names_of_checks(not one for one in same)
             found = failed(episode.step(finish(answers)))
             # Who read the wrong chart, or only a part of it, also lacks evidence where the answer happens to be right.
             assert set(wrong) <= set(found) if mistake in ("name", "page") else wrong == found
