@@ -92,6 +92,27 @@ def test_a_search_for_something_else() -> None:
     assert not seen([], {})
 
 
+@pytest.mark.parametrize(
+    ("search", "replayed"),
+    [
+        ("/Observation?code=a&_count=1", False),
+        ("/Observation/1", False),
+        ("/Observation?code=a&_include=Observation:subject", True),
+        ("/Observation?subject.family=Lee", True),
+        ("/Observation?subject:Patient=1", True),
+        ("/Observation?_has:Patient:link:_id=1", True),
+        ("/Observation/_history", True),
+        ("/Patient?_count=1", True),
+    ],
+)
+def test_requests_that_cannot_show_the_counterfactual_are_not_replayed(search: str, replayed: bool) -> None:
+    scratch = Scratch({})
+    page = f"{BASE}?_getpages=z&_getpagesoffset=1"
+    log = [logged(Get(search), bundle(KIM, next=page)), logged(Get(page), bundle(KIM))]
+    assert not shows_counterfactual(log, [PHANTOM], cast(Session, scratch))
+    assert len(scratch.asked) == (2 if replayed else 0)
+
+
 def test_a_count_that_was_zero_shows_it_and_another_does_not() -> None:
     query = "family=Lee&_summary=count"
     now = bundle(total=1)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 _MAX_PAGES = 200
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
+_TOKEN_IN_JSON = re.compile(rb'_getpages=([^&"\\]+)')
+_PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/[A-Za-z0-9.-]+)?/?$")
+"""Path of a search or a read, relative to the base URL."""
+_PLAIN_PARAMETER = re.compile(r"(?:[a-z][a-z-]*|_id|_count|_sort|_elements|_summary|_total|_lastUpdated)$")
+"""Name of a search parameter, without chains and modifiers, that neither includes nor depends on other types."""
 _FORM_OF_RESULT = frozenset({"_count", "_elements", "_summary", "_total"})
 _PAGING = frozenset({"_count", "_offset", "_getpages", "_getpagesoffset", "_bundletype"})
 _INCIDENTAL = frozenset(
@@ -260,15 +265,21 @@ class _Counterfactual:
         self._tokens: dict[str, str] = {}
         self._pages = _Pages()
         self._logged = logged
+        self._skipped_tokens: set[str] = set()
         self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
         self._alike: dict[str, set[str]] = {one: set() for one in self._wanted}
         self._seen_in_full: dict[str, bool] = {}
 
     def shown_by(self, one: LoggedRequest) -> frozenset[str]:
         """References to the counterfactuals that one request shows."""
+        if self._is_about_other_types(one.request):
+            self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(one.response.content)))
+            self._pages.pass_over(one.response)
+            return frozenset()
         response = self._scratch.handle(_with_token(one.request, self._tokens))
-        if any(done.effect for done in response.done):
-            self._seen_in_full.clear()
+        for done in response.done:
+            if done.effect:
+                self._seen_in_full.pop(f"{done.resource_type}/{done.id}", None)
         if response.content == one.response.content:
             self._pages.pass_over(one.response)
             return frozenset()
@@ -283,15 +294,26 @@ class _Counterfactual:
                 return self._counted(one.request, then.total == 0, now.total)
             if not then.next_link:
                 found |= _on_further_pages(now, self._scratch)
-        shown = _changed(found, then.returned_resources()) & self._wanted.keys()
+        shown = _changed(found, then.returned_resources(), self._wanted)
         if not shown:
             return frozenset()
         others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
-        return frozenset(
-            wanted
-            for wanted in shown
-            if all(self._is_known(one) for one in others & self._records_like(wanted, others))
-        )
+        unknown = {one for one in others if not self._is_known(one)}
+        return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
+
+    def _is_about_other_types(self, request: Request) -> bool:
+        """Whether a request is a plain read or search of another type, or a further page of such a search.
+
+        It cannot show a counterfactual, so it is not replayed.
+        """
+        if request.method != "GET":
+            return False
+        page = _PAGE_TOKEN.search(request.query)
+        if page is not None:
+            return page[1] in self._skipped_tokens
+        path = _PLAIN_PATH.match(request.path)
+        names = (name for name, _ in parse_qsl(request.query, keep_blank_values=True))
+        return path is not None and path[1] not in self._types and all(map(_PLAIN_PARAMETER.match, names))
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
@@ -328,12 +350,12 @@ class _Counterfactual:
         return self._seen_in_full[reference]
 
 
-def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource]) -> set[str]:
-    """References to the records that are new, or that differ in elements other than `meta`."""
+def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
+    """References to the wanted records that are new, or that differ in elements other than `meta`."""
     return {
-        found
-        for found, resource in now.items()
-        if found not in then or {**resource, "meta": None} != {**then[found], "meta": None}
+        one
+        for one in wanted
+        if one in now and (one not in then or {**now[one], "meta": None} != {**then[one], "meta": None})
     }
 
 
