@@ -45,7 +45,7 @@ _UNFIT = re.compile(r"[^ -~\xa1-\xff]|^ +| +$")
 _NOTHING_TO_UNDO = nullcontext()
 _MAX_DIAGNOSTICS = 10_000
 """Maximum length of diagnostics, because some diagnostics repeat the request."""
-_BATCH = 500
+_BATCH = 5_000
 """Number of resources that `Session.load` stores at once."""
 
 

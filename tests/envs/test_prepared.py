@@ -154,7 +154,9 @@ def test_snapshots_need_loads_only(hospital: World) -> None:
             session.snapshot()
 
 
-def test_snapshots_hold_many_resources(hospital: World) -> None:
+def test_snapshots_hold_many_resources(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fhir_gym.fhir.session._BATCH", 500)
+    monkeypatch.setattr("fhir_gym.fhir.store.store._MANY", 500)
     loaded = [{"resourceType": "Basic", "id": f"b{n}", "created": "2020-01-01"} for n in range(700)]
     with hospital.session() as session, hospital.session() as other, hospital.session() as third:
         session.load(loaded)

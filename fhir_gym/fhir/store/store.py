@@ -27,7 +27,7 @@ COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PAGE = 4096  # size of an overlay's page in bytes
 _CHUNK = 500  # number of rows that one statement reads; below SQLite's limit on bound values
 
-_MANY = 500
+_MANY = 5_000
 """From this number of resources on, `put_all` writes the index rows immediately, to save memory."""
 
 _TOGETHER = 16
