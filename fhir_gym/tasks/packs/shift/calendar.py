@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
@@ -80,21 +80,21 @@ class Calendar:
             wanted: Whether a practitioner may be chosen.
             moving: Id of an appointment of the patient that gives up its time.
         """
-        doctors = self.scene.by_schedule()
         kept = [one for id, one in self.visits.items() if one.status in OCCUPIED and id != moving]
         taken = {slot.id for one in kept for slot in one.slots}
         own = [slot for one in kept if one.patient == patient for slot in one.slots]
-        fitting = (
-            slot
-            for slot in self.scene.slots_in_order
-            if self.status[slot.id] == "free"
-            and slot.id not in taken
-            and slot.start > self.scene.now
-            and wanted(doctors[slot.schedule])
-            and wishes.suits(slot.start, slot.minutes)
-            and not any(overlap(slot, other) for other in own)
-        )
-        return next(fitting, None)
+
+        def fits(slot: ClinicSlot) -> bool:
+            return (
+                self.status[slot.id] == "free"
+                and slot.id not in taken
+                and wishes.suits(slot.start, slot.minutes)
+                and not any(overlap(slot, other) for other in own)
+            )
+
+        schedules = [one.schedule for one in self.scene.practitioners if wanted(one)]
+        first = (next(filter(fits, self.scene.coming_slots[one]), None) for one in schedules)
+        return min((slot for slot in first if slot is not None), key=self.scene.order, default=None)
 
 
 def slots_that_would_fit(
@@ -139,6 +139,7 @@ class CalendarJudge(ABC, Generic[R]):
     def __init__(self, requests: Sequence[R], scene: ClinicScene, log: EpisodeLog) -> None:
         self.requests, self.scene, self.log = requests, scene, log
         self.slots = {slot.id: slot for slot in scene.slots}
+        self._before: dict[int, Calendar] = {}
 
     @abstractmethod
     def claim(self, request: R) -> frozenset[str]:
@@ -175,8 +176,9 @@ class CalendarJudge(ABC, Generic[R]):
 
     def before(self, write: int) -> Calendar:
         """Return the calendar before a write."""
-        states = {one.record: one.after for one in self.log.writes[:write]}
-        return self._with(states.items())
+        if write not in self._before:
+            self._before[write] = self._with({one.record: one.after for one in self.log.writes[:write]})
+        return self._before[write]
 
     def planned(self, number: int) -> Calendar:
         """Return the calendar after the requests with earlier letters, as the agent has left them.
@@ -189,7 +191,7 @@ class CalendarJudge(ABC, Generic[R]):
         # A slot that was freed may have been given away since, by a request with a later letter.
         states |= {one.record: one.after for one in self.log.writes if one.record in records and _is_free(one.after)}
         states |= {one.record: one.after for one in self.log.writes[: self._first_write(number)] if not one.by_agent}
-        calendar = self._with(states.items())
+        calendar = self._with(states)
         # A transaction gives a slot to another appointment without freeing it in between.
         calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in claimed}
         return calendar
@@ -199,9 +201,9 @@ class CalendarJudge(ABC, Generic[R]):
         end = self.before(len(self.log.writes))
         return (self.start.occupied() & end.occupied()) - calendar.occupied()
 
-    def _with(self, states: Iterable[tuple[str, Resource | None]]) -> Calendar:
-        calendar = Calendar.at_start(self.scene)
-        for record, state in states:
+    def _with(self, states: Mapping[str, Resource | None]) -> Calendar:
+        calendar = Calendar(self.scene, self.start.status.copy(), self.start.visits.copy())
+        for record, state in states.items():
             resource_type, id = record.split("/")
             if resource_type == "Slot" and id in calendar.status:
                 calendar.status[id] = str((state or {}).get("status"))
@@ -212,14 +214,19 @@ class CalendarJudge(ABC, Generic[R]):
         return calendar
 
     def _booked(self, appointment: Resource) -> Booked:
-        patients = (one.id for one in self.scene.people if self.takes_part(appointment, f"Patient/{one.id}"))
+        actors = self._actors(appointment)
+        patients = (one.id for one in self.scene.people if f"Patient/{one.id}" in actors)
         slots = (self.slots[id] for id in self.slot_ids(appointment) if id in self.slots)
         return Booked(next(patients, ""), tuple(slots), str(appointment.get("status")))
 
     def takes_part(self, appointment: Resource, record: str) -> bool:
         """Whether a record is a participant of an appointment."""
-        actors = [one.get("actor") for one in appointment.get("participant", []) if isinstance(one, dict)]
-        return self.log.refers_to(actors, record)
+        return record in self._actors(appointment)
+
+    def _actors(self, appointment: Resource) -> frozenset[str | None]:
+        """Return the references to the participants of an appointment."""
+        participants = (one for one in appointment.get("participant", []) if isinstance(one, dict))
+        return frozenset(self.log.end.refers(one.get("actor")) for one in participants)
 
     def slot_ids(self, appointment: Resource | None) -> list[str]:
         """Return the ids of the slots of an appointment."""

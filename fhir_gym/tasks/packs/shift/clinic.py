@@ -128,11 +128,27 @@ class ClinicScene(Params):
     slots: tuple[ClinicSlot, ...]
     visits: tuple[Visit, ...]
 
+    def order(self, slot: ClinicSlot) -> tuple[str, str, str]:
+        """Return the key that puts slots in the order of the rules: start, family name of the practitioner, id."""
+        return slot.start, self._families[slot.schedule], slot.id
+
+    @cached_property
+    def _families(self) -> dict[str, str]:
+        return {one.schedule: one.person.family for one in self.practitioners}
+
     @cached_property
     def slots_in_order(self) -> tuple[ClinicSlot, ...]:
-        """The slots in the order of the rules: by start, by family name of the practitioner, by id."""
-        family = {one.schedule: one.person.family for one in self.practitioners}
-        return tuple(sorted(self.slots, key=lambda one: (one.start, family[one.schedule], one.id)))
+        """The slots in the order of the rules."""
+        return tuple(sorted(self.slots, key=self.order))
+
+    @cached_property
+    def coming_slots(self) -> dict[str, list[ClinicSlot]]:
+        """The slots that start after the current time, by schedule, in the order of the rules."""
+        found: dict[str, list[ClinicSlot]] = {one.schedule: [] for one in self.practitioners}
+        for slot in self.slots_in_order:
+            if slot.start > self.now:
+                found[slot.schedule].append(slot)
+        return found
 
     def by_schedule(self) -> dict[str, Practitioner]:
         """Return the practitioners by the ids of their schedules."""

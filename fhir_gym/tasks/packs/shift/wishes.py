@@ -35,12 +35,11 @@ class TimeWishes(Ask):
 
     def suits(self, start: str, minutes: int) -> bool:
         """Whether a time suits the patient."""
+        if minutes < self.minutes or start[:10] < self.first_day:
+            return False
         moment = parse_instant(start)
-        return (
-            (not self.weekdays or moment.weekday() in self.weekdays)
-            and (not self.part or (moment.hour < _NOON) == (self.part == "morning"))
-            and start[:10] >= self.first_day
-            and minutes >= self.minutes
+        return (not self.weekdays or moment.weekday() in self.weekdays) and (
+            not self.part or (moment.hour < _NOON) == (self.part == "morning")
         )
 
     def in_words(self) -> Iterator[str]:
