@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.grading import differences
@@ -26,6 +26,13 @@ OWN_APPOINTMENTS_IGNORED = "own appointments ignored"
 EARLIER_REQUESTS_IGNORED = "earlier requests ignored"
 MISTAKES = (OWN_APPOINTMENTS_IGNORED, EARLIER_REQUESTS_IGNORED)
 """Mistakes that should often change the result of a request, so that an agent must avoid them."""
+
+
+class TimeLimits(Protocol):
+    """Conditions for the time of an appointment."""
+
+    def suits(self, start: str, minutes: int) -> bool:
+        """Whether a time meets the conditions."""
 
 
 class Booked(NamedTuple):
@@ -68,7 +75,7 @@ class Calendar:
         return Calendar.at_start(self.scene)
 
     def first_free(
-        self, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
+        self, patient: str, limits: TimeLimits, wanted: Callable[[Practitioner], bool], moving: str = ""
     ) -> ClinicSlot | None:
         """Return the first free slot that suits a patient; None if there is none.
 
@@ -76,7 +83,7 @@ class Calendar:
 
         Args:
             patient: Id of the patient.
-            wishes: What the patient wishes.
+            limits: What the patient wishes, and other conditions.
             wanted: Whether a practitioner may be chosen.
             moving: Id of an appointment of the patient that gives up its time.
         """
@@ -88,7 +95,7 @@ class Calendar:
             return (
                 self.status[slot.id] == "free"
                 and slot.id not in taken
-                and wishes.suits(slot.start, slot.minutes)
+                and limits.suits(slot.start, slot.minutes)
                 and not any(overlap(slot, other) for other in own)
             )
 

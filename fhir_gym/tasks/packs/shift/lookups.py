@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 from fhir_gym.actions import Action, Get
 from fhir_gym.fhir.paging import link
@@ -33,7 +33,7 @@ class Named(Params):
         return cls(given=person.given, family=person.family, birth_date=person.birth_date)
 
 
-def search_all(path: str, params: Mapping[str, str]) -> Found:
+def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
     """Search, and follow the links to further pages."""
     bundle = yield Get(path, params)
     found = [*entries(bundle)]

@@ -39,7 +39,8 @@ def draw_library(
     """Draw the policies of a hospital.
 
     Each subject gets at least a policy of the whole hospital and, if its rules have values, policies of one or more
-    departments. All other documents are distributed over the subjects at random.
+    departments. Then each subject that requests need gets one document of each other kind, as far as the total
+    allows. All other documents are distributed at random.
 
     Args:
         rng: Random generator.
@@ -57,6 +58,8 @@ def draw_library(
     most = max(1, min(len(departments), total // (2 * len(chosen)) - 1))
     for subject in chosen:
         drawer.add_subject(subject, rng.sample(departments, rng.randint(1, most)) if departments else ())
+    for subject in subjects:
+        drawer.add_each_kind(subject, total)
     while len(drawer.documents) < total:
         drawer.add_document()
     return Library(documents=tuple(rng.sample(drawer.documents, len(drawer.documents))))
@@ -133,11 +136,20 @@ class _Drawer:
             self._families.append(family)
             self.documents.append(document)
 
+    def add_each_kind(self, subject: Subject, total: int) -> None:
+        """Add a document of each kind to the policies about a subject, up to a total number of documents."""
+        families = [one for one in self._families if one.subject == subject]
+        for draw, _ in self._rng.sample(self._extras, len(self._extras)):
+            if len(self.documents) < total:
+                self._add(draw(self._rng.choice(families)))
+
     def add_document(self) -> None:
         """Add a document of a random kind to the policies about a random subject."""
-        family = self._rng.choice(self._families)
         draws, weights = zip(*self._extras, strict=True)
-        document = self._rng.choices(draws, weights)[0](family)
+        draw = self._rng.choices(draws, weights)[0]
+        self._add(draw(self._rng.choice(self._families)))
+
+    def _add(self, document: PolicyDocument | None) -> None:
         if document is not None:
             self.documents.append(document)
 

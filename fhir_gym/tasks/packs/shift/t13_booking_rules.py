@@ -1,0 +1,327 @@
+"""Tasks P1-1 and P1-2: requests for appointments under the policies of the hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import IdAllocator, instant, parse_instant
+from fhir_gym.tasks.packs.shift.booking_policies import (
+    BOOKING,
+    FULFILLED,
+    MISSED,
+    Attendance,
+    PolicyBookingJudge,
+    PolicyClinicScene,
+    PolicyLimits,
+    decide,
+    slots_within_limits,
+    values_for,
+)
+from fhir_gym.tasks.packs.shift.bookings import COMING, BookingAsk, BookingRequest, booking_text
+from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar
+from fhir_gym.tasks.packs.shift.clinic import (
+    LANGUAGES,
+    OCCUPIED,
+    SERVICES,
+    ClinicScene,
+    ClinicSlot,
+    Visit,
+    clinic_resources,
+    draw_clinic,
+    overlap,
+)
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import (
+    ALREADY_DONE,
+    DONE,
+    NO_FREE_TIME,
+    NO_SUCH_PATIENT,
+    NOT_ALLOWED,
+    SEVERAL_PATIENTS,
+)
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_resources, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Resource
+
+_TRIES = 8
+"""Number of wishes that are drawn for each patient."""
+_MOST_TRIED = 6
+"""Number of patients for whom a request is sought that a mistake would change."""
+_EARLIER = (0, 1, 1, 2, 3)
+"""Possible numbers of earlier appointments that are added for a patient."""
+
+
+class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
+    """Book appointments within the limits of policies."""
+
+    key = "P1"
+    title = "Appointments under policies"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
+    resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")
+    }
+    rules = (
+        "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
+        "schedule. The service of a slot is the specialty of its schedule; the department for a service has the same "
+        "code.\n"
+        f"{PATIENT_RULE}\n"
+        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) at "
+        f'{{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        f'- Otherwise, if a policy says that the desk does not book for the patient, the outcome is "{NOT_ALLOWED}".\n'
+        "- Otherwise use a free slot (status free) that starts after the present, is for the service, is within the "
+        "limits of the policies for its department, meets every wish, and does not overlap an appointment of the "
+        "patient with status booked, pending or arrived. Among several, take the one that starts first; if several "
+        "start at that time, the one of the practitioner whose family name comes first in the alphabet; then the one "
+        f'with the lower id. {WISHES} If there is no such slot, the outcome is "{NO_FREE_TIME}".\n'
+        f"{validity_rules((BOOKING,))}\n"
+        "- For the policies: today is the day on which a requested appointment is booked. A patient is new in a "
+        f"department without an earlier appointment with status {FULFILLED} at {{place}} for its service. A week "
+        "begins on Monday; all appointments of the patient at {place}, for whatever service, with status booked, "
+        f"pending, arrived or {FULFILLED} count, and the new one, too. A missed appointment is one at {{place}}, for "
+        f"whatever service, with status {MISSED}.\n"
+        "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
+        "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
+        "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> PolicyClinicScene:
+        ids = IdAllocator(rng, world)
+        people, twins, practitioners, services, days, documents = (
+            ((12,), 3, 5, 2, 6, 9) if size.level == 1 else ((13, 14), 4, 9, 3, 8, 15)
+        )
+        drawn = draw_clinic(
+            *(rng, world),
+            people=people,
+            twins=twins,
+            practitioners=practitioners,
+            services=services,
+            days=days,
+            per_day=5,
+            ids=ids,
+        )
+        clinic = _with_history(rng, ids, drawn)
+        offered = [*dict.fromkeys(one.service for one in clinic.practitioners)]
+        other = rng.choice([one for one in SERVICES if one not in offered])
+        library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents)
+        return PolicyClinicScene(**dict(clinic), library=library)
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: PolicyClinicScene, outcomes: Sequence[str]
+    ) -> tuple[BookingRequest, ...] | None:
+        chooser = _Chooser(rng, scene)
+        for outcome in outcomes:
+            if not chooser.add(outcome):
+                return None
+        return tuple(chooser.found)
+
+    @override
+    def resources(self, scene: PolicyClinicScene, world: World) -> list[Resource]:
+        return [*clinic_resources(scene, world), *policy_resources(scene.library, (BOOKING,))]
+
+    @override
+    def rule_values(self, scene: PolicyClinicScene) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: BookingAsk, wording: int) -> str:
+        return booking_text(ask, wording)
+
+    @override
+    def solve(self, ask: BookingAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        patient = f"Patient/{patients[0]['id']}"
+        if not known:
+            known["place"] = yield from look_up_place(given["place"])
+            known["library"] = yield from read_library((BOOKING,))
+        place: PlaceRecords = known["place"]
+        library: Library = known["library"]
+        mine = yield from search_all("/Appointment", {"patient": patient, "actor": place.place, "_count": "200"})
+        coming = [one for one in mine if one["status"] in COMING and one["start"] > instant(now)]
+        if any(place.service_of(one) == ask.service for one in coming):
+            return ALREADY_DONE
+        values = library.values(BOOKING.code, place.service_code(ask.service), now)
+        attended = [Attendance(one["start"], one["status"], place.service_of(one) == ask.service) for one in mine]
+        limits = PolicyLimits.of(values, now.date(), attended)
+        if limits is None:
+            return NOT_ALLOWED
+        query = {
+            "schedule.actor": place.place,
+            "start": [f"ge{limits.first_day}", f"lt{limits.last_day + timedelta(days=1)}"],
+            "status": "free",
+            "_count": "200",
+        }
+        slots = yield from search_all("/Slot", query)
+        occupied = [one for one in mine if one["status"] in OCCUPIED]
+        fitting = [
+            slot
+            for slot in slots
+            if place.meets(ask, slot) and limits.suits(slot["start"], minutes_of(slot)) and not overlaps(slot, occupied)
+        ]
+        if not fitting:
+            return NO_FREE_TIME
+        yield from place.book(place.first(fitting), patient)
+        return DONE
+
+    @override
+    def counterfactuals(self, request: BookingRequest, scene: PolicyClinicScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        found = slots_within_limits(request.ask, request.patients[0], scene)
+        return [*found] if len(request.patients) == 1 else []
+
+    @override
+    def judge(
+        self, requests: Sequence[BookingRequest], scene: PolicyClinicScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return PolicyBookingJudge(requests, scene, log).judge(answers)
+
+
+def _with_history(rng: random.Random, ids: IdAllocator, clinic: ClinicScene) -> ClinicScene:
+    """Add earlier appointments in slots that have no appointment; those that took place are fulfilled."""
+    visits = list(clinic.visits)
+    used = {one.slot.id for one in visits}
+    past = [one for one in clinic.slots if one.start < clinic.now and one.id not in used]
+    rng.shuffle(past)
+    for person in clinic.people:
+        mine = [one.slot for one in visits if one.patient == person.id]
+        for _ in range(rng.choice(_EARLIER)):
+            slot = next((one for one in past if not any(overlap(one, other) for other in mine)), None)
+            if slot is None:
+                break
+            past.remove(slot)
+            mine.append(slot)
+            status = rng.choice((FULFILLED, FULFILLED, FULFILLED, MISSED, MISSED, "cancelled"))
+            visits.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
+    visits = [_as_ended(one) if one.slot.start < clinic.now else one for one in visits]
+    final = {one.id: one for one in clinic.slots} | {one.slot.id: one.slot for one in visits}
+    return clinic.model_copy(update={"slots": tuple(final.values()), "visits": tuple(visits)})
+
+
+def _as_ended(visit: Visit) -> Visit:
+    """Return an appointment of the past; it took place unless it was cancelled, missed or an error."""
+    status = FULFILLED if visit.status in OCCUPIED else visit.status
+    slot = visit.slot.model_copy(update={"status": "busy"}) if status in (FULFILLED, MISSED) else visit.slot
+    return visit.model_copy(update={"slot": slot, "status": status})
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The place and the policies.
+    """
+
+    def __init__(self, rng: random.Random, scene: PolicyClinicScene) -> None:
+        self._rng, self._scene, self._calendar = rng, scene, Calendar.at_start(scene)
+        now = parse_instant(scene.now)
+        self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._values: dict[tuple[str, str], dict[str, str]] = {}
+        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
+        self._services = sorted({one.service.display for one in scene.practitioners})
+        self.found: list[BookingRequest] = []
+
+    def add(self, outcome: str) -> bool:
+        """Choose a request with an outcome; return whether there is one."""
+        used = [one.ask.patient for one in self.found]
+        names = [one for one in names_for(self._rng, self._scene.people, outcome) if one not in used]
+        mistake = self._rng.choice((*MISTAKES, *MISREADINGS))
+        drawn = [(name, mistake) for name in names[:_MOST_TRIED]] + [(name, "") for name in names]
+        request = next((one for name, wanted in drawn if (one := self._draw(name, outcome, wanted))), None)
+        if request is None:
+            return False
+        self.found.append(request)
+        if outcome == DONE:
+            _, slot = self._decide(request.ask, request.patients[0])
+            assert slot is not None
+            self._calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
+        return True
+
+    def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
+        """Draw wishes of a patient until they have an outcome, which the mistake would change.
+
+        Returns None if that does not happen.
+        """
+        ids = ids_of(name, self._scene.people)
+        for _ in range(_TRIES):
+            ask = self._ask(name)
+            if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
+                target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
+                return BookingRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+        return None
+
+    def _ask(self, name: Named) -> BookingAsk:
+        """Draw a service and up to two wishes."""
+        rng = self._rng
+        wishes = draw_time_wishes(rng, parse_instant(self._scene.now).date()) | {
+            "language": rng.choice(sorted(LANGUAGES)),
+            "gender": rng.choice(("female", "male")),
+        }
+        del wishes["minutes"]  # policies limit the length
+        chosen = rng.sample(sorted(wishes), rng.choice((0, 1, 1, 2)))
+        return BookingAsk(patient=name, service=rng.choice(self._services), **{one: wishes[one] for one in chosen})
+
+    def _qualifies(self, ask: BookingAsk, patient: str, outcome: str, mistake: str) -> bool:
+        """Whether an ask has an outcome that a mistake would change, and every wish makes a difference."""
+        result = self._decide(ask, patient)
+        if result[0] != outcome or (mistake and self._decide(ask, patient, mistake) == result):
+            return False
+        if outcome == NO_FREE_TIME:  # there must be a slot that the agent could have looked for
+            return any(True for _ in slots_within_limits(ask, patient, self._scene))
+        return outcome != DONE or all(self._decide(one, patient) != result for one in ask.without_one_wish())
+
+    def _decide(self, ask: BookingAsk, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
+        """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
+        misread = mistake if mistake in MISREADINGS else ""
+        calendar = self._calendar.as_seen_by(mistake, patient) if mistake in MISTAKES else self._calendar
+        key = (ask.service, misread)
+        if key not in self._values:
+            self._values[key] = values_for(ask, self._scene, self._libraries[misread])
+        return decide(self._values[key], ask, patient, calendar)
+
+
+class BookingRulesLevel1(StaticShift, requests=BookingRules(), level=1):
+    """Handle four or five requests for appointments within the limits of policies.
+
+    Starting state: a place with five practitioners of two services, about two weeks of slots, and fifteen patients with
+        similar names who have earlier and coming appointments. Nine policies about bookings: of the whole hospital and
+        of departments, with earlier versions, drafts and amendments. The requests are chosen at random; most of them
+        would end differently if a policy were misread or the patient's appointments were ignored.
+    Decoys: policies that are not valid or are for other departments; earlier slots outside the limits, that miss a wish
+        or overlap an appointment of the patient.
+    Checks: each request is judged against the calendar that the agent met when it wrote. A declined request needs its
+        outcome, and lookups that would have shown the opposite; if policies decide, the valid ones must have been read.
+        Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class BookingRulesLevel2(StaticShift, requests=BookingRules(), level=2):
+    """Handle ten to fourteen requests for appointments within the limits of policies, which compete for slots.
+
+    Starting state: as at level 1, with nine practitioners of three services, about 450 slots, 31 patients and 15
+        policies.
+    Decoys: as at level 1, and slots that earlier requests take.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (BookingRulesLevel1, BookingRulesLevel2)
