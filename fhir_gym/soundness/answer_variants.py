@@ -99,8 +99,10 @@ def wrong_answers(form: AnswerForm, answer: list[Json], others: Sequence[str]) -
         yield "without count", answer[1:]
     elif isinstance(form, CountAnswer):
         yield from _wrong_counts(answer)
+    elif isinstance(form, LetteredAnswer):
+        yield from _wrong_letters([str(item) for item in answer])
     else:
-        yield from _wrong_items(form, answer, others)
+        yield from _wrong_items(answer, others)
 
 
 def _wrong_counts(answer: list[Json]) -> Iterator[tuple[str, list[Json]]]:
@@ -135,7 +137,24 @@ def _wrong_sets(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str
         yield "answer with an empty item", [None]
 
 
-def _wrong_items(form: AnswerForm, answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str, list[Json]]]:
+def _wrong_letters(answer: list[str]) -> Iterator[tuple[str, list[Json]]]:
+    texts = [item.partition(":")[2].strip() for item in answer]
+    for position, item in enumerate(answer):
+        head, tail, letter = answer[:position], answer[position + 1 :], item.partition(":")[0]
+        for other in dict.fromkeys(texts):
+            if other.casefold() != texts[position].casefold():
+                yield f"answer {letter} = {other!r}", [*head, f"{letter}: {other}", *tail]
+        yield f"answer {letter} missing", [*head, *tail]
+        yield f"answer {letter} = None", [*head, None, *tail]
+        yield f"answer {letter} without a text", [*head, f"{letter}:", *tail]
+        yield f"answer {letter} without the letter", [*head, texts[position], *tail]
+        yield f"answer {letter} twice", [*answer, item]
+    yield "answer as one text", [", ".join(answer)]
+    yield "answer nested", [[*answer]]
+    yield "answer repeated", [*answer, *answer]
+
+
+def _wrong_items(answer: list[Json], others: Sequence[str]) -> Iterator[tuple[str, list[Json]]]:
     for position, right in enumerate(answer):
         head, tail = answer[:position], answer[position + 1 :]
         yield from ((f"answer {position}: another id {id}", [*head, id, *tail]) for id in others if id != right)
@@ -146,11 +165,5 @@ def _wrong_items(form: AnswerForm, answer: list[Json], others: Sequence[str]) ->
             yield f"answer {position}: the following id", [*head, following, *tail]
     yield "answer with one item more", [*answer, others[0] if others else _NOBODY]
     yield "answer repeated", [*answer, *(answer or [None])]
-    if isinstance(form, LetteredAnswer):
-        texts = [str(item) for item in answer]
-        yield (
-            "answers exchanged",
-            [one[:2] + other[2:] for one, other in zip(texts, [*texts[1:], texts[0]], strict=True)],
-        )
-    elif answer != answer[::-1]:
+    if answer != answer[::-1]:
         yield "answer in reverse", answer[::-1]

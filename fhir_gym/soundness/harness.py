@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from fhir_gym.actions import Finish
@@ -21,6 +22,7 @@ from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.report import SoundnessReport, TaskReport
 from fhir_gym.soundness.reversals import reversals
+from fhir_gym.soundness.sampling import sampled
 from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.registry import get_pack, get_task, pack_ids, task_keys, task_set
@@ -203,9 +205,12 @@ def _policies(
     yield from constant_answers(runner.variation.prompt, number_asked=not consists_of_ids(task.answer))
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)
-    yield from near_misses(task, gold, task.requires_evidence(params))
-    yield from reversals(task, gold, runner.world.now)
-    yield from flawed_policies(task, params, gold)
+    changed = chain(
+        near_misses(task, gold, task.requires_evidence(params)),
+        reversals(task, gold, runner.world.now),
+        flawed_policies(task, params, gold),
+    )
+    yield from sampled(changed, len(gold.steps), f"{task.pack} {task.key} {runner.variation.number}")
     whole = [*gold.actions, Finish(gold.answer)]
     for name, actions in task.near_misses(params, whole):
         yield Policy("by hand", name, script(actions))

@@ -21,7 +21,14 @@ from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, Sc
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.value_variants import made_up_values, neighbour_values
 from fhir_gym.tasks import LatestResponse, LoggedRequest, Variation, get_task
-from fhir_gym.tasks.grading.answers import AnswerForm, CountAnswer, CountedIdsAnswer, IdAnswer, IdSetAnswer
+from fhir_gym.tasks.grading.answers import (
+    AnswerForm,
+    CountAnswer,
+    CountedIdsAnswer,
+    IdAnswer,
+    IdSetAnswer,
+    LetteredAnswer,
+)
 from tests.tasks.fakes import FakeView, end_state
 
 if TYPE_CHECKING:
@@ -41,6 +48,7 @@ FORMS: list[tuple[AnswerForm, list[Any]]] = [
     (CountAnswer(), [0]),
     (CountedIdsAnswer("Slot"), [2, "e1", "e2"]),
     (CountedIdsAnswer("Slot"), [0]),
+    (LetteredAnswer(), ["A: done", "B: no free time"]),
 ]
 
 
