@@ -1,0 +1,257 @@
+"""Tasks S2-1 and S2-2: requests to merge duplicate patient records."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks.packs.shift.duplicate_records import DuplicatesScene, Site, draw_duplicates
+from fhir_gym.tasks.packs.shift.duplicates import (
+    FLAWS,
+    Merge,
+    MergeAsk,
+    MergeJudge,
+    MergeRequest,
+    is_covered,
+    record_name,
+    references_in,
+)
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.registry import CARD
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_NOTHING = 0.5
+"""Probability that one of several requests has nothing to do."""
+_RELATED = 0.6
+"""Probability that a request preferably covers patients whom an earlier request covers."""
+_DECISIVE_FOR_NOTHING = 2
+"""Number of parts of the rules that must matter for a request with nothing to do."""
+_SEARCHES = (
+    ("Appointment", "patient"),
+    ("Condition", "patient"),
+    ("ServiceRequest", "patient"),
+    ("Coverage", "beneficiary"),
+    ("Coverage", "subscriber"),
+)
+
+
+class Duplicates(RequestKind[DuplicatesScene, MergeRequest]):
+    """Merge the duplicate records of patients."""
+
+    key = "S2"
+    title = "Duplicate records"
+    codes = (NOTHING_TO_DO,)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
+    resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
+    rules = (
+        "- Each request is about one site, the Organization with exactly that name. It covers the Patients whose "
+        "managingOrganization is the site, whose birthDate is in the time that the request names (if it names one), "
+        "and whose active is not false. All other Patients stay as they are, with everything that refers to them.\n"
+        "- Two covered Patients are records of the same person if all three hold: they have the same birthDate; a name "
+        "of the one is equal to a name of the other, given name and family name, where former names (use old or "
+        "maiden) count like the present one; and they have a number in common. A number is a health card number (an "
+        f"identifier with system {CARD}; a number with use old counts too) or a telephone number (system phone, but "
+        "not with use old; only the digits count, without a leading +1). Other identifiers, the address and everything "
+        "else decide nothing. If A and B are records of the same person, and B and C are, all three are.\n"
+        "- Of the records of a person, keep one. Records with a valid health card (a health card number with use "
+        "official) go before those without. Among equals, the record with the latest appointment that took place goes "
+        "first (an Appointment with status fulfilled in which it is a participant, by start; a record without any goes "
+        "last); then the one with the lower id. The other records of the person are merged into the kept one.\n"
+        "- A merged record gets active false and a link to the kept record, of type replaced-by. The kept record gets "
+        "a link to each merged record, of type replaces, and each health card number (of any use) of the merged "
+        "records that it does not have yet (with any use), as an identifier with use secondary. Everything else in "
+        "these Patients stays as it is, also links that are there already.\n"
+        "- What is still open moves to the kept record: each reference to a merged record becomes a reference to the "
+        "kept one in Appointments with status booked or pending, Conditions with clinicalStatus active, "
+        "ServiceRequests with status active or on-hold, and Coverages with status active whose period has no end or "
+        "ends today or later. An Appointment may have several Patients, and a Coverage may name a Patient as "
+        "subscriber only. Everything else stays with the merged record.\n"
+        f'- If a request covers no two records of the same person, the outcome is "{NOTHING_TO_DO}".'
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> DuplicatesScene:
+        if size.level == 1:
+            return draw_duplicates(rng, world, sites=3, families=1, households=5, due=(4, 7), decisive=4)
+        return draw_duplicates(rng, world, sites=2, families=2, households=10, due=(10, 14), decisive=6)
+
+    @override
+    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
+        found = [DONE] * count
+        if count > 1 and rng.random() < _NOTHING:
+            found[rng.randrange(count)] = NOTHING_TO_DO
+        return found
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: DuplicatesScene, outcomes: Sequence[str]
+    ) -> tuple[MergeRequest, ...] | None:
+        sites = {one.name: _SiteRequests(one, scene) for one in scene.sites}
+        possible = [ask for site in sites.values() for ask in site.asks]
+        organizations = tuple(one.organization for one in sites.values())
+        found: list[MergeRequest] = []
+        for outcome in outcomes:
+            earlier = [one.ask for one in found]
+            left = rng.sample(possible, len(possible))
+            if rng.random() < _RELATED:
+                left.sort(key=lambda ask: not any(ask.overlaps(other) for other in earlier))
+            ask = next((one for one in left if sites[one.site].fit(one, earlier, outcome)), None)
+            if ask is None:
+                return None
+            found.append(
+                MergeRequest(
+                    ask=ask,
+                    outcome=outcome,
+                    organization=sites[ask.site].organization,
+                    earlier=tuple(one for one in earlier if one.site == ask.site),
+                    target=sites[ask.site].organization,
+                    qualifying=organizations,
+                )
+            )
+        return tuple(found)
+
+    @override
+    def resources(self, scene: DuplicatesScene, world: World) -> list[Resource]:
+        return [{**one} for one in (*scene.others, *scene.records)]
+
+    @override
+    def text(self, ask: MergeAsk, wording: int) -> str:
+        born = f" born before {ask.before}" if ask.before else f" born on or after {ask.since}" if ask.since else ""
+        return (
+            f"Some patients of {ask.site}{born} may be on file more than once. Please merge their records.",
+            f"Please look for duplicate records among the patients of {ask.site}{born}, and merge them.",
+            f"Duplicates: {ask.site}, {'all patients' if not born else f'patients{born}'}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: MergeAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        if ask.site not in known:
+            sites = yield from search_all("/Organization", {"name": ask.site})
+            known[ask.site] = next(f"Organization/{one['id']}" for one in sites if one.get("name") == ask.site)
+        organization, today = known[ask.site], now.date().isoformat()
+        query = {"organization": organization, "active": "true", "_count": "200"}
+        if ask.before or ask.since:
+            query["birthdate"] = f"lt{ask.before}" if ask.before else f"ge{ask.since}"
+        records = yield from search_all("/Patient", query)
+        groups = Merge(records, organization, ask, today).groups
+        if not groups:
+            return NOTHING_TO_DO
+        records += yield from _records_of(f"Patient/{one['id']}" for group in groups for one in group)
+        for record, body in Merge(records, organization, ask, today).changes.items():
+            yield Put(f"/{record}", body)
+        return DONE
+
+    @override
+    def judge(
+        self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return MergeJudge(requests, scene, log).judge(answers)
+
+
+def _records_of(patients: Iterator[str]) -> Generator[Action, Json, list[Resource]]:
+    """Look up the records that refer to some patients."""
+    found: dict[str, Resource] = {}
+    listed = ",".join(patients)
+    for resource_type, name in _SEARCHES:
+        for one in (yield from search_all(f"/{resource_type}", {name: listed, "_count": "200"})):
+            found[f"{resource_type}/{one['id']}"] = one
+    return [*found.values()]
+
+
+class _SiteRequests:
+    """The possible requests for a site."""
+
+    def __init__(self, site: Site, scene: DuplicatesScene) -> None:
+        self.organization, self._scene = f"Organization/{site.id}", scene
+        self._patients = [one for one in scene.records if is_covered(one, self.organization, MergeAsk(site=site.name))]
+        names = {record_name(one) for one in self._patients}
+        self._referring = [(found, one) for one in scene.records if (found := references_in(one) & names)]
+        years = sorted({one["birthDate"][:4] for one in self._patients})
+        limits = [{}, *({name: f"{year}-01-01"} for year in years for name in ("before", "since"))]
+        self.asks = [MergeAsk(site=site.name, **one) for one in limits]
+
+    @cached_property
+    def _due(self) -> list[tuple[str, set[str]]]:
+        """For the records of each person on file more than once: the date of birth, and the records that change."""
+        merge = self._merge([*self._patients, *(one for _, one in self._referring)], self.asks[0])
+        found = []
+        for group in merge.groups:
+            names = {record_name(one) for one in group}
+            moved = names - {record_name(merge.kept(group))}
+            changed = {record_name(one) for patients, one in self._referring if patients & moved}
+            found.append((group[0]["birthDate"], names | (changed & merge.changes.keys())))
+        return found
+
+    def fit(self, ask: MergeAsk, earlier: Sequence[MergeAsk], outcome: str) -> bool:
+        """Whether a request has an outcome and a fitting size, and many parts of the rules matter for it.
+
+        Args:
+            ask: The request.
+            earlier: The requests before it.
+            outcome: The outcome.
+        """
+        request = MergeRequest(
+            ask=ask,
+            outcome=outcome,
+            organization=self.organization,
+            earlier=tuple(one for one in earlier if one.site == ask.site),
+        )
+        due = set[str]().union(*(records for born, records in self._due if request.covers(born)))
+        # A request of which earlier ones do everything would depend on who forgets what.
+        idle = not any(ask.covers(born) for born, _ in self._due)
+        if ask in earlier or (not due if outcome == DONE else not idle):
+            return False
+        moved = sum(not one.startswith("Patient/") for one in due)
+        if due and not (moved and self._scene.due[0] <= len(due) <= self._scene.due[1]):
+            return False
+        patients = [one for one in self._patients if request.covers(one["birthDate"])]
+        names = {record_name(one) for one in patients}
+        records = [*patients, *(one for found, one in self._referring if found & names)]
+        needed = self._scene.decisive if due else _DECISIVE_FOR_NOTHING
+        right = self._merge(records, ask).changes
+        wrong = (flaw for flaw in FLAWS if self._merge(records, ask, flaw).changes != right)
+        return sum(1 for _ in islice(wrong, needed)) == needed
+
+    def _merge(self, records: Sequence[Resource], ask: MergeAsk, flaw: str = "") -> Merge:
+        return Merge(records, self.organization, ask, self._scene.today, flaw=flaw)
+
+
+class DuplicatesLevel1(StaticShift, requests=Duplicates(), level=1):
+    """Merge the duplicate records of a site, or of two.
+
+    Starting state: two sites with about 40 patient records in all, of households with similar names. Some people have
+        two or three records, which may have a former name, a wrong date of birth, other telephone or health card
+        numbers, or belong to the other site. Appointments, diagnoses, orders and coverages refer to them.
+    Decoys: twins, parents and children with the same name, namesakes without a common number, households that share a
+        telephone or a member number, numbers that are no longer valid, records that are no longer in use, records at
+        the other site, and open and finished records that refer to duplicates.
+    Checks: each record is as the rules say; the score is the share of records right minus the share harmed. A site
+        without duplicates needs its outcome, and the agent must have read its patients. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class DuplicatesLevel2(StaticShift, requests=Duplicates(), level=2):
+    """Merge the duplicate records of two or three sites or age groups, which share appointments and coverages.
+
+    Starting state: as at level 1, with about 140 patient records of two groups of names at each site.
+    Decoys: as at level 1; appointments and coverages that refer to patients of two requests.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (DuplicatesLevel1, DuplicatesLevel2)
