@@ -78,6 +78,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
             cls.title = f"{requests.title}, level {level}"
             cls.difficulty, cls.max_steps, cls.gold_steps = level + 1, _STEPS[level], _STEPS[level]
             cls.required_resources, cls.answer_instructions = requests.resource_types, requests.rules
+            cls.requested_elements = requests.requested_elements
         super().__init_subclass__(**kwargs)
 
     @override
@@ -160,7 +161,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     def _without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
         """Refuse a right request if the agent added elements that change the meaning of a record."""
         changes = tuple(one for one in log.end.changes if f"{one.resource_type}/{one.id}" in judged.claimed)
-        added: list[Json] = [*added_meaning(self.requests.requested_elements, replace(log.end, changes=changes))]
+        added: list[Json] = [*added_meaning(self.requested_elements, replace(log.end, changes=changes))]
         if not added or not judged.right:
             return judged
         return replace(
