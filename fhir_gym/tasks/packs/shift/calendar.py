@@ -12,15 +12,14 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, slot_resource
-from fhir_gym.tasks.packs.shift.kind import Judgement
-from fhir_gym.tasks.packs.shift.patients import PatientRequest
+from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _FIRST_HOUR, _LAST_HOUR = 8, 16
 _SHORTEST = 30
-R = TypeVar("R", bound=PatientRequest)
+R = TypeVar("R", bound=Request)
 
 OWN_APPOINTMENTS_IGNORED = "own appointments ignored"
 EARLIER_REQUESTS_IGNORED = "earlier requests ignored"

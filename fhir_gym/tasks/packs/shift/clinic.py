@@ -189,7 +189,7 @@ def draw_clinic(
         service = offered[number % services]
         staff.append(Practitioner(person=person, schedule=ids.new("Schedule"), service=service, languages=spoken))
     everyone = draw_patients(rng, world, ids, people, twins)
-    slots = [slot for one in staff for slot in _slots(rng, world, ids, one.schedule, days, per_day)]
+    slots = [slot for one in staff for slot in draw_slots(rng, world, ids, one.schedule, days, per_day)]
     visits = _visits(rng, ids, everyone, slots)
     occupied = {visit.slot.id for visit in visits if visit.status in OCCUPIED}
     slots = [one.model_copy(update={"status": "busy"}) if one.id in occupied else one for one in slots]
@@ -197,12 +197,17 @@ def draw_clinic(
     return ClinicScene(
         now=instant(world.now),
         place=ids.new("Location"),
-        name=f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}",
+        name=draw_place_name(rng),
         practitioners=tuple(staff),
         people=tuple(everyone),
         slots=tuple(slots),
         visits=tuple(one.model_copy(update={"slot": final[one.slot.id]}) for one in visits),
     )
+
+
+def draw_place_name(rng: random.Random) -> str:
+    """Draw the name of a place."""
+    return f"{rng.choice(_NAMES)} {rng.choice(_KINDS)}"
 
 
 def _new_practitioner(rng: random.Random, world: World, id: str, others: Sequence[Person]) -> Person:
@@ -228,7 +233,7 @@ def _letters(name: str) -> str:
     return "".join(one for one in decomposed if one.isalpha())
 
 
-def _slots(
+def draw_slots(
     rng: random.Random, world: World, ids: IdAllocator, schedule: str, days: int, per_day: int
 ) -> Iterable[ClinicSlot]:
     """Draw the slots of a schedule; they do not overlap."""
@@ -268,19 +273,17 @@ def _visits(rng: random.Random, ids: IdAllocator, people: Sequence[Person], slot
 
 def overlap(one: ClinicSlot, other: ClinicSlot) -> bool:
     """Whether two slots have some time in common."""
+    if one.start[:10] != other.start[:10]:  # no slot lasts into the next day
+        return False
     return one.start < other.end and other.start < one.end
 
 
 def clinic_resources(scene: ClinicScene, world: World) -> list[Resource]:
     """Build the resources of a place."""
     doctors = scene.by_schedule()
-    horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
-    found: list[Resource] = [
-        {"resourceType": "Location", "id": scene.place, "status": "active", "name": scene.name},
-        *map(patient_resource, scene.people),
-    ]
+    found: list[Resource] = [location_resource(scene.place, scene.name), *map(patient_resource, scene.people)]
     for one in scene.practitioners:
-        found += [_practitioner(one), _schedule(one, scene.place, horizon)]
+        found += [_practitioner(one), schedule_resource(one, scene.place, world)]
     found += [slot_resource(one) for one in scene.slots]
     found += [appointment_resource(one, doctors[one.slot.schedule].person.id, scene.place) for one in scene.visits]
     return found
@@ -294,7 +297,14 @@ def _practitioner(one: Practitioner) -> Resource:
     return {**practitioner_resource(one.person), "communication": spoken}
 
 
-def _schedule(one: Practitioner, place: str, horizon: dict[str, str]) -> Resource:
+def location_resource(id: str, name: str) -> Resource:
+    """Build the Location of a place."""
+    return {"resourceType": "Location", "id": id, "status": "active", "name": name}
+
+
+def schedule_resource(one: Practitioner, place: str, world: World) -> Resource:
+    """Build the Schedule of a practitioner at a place."""
+    horizon = {"start": instant(world.now - timedelta(days=182)), "end": instant(world.now + timedelta(days=365))}
     return {
         "resourceType": "Schedule",
         "id": one.schedule,

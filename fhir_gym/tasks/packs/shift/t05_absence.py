@@ -1,0 +1,384 @@
+"""Tasks S1-1 and S1-2: practitioners who are away."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import has_name, reference
+from fhir_gym.tasks.packs.shift.absence_judge import AbsenceJudge
+from fhir_gym.tasks.packs.shift.absences import (
+    CLOSED,
+    EARLIER_REQUESTS_IGNORED,
+    MISTAKES,
+    MOVABLE,
+    WAITING,
+    AbsenceAsk,
+    AbsenceCalendar,
+    AbsenceRequest,
+    AbsenceScene,
+    absence_resources,
+    draw_absences,
+    supposed_records,
+)
+from fhir_gym.tasks.packs.shift.calendar import Calendar
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_NOTHING_TO_DO = 0.3
+"""Probability that one of several absences has nothing to do."""
+_MISTAKES = 2
+"""Number of mistakes that should change the result of a sweep."""
+_LONGEST = 5
+"""Longest absence in days."""
+_SATURDAY = 5
+_COMPETING = 0.7
+"""Probability that an absence competes with an earlier one for slots, if there is such an absence."""
+_FEWEST_NEAR_MISSES = 2
+_MOST_TRIED = 10
+"""Number of absences that are tried for one request with a choice of mistakes."""
+_LAST_PRIORITY = 10
+
+
+class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
+    """Move the appointments of practitioners who are away."""
+
+    key = "S1"
+    title = "Absences of practitioners"
+    codes = (NOTHING_TO_DO,)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
+    resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
+    rules = (
+        "- All requests are about {place} (a Location). An appointment is at {place} if {place} is one of its "
+        "participants, a schedule if {place} is one of its actors. The service of a schedule is its specialty. Days "
+        "are days in UTC; an absence includes its first and its last day.\n"
+        "- Each appointment of the absent practitioner at {place} that has the status booked or pending and starts on "
+        "a day of the absence must move. Handle them in the order of their priorities, from 1 to 9, and those with "
+        "priority 0 or without a priority last; among those with the same priority, the one that starts first comes "
+        "first.\n"
+        "- An appointment moves to a free slot (status free) of another practitioner, in a schedule at {place} for the "
+        "same service as the absent practitioner's schedule at {place}. The slot starts on the same day as the "
+        "appointment or at most {limit} later, lasts at least as long as the appointment, and does not "
+        "overlap another appointment of the patient, at any place, with status booked, pending or arrived. Among "
+        "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
+        "family name comes first in the alphabet; then the one with the lower id. Appointments that have moved count "
+        "at their new time, and their new slots are taken; those that have yet to move count at their old time.\n"
+        "- To move an appointment, give the same Appointment the new slot with its start and end, and put the new "
+        "practitioner in the place of the absent one among the participants (with the same participant status); leave "
+        "the rest as it is. Set the new slot to busy.\n"
+        "- If there is no such slot, the appointment goes to the waiting list: set its status to waitlist, and leave "
+        "the rest as it is.\n"
+        "- In both cases, set the old slot of the appointment to busy-unavailable. Set also every free slot of the "
+        "absent practitioner at {place} that starts on a day of the absence to busy-unavailable. Leave the rest of the "
+        "slots as it is.\n"
+        f'- The outcome is "{DONE}"; if there is neither an appointment that must move nor a free slot to set, it is '
+        f'"{NOTHING_TO_DO}".'
+    )
+
+    @override
+    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
+        found = [DONE] * count
+        if count > 1 and rng.random() < _NOTHING_TO_DO:
+            found[rng.randrange(count)] = NOTHING_TO_DO
+        return found
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> AbsenceScene:
+        if size.level == 1:
+            return draw_absences(
+                rng,
+                world,
+                people=(11,),
+                practitioners=5,
+                services=2,
+                days=6,
+                per_day=6,
+                namesakes=1,
+                writes=(12, 24 - 2 * size.requests),
+            )
+        return draw_absences(
+            rng, world, people=(10, 11), practitioners=8, services=2, days=8, per_day=7, namesakes=3, writes=(36, 64)
+        )
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: AbsenceScene, outcomes: Sequence[str]
+    ) -> tuple[AbsenceRequest, ...] | None:
+        calendar = Calendar.at_start(scene)
+        work = outcomes.count(DONE)
+        low, high = (bound // work for bound in scene.writes)
+        possible = [*_absences(scene)]
+        found: list[AbsenceRequest] = []
+        given: list[ClinicSlot] = []
+        for outcome in outcomes:
+            away = {one.schedule for one in found}
+            left = [one for one in rng.sample(possible, len(possible)) if one.schedule not in away]
+            left = [one for one in left if not any(_is_away(slot, one) for slot in given)]
+            if outcome == DONE and given and rng.random() < _COMPETING:
+                left.sort(key=lambda one: not any(_compete(one, other, scene) for other in found))
+            mistakes = rng.sample(MISTAKES, _MISTAKES)
+            if given:
+                mistakes[0] = EARLIER_REQUESTS_IGNORED
+            request = _first(calendar, scene, left, outcome, (low, high), mistakes)
+            if request is None:
+                return None
+            found.append(request)
+            slots = AbsenceCalendar(calendar, scene, request).clear().values()
+            given += [slot for slot in slots if slot]
+        return tuple(found)
+
+    @override
+    def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
+        return absence_resources(scene, world)
+
+    @override
+    def rule_values(self, scene: AbsenceScene) -> Mapping[str, str]:
+        return {"place": scene.name, "limit": f"{scene.limit} day{'s' * (scene.limit > 1)}"}
+
+    @override
+    def text(self, ask: AbsenceAsk, wording: int) -> str:
+        who, days = f"Dr. {ask.given} {ask.family}", f"from {ask.first} to {ask.last}"
+        if ask.first == ask.last:
+            days = f"on {ask.first}"
+        return (
+            f"{who} is away {days}. Please see to the appointments.",
+            f"Please clear the calendar of {who}, who will be absent {days}.",
+            f"Absence: {who}, {days}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: AbsenceAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        if not known:
+            known["place"] = yield from look_up_place(given["place"])
+        place: PlaceRecords = known["place"]
+        schedule, doctor = next(
+            (name, one) for name, one in place.practitioners.items() if has_name(one, ask.given, ask.family)
+        )
+        away = f"Practitioner/{doctor['id']}"
+        query = {"actor": away, "location": place.place, "date": f"ge{ask.first}", "_count": "200"}
+        found = yield from search_all("/Appointment", query)
+        moving = [one for one in found if one["status"] in MOVABLE and ask.covers(one["start"])]
+        service = _service(place.schedules[schedule])
+        offered = [name for name, one in place.schedules.items() if _service(one) == service]
+        query = {"schedule": ",".join(offered), "start": f"ge{ask.first}", "_count": "200"}
+        slots = {f"Slot/{one['id']}": one for one in (yield from search_all("/Slot", query))}
+        mine = [one for one in slots.values() if one["schedule"]["reference"] == schedule and ask.covers(one["start"])]
+        closing = [one for one in mine if one["status"] == "free"]
+        if not moving and not closing:
+            return NOTHING_TO_DO
+        patients = ",".join(sorted({_actor(one, "Patient") for one in moving}))
+        query = {"patient": patients, "date": f"ge{ask.first}", "_count": "200"}
+        others = (yield from search_all("/Appointment", query)) if moving else []
+        free = [one for one in slots.values() if one["status"] == "free" and one["schedule"]["reference"] != schedule]
+        for old in sorted(moving, key=lambda one: (one.get("priority") or _LAST_PRIORITY, one["start"])):
+            fitting = _fitting(old, free, others, int(given["limit"].split()[0]))
+            if fitting:
+                new = place.first(fitting)
+                free.remove(new)
+                doctor = place.practitioners[new["schedule"]["reference"]]
+                changed = _moved(old, new, away, f"Practitioner/{doctor['id']}")
+                yield Put(f"/Slot/{new['id']}", {**new, "status": "busy"})
+            else:
+                changed = {**old, "status": WAITING}
+            yield Put(f"/Appointment/{old['id']}", changed)
+            others = [changed if one["id"] == old["id"] else one for one in others]
+            closing.append(slots[old["slot"][0]["reference"]])
+        for slot in closing:
+            yield Put(f"/Slot/{slot['id']}", {**slot, "status": CLOSED})
+        return DONE
+
+    @override
+    def counterfactuals(self, request: AbsenceRequest, scene: AbsenceScene) -> list[Resource]:
+        return [*supposed_records(request, scene)] if request.outcome == NOTHING_TO_DO else []
+
+    @override
+    def judge(
+        self, requests: Sequence[AbsenceRequest], scene: AbsenceScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return AbsenceJudge(requests, scene, log).judge(answers)
+
+
+def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
+    """Yield every absence that starts and ends on a coming working day."""
+    coming = sorted({one.start[:10] for one in scene.slots if one.start[:10] > scene.now[:10]})
+    everyone = tuple(f"Practitioner/{one.person.id}" for one in scene.staff)
+    for one in scene.staff:
+        for first in coming:
+            for last in _last_days(first, coming[-1]):
+                person = one.person
+                ask = AbsenceAsk(given=person.given, family=person.family, first=first, last=last)
+                yield AbsenceRequest(
+                    ask=ask, outcome="", schedule=one.schedule, target=f"Practitioner/{person.id}", qualifying=everyone
+                )
+
+
+def _last_days(first: str, latest: str) -> Iterator[str]:
+    for days in range(_LONGEST):
+        last = date.fromisoformat(first) + timedelta(days=days)
+        if last.weekday() < _SATURDAY and last.isoformat() <= latest:
+            yield last.isoformat()
+
+
+def _is_away(slot: ClinicSlot, request: AbsenceRequest) -> bool:
+    return slot.schedule == request.schedule and request.ask.covers(slot.start)
+
+
+def _compete(one: AbsenceRequest, other: AbsenceRequest, scene: AbsenceScene) -> bool:
+    """Whether two absences are of the same service and have a day in common."""
+    days = max(one.ask.first, other.ask.first) <= min(one.ask.last, other.ask.last)
+    return days and scene.service_of(one.schedule) == scene.service_of(other.schedule)
+
+
+def _first(
+    calendar: Calendar,
+    scene: AbsenceScene,
+    requests: Sequence[AbsenceRequest],
+    outcome: str,
+    writes: tuple[int, int],
+    mistakes: Sequence[str],
+) -> AbsenceRequest | None:
+    """Return the first absence with an outcome that all of the mistakes would change, else the one that most change.
+
+    Args:
+        calendar: The calendar after the earlier requests.
+        scene: The places.
+        requests: The absences in random order.
+        outcome: The outcome.
+        writes: Minimum and maximum number of records that the absence changes.
+        mistakes: The mistakes.
+    """
+    found: list[tuple[int, AbsenceRequest]] = []
+    moving, free = _days_with_work(calendar)
+    for request in requests:
+        if len(found) == _MOST_TRIED:
+            break
+        due, closing = (sum(map(request.ask.covers, days[request.schedule])) for days in (moving, free))
+        one = request.model_copy(update={"outcome": outcome})
+        if outcome == NOTHING_TO_DO:
+            if not due and not closing:
+                return one
+            continue
+        least = 2 * due + closing
+        if least > writes[1] or least + due < writes[0] or _near_misses(scene, one) < _FEWEST_NEAR_MISSES:
+            continue
+        slots = AbsenceCalendar.copy_of(calendar, scene, one).clear()
+        moved = sum(slot is not None for slot in slots.values())
+        if 2 * moved < due or not writes[0] <= least + moved <= writes[1]:
+            continue
+        found.append((sum(_changes(mistake, calendar, scene, one, slots) for mistake in mistakes), one))
+        if found[-1][0] == len(mistakes):
+            break
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _days_with_work(calendar: Calendar) -> tuple[defaultdict[str, list[str]], defaultdict[str, list[str]]]:
+    """Return the days of the appointments that could have to move and of the free slots, by schedule."""
+    moving: defaultdict[str, list[str]] = defaultdict(list)
+    free: defaultdict[str, list[str]] = defaultdict(list)
+    for one in calendar.visits.values():
+        if one.status in MOVABLE:
+            for slot in one.slots:
+                moving[slot.schedule].append(slot.start)
+    for slot in calendar.scene.slots:
+        if calendar.status[slot.id] == "free":
+            free[slot.schedule].append(slot.start)
+    return moving, free
+
+
+def _changes(
+    mistake: str,
+    calendar: Calendar,
+    scene: AbsenceScene,
+    request: AbsenceRequest,
+    slots: Mapping[str, ClinicSlot | None],
+) -> bool:
+    """Whether a mistake changes the new slots of the appointments."""
+    seen = Calendar.at_start(scene) if mistake == EARLIER_REQUESTS_IGNORED else calendar
+    return AbsenceCalendar.copy_of(seen, scene, request).clear(mistake) != slots
+
+
+def _near_misses(scene: AbsenceScene, request: AbsenceRequest) -> int:
+    """Return the number of appointments on the days of an absence that look as if they had to move."""
+    doctors, away = scene.by_schedule(), scene.by_schedule()[request.schedule].person
+    there = [one for one in scene.visits if request.ask.covers(one.slot.start)]
+    same_family = [one for one in there if doctors[one.slot.schedule].person.family == away.family]
+    return sum(one.slot.schedule != request.schedule or one.status not in MOVABLE for one in same_family)
+
+
+def _service(schedule: Resource) -> str:
+    return str(schedule["specialty"][0]["coding"][0]["code"])
+
+
+def _actor(appointment: Resource, resource_type: str) -> str:
+    """Return the reference to the participant of a type."""
+    actors = (str(one["actor"]["reference"]) for one in appointment["participant"])
+    return next(one for one in actors if one.startswith(f"{resource_type}/"))
+
+
+def _fitting(old: Resource, free: Sequence[Resource], others: Sequence[Resource], limit: int) -> list[Resource]:
+    """Return the free slots to which an appointment can move."""
+    day, patient = old["start"][:10], _actor(old, "Patient")
+    last = (date.fromisoformat(day) + timedelta(days=limit)).isoformat()
+    own = [
+        one
+        for one in others
+        if one["id"] != old["id"] and one["status"] in OCCUPIED and _actor(one, "Patient") == patient
+    ]
+    return [
+        slot
+        for slot in free
+        if day <= slot["start"][:10] <= last and minutes_of(slot) >= minutes_of(old) and not overlaps(slot, own)
+    ]
+
+
+def _moved(old: Resource, slot: Resource, away: str, doctor: str) -> Resource:
+    """Return an appointment with another slot and practitioner."""
+    participants: list[Json] = [
+        {**one, "actor": {"reference": doctor}} if one["actor"]["reference"] == away else one
+        for one in old["participant"]
+    ]
+    times = {"start": slot["start"], "end": slot["end"], "slot": [reference("Slot", slot["id"])]}
+    return {**old, **times, "participant": participants}
+
+
+class AbsencesLevel1(StaticShift, requests=Absences(), level=1):
+    """Clear the calendars of one or two practitioners who are away.
+
+    Starting state: a place with five practitioners of two services, of whom two may share a family name, and about two
+        weeks of slots with many appointments of twelve patients. Some practitioners also work at another place. Some
+        days of each practitioner are cleared already.
+    Decoys: appointments of the practitioner that are cancelled, missed or on the waiting list, at the other place or on
+        other days; appointments of the namesake; slots that are too short, too late, not free, for another service, at
+        the other place or at the time of another appointment of the patient.
+    Checks: each appointment with its old and new slot, and each free slot of the practitioner, is judged by itself,
+        wherever the agent has put the appointments before it. The score is the share of them that are right minus the
+        share that are wrongly changed. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class AbsencesLevel2(StaticShift, requests=Absences(), level=2):
+    """Clear the calendars of two or three practitioners who are away, mostly of the same service.
+
+    Starting state: as at level 1, with eight practitioners, up to three pairs of namesakes, and 22 patients.
+    Decoys: as at level 1, and slots that earlier absences take or close.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (AbsencesLevel1, AbsencesLevel2)
