@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from typing_extensions import override
@@ -45,14 +45,16 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
     def claim(self, request: AbsenceRequest) -> frozenset[str]:
         person = self.places.by_schedule()[request.schedule].person.id
         schedules = {one.schedule for one in self.places.practitioners if one.person.id == person}
-        visits = [f"Appointment/{one.id}" for one in self.places.visits if one.slot.schedule in schedules]
-        own = {one.id for one in self.places.slots if one.schedule in schedules}
-        given = {id for one in visits for id in self._slots_given(one)}
-        return frozenset({*visits, *(f"Slot/{id}" for id in own | given)})
+        visits = [one for one in self.places.visits if one.slot.schedule in schedules]
+        written = {one.record for one in self.log.writes_of_agent}
+        slots = {one.id for one in self.places.slots if one.schedule in schedules and request.ask.covers(one.start)}
+        slots |= {one.slot.id for one in visits if f"Appointment/{one.id}" in written}
+        slots |= {id for one in visits for id in self._slots_given(f"Appointment/{one.id}")}
+        return frozenset({*(f"Appointment/{one.id}" for one in visits), *(f"Slot/{id}" for id in slots)})
 
     def _slots_given(self, appointment: str) -> set[str]:
         """Return the ids of the slots that the agent gave to an appointment at any time."""
-        written = (one.after for one in self.log.writes if one.record == appointment)
+        written = (one.after for one in self.log.writes_of_agent if one.record == appointment)
         return {id for one in written for id in self.slot_ids(one)} & self.slots.keys()
 
     @override
@@ -68,17 +70,25 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         return judge_sweep(found, outcome=DONE, answer=answer, claimed=claimed)
 
     @cached_property
-    def _met(self) -> list[Calendar]:
-        """For each request, the calendar before the agent's first write for it."""
-        found: list[Calendar] = []
+    def _firsts(self) -> list[int]:
+        """For each request, the number of the agent's first write for it."""
+        found: list[int] = []
         for request in self.requests:
             slots = {one.id for one in self.places.slots if self._is_in(one, request)}
             visits = {f"Appointment/{one.id}" for one in self.places.visits if one.slot.id in slots}
             slots |= {id for one in visits for id in self._slots_given(one)}
-            records = visits | {f"Slot/{id}" for id in slots}
-            mine = (one.number for one in self.log.writes if one.record in records)
-            found.append(self.before(min(mine, default=len(self.log.writes))))
+            found.append(self._first_of(visits | {f"Slot/{id}" for id in slots}))
         return found
+
+    def _first_of(self, records: Collection[str]) -> int:
+        """Return the number of the agent's first write on some records; the number of all writes if there is none."""
+        mine = (one.number for one in self.log.writes_of_agent if one.record in records)
+        return min(mine, default=len(self.log.writes))
+
+    @cached_property
+    def _met(self) -> list[Calendar]:
+        """For each request, the calendar before the agent's first write for it."""
+        return [self.before(first) for first in self._firsts]
 
     def _is_in(self, slot: ClinicSlot, request: AbsenceRequest) -> bool:
         return slot.schedule == request.schedule and request.ask.covers(slot.start)
@@ -132,8 +142,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
 
     def _possible(self, number: int, place: int, id: str) -> list[ClinicSlot | None]:
         """Return the slots that are right for an appointment; None stands for the waiting list."""
-        writes = (one.number for one in self.log.writes if one.record in self._units[number][id])
-        met = self.before(min(writes, default=len(self.log.writes)))
+        met = self.before(self._first_of(self._units[number][id]))
         calendars = [self._in_order(number, place, one) for one in (met, self._after_earlier_requests(number))]
         found = [AbsenceCalendar(one, self.places, self.requests[number]).new_slot(id) for one in calendars]
         slots = self._without_mistakes[number]
@@ -142,8 +151,12 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         return found
 
     def _after_earlier_requests(self, number: int) -> Calendar:
-        """Return the calendar after the requests with earlier letters, as the agent has left them."""
-        calendar = Calendar.at_start(self.scene)
+        """Return the calendar after the requests with earlier letters, as the agent has left them.
+
+        It contains what other people wrote before the agent's first write for the request.
+        """
+        others = (one for one in self.log.writes[: self._firsts[number]] if not one.by_agent)
+        calendar = self._with((one.record, one.after) for one in others)
         for units, (_, closing) in zip(self._units[:number], self._due[:number], strict=True):
             slots = {one.removeprefix("Slot/") for unit in units.values() for one in unit if one.startswith("Slot/")}
             calendar.visits |= {id: self._end.visits[id] for id in units if id in self._end.visits}

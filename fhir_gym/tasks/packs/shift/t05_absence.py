@@ -102,7 +102,7 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
             return draw_absences(
                 rng,
                 world,
-                people=(11,),
+                people=(8,),
                 practitioners=5,
                 services=2,
                 days=6,
@@ -111,7 +111,7 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
                 writes=(12, 24 - 2 * size.requests),
             )
         return draw_absences(
-            rng, world, people=(10, 11), practitioners=8, services=2, days=8, per_day=7, namesakes=3, writes=(36, 64)
+            rng, world, people=(8, 9), practitioners=8, services=2, days=8, per_day=7, namesakes=3, writes=(36, 64)
         )
 
     @override
@@ -359,7 +359,7 @@ class AbsencesLevel1(StaticShift, requests=Absences(), level=1):
     """Clear the calendars of one or two practitioners who are away.
 
     Starting state: a place with five practitioners of two services, of whom two may share a family name, and about two
-        weeks of slots with many appointments of twelve patients. Some practitioners also work at another place. Some
+        weeks of slots with many appointments of nine patients. Some practitioners also work at another place. Some
         days of each practitioner are cleared already.
     Decoys: appointments of the practitioner that are cancelled, missed or on the waiting list, at the other place or on
         other days; appointments of the namesake; slots that are too short, too late, not free, for another service, at
@@ -374,7 +374,7 @@ class AbsencesLevel1(StaticShift, requests=Absences(), level=1):
 class AbsencesLevel2(StaticShift, requests=Absences(), level=2):
     """Clear the calendars of two or three practitioners who are away, mostly of the same service.
 
-    Starting state: as at level 1, with eight practitioners, up to three pairs of namesakes, and 22 patients.
+    Starting state: as at level 1, with eight practitioners, up to three pairs of namesakes, and 18 patients.
     Decoys: as at level 1, and slots that earlier absences take or close.
     Checks: as at level 1.
     Light: none of the checks.
