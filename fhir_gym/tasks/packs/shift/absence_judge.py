@@ -50,6 +50,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         slots = {one.id for one in self.places.slots if one.schedule in schedules and request.ask.covers(one.start)}
         slots |= {one.slot.id for one in visits if f"Appointment/{one.id}" in written}
         slots |= {id for one in visits for id in self._slots_given(f"Appointment/{one.id}")}
+        slots |= {one.id for one in self._without_mistakes[self.requests.index(request)].values() if one}
         return frozenset({*(f"Appointment/{one.id}" for one in visits), *(f"Slot/{id}" for id in slots)})
 
     def _slots_given(self, appointment: str) -> set[str]:
@@ -111,6 +112,8 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         """Return the records that change together with an appointment: itself, and its old and new slots."""
         old = {slot.id for slot in self._met[number].visits[id].slots}
         new = self._slots_given(f"Appointment/{id}")
+        if not new and (expected := self._without_mistakes[number].get(id)):
+            new = {expected.id}
         return frozenset({f"Appointment/{id}", *(f"Slot/{one}" for one in old | new)})
 
     @cached_property
@@ -156,7 +159,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         It contains what other people wrote before the agent's first write for the request.
         """
         others = (one for one in self.log.writes[: self._firsts[number]] if not one.by_agent)
-        calendar = self._with((one.record, one.after) for one in others)
+        calendar = self._with({one.record: one.after for one in others})
         for units, (_, closing) in zip(self._units[:number], self._due[:number], strict=True):
             slots = {one.removeprefix("Slot/") for unit in units.values() for one in unit if one.startswith("Slot/")}
             calendar.visits |= {id: self._end.visits[id] for id in units if id in self._end.visits}

@@ -273,7 +273,7 @@ def _first(
                 return one
             continue
         least = 2 * due + closing
-        if least > writes[1] or least + due < writes[0] or _near_misses(scene, one) < _FEWEST_NEAR_MISSES:
+        if least > writes[1] or 3 * due < writes[0] or _near_misses(scene, one) < _FEWEST_NEAR_MISSES:
             continue
         slots = AbsenceCalendar.copy_of(calendar, scene, one).clear()
         moved = sum(slot is not None for slot in slots.values())
