@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _MAX_ACTIONS = 100
+_MOST_PER_STEP = 3
+"""A policy may take more actions than an agent, for example read each record again that it has written."""
 _NOT_MEASURED = ToolUsage(requests={}, errors={})
 _NOT_ASKED = Evidence(sufficient=True, note="not asked for.")
 
@@ -120,7 +122,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self._scratch: tuple[Session, Any] | None = None
         self._idle: dict[Grading, tuple[str, ...]] = {}
         self._simulation: Simulation | None = None
-        self._most_actions = max(_MAX_ACTIONS, task.max_steps or 0)
+        self._most_actions = max(_MAX_ACTIONS, _MOST_PER_STEP * (task.max_steps or 0))
 
     def run(self, policy: Policy) -> list[PolicyRun]:
         """Run a policy once; grade its own answer and each further answer."""
