@@ -1,0 +1,190 @@
+"""The judgement of recalls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+
+from fhir_gym.tasks.authoring import SNOMED, codings, concept_texts, instant
+from fhir_gym.tasks.grading import same_moment
+from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.recall_rules import Decision, RecallAsk, RecallDesk, RecallRequest
+from fhir_gym.tasks.packs.shift.recalls import CONDITIONS, Chart, RecallScene, diagnosis, patients_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_CONSIDERED = 3
+"""Number of patients without the condition whom an agent that finds nothing to do must have considered."""
+
+
+def conditions_that_would_count(ask: RecallAsk, desk: RecallDesk, scene: RecallScene) -> Iterator[Resource]:
+    """Yield conditions that do not exist, each of a patient who would need a recall because of it."""
+    left = _CONSIDERED
+    for patient in scene.patients:
+        chart = scene.charts[f"Patient/{patient['id']}"]
+        id = f"{ask.test}-{CONDITIONS[ask.condition].code}-{patient['id']}"
+        absent = diagnosis(id, ask.condition, patient["id"], scene.now)
+        with_it = Chart(patient, (*chart.records, absent))
+        if left and not desk.read(ask.test, chart).facts().has_condition(ask) and desk.decide(ask, with_it).needed:
+            left -= 1
+            yield absent
+
+
+class RecallJudge:
+    """Judges sweeps; each patient by the state of the records that the agent met.
+
+    Args:
+        requests: The requests.
+        scene: The scene.
+        log: What the agent wrote and looked up.
+        answers: The outcome that the agent reported for each request.
+    """
+
+    def __init__(
+        self, requests: Sequence[RecallRequest], scene: RecallScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> None:
+        self._requests, self._scene, self._log, self._answers = requests, scene, log, answers
+        self._desk = RecallDesk(scene.rules, scene.place, scene.laboratory, scene.now, log.end.base_url)
+        self._today = instant(log.end.world.now)[:10]
+
+    def judge(self) -> list[Judgement]:
+        """Judge all requests."""
+        return [self._judge_one(number) for number in range(len(self._requests))]
+
+    @cached_property
+    def _new(self) -> dict[str, tuple[str, Resource]]:
+        """The orders that the agent created for patients of the scene, each with its patient, as it last was."""
+        found: dict[str, tuple[str, Resource]] = {}
+        for one in self._log.writes_of_agent:
+            if one.resource_type == "ServiceRequest" and one.after is not None and not self._log.at_start(one.record):
+                known = patients_of(one.after, self._log.end.base_url) & self._scene.charts.keys()
+                patient = next(iter(sorted(known)), found.get(one.record, ("",))[0])
+                if patient:
+                    found[one.record] = patient, one.after
+        return found
+
+    @cached_property
+    def _by_others(self) -> dict[str, set[str]]:
+        """The records that other people created for each patient of the scene."""
+        found: dict[str, set[str]] = {}
+        for one in self._log.writes:
+            if not one.by_agent and one.before is None and one.after is not None:
+                for patient in patients_of(one.after, self._log.end.base_url):
+                    found.setdefault(patient, set()).add(one.record)
+        return found
+
+    @cached_property
+    def _claimed(self) -> list[dict[str, list[str]]]:
+        """For each request, the new orders that belong to it, by patient."""
+        found: list[dict[str, list[str]]] = [{} for _ in self._requests]
+        for record, (patient, order) in self._new.items():
+            fits = [_fit(one.ask, order) for one in self._requests]
+            alike = [number for number, fit in enumerate(fits) if fit == max(fits)]
+            # If an order fits several requests, it belongs to the first that has none for the patient.
+            number = next((one for one in alike if patient not in found[one]), alike[0])
+            found[number].setdefault(patient, []).append(record)
+        return found
+
+    def _met(self, number: int, patient: str) -> list[Chart]:
+        """Return the records of a patient before the first order for a sweep, without the agent's orders.
+
+        If there is no such order, these are the records at the start and at the end of the episode.
+        """
+        log, chart = self._log, self._scene.charts[patient]
+        records = {f"{one['resourceType']}/{one['id']}": one for one in (chart.patient, *chart.records)}
+        written = {one.record for one in log.writes if one.record in records} | self._by_others.get(patient, set())
+        if not written:
+            return [chart]
+        mine = [one.number for one in log.writes if one.record in self._claimed[number].get(patient, ())]
+        found = []
+        for moment in (min(mine),) if mine else (0, len(log.writes)):
+            states = records | {one: log.before(one, moment) for one in sorted(written)}
+            person, *others = states.values()
+            found.append(Chart(person or {}, tuple(one for one in others if one is not None)))
+        return found
+
+    def _decisions(self, number: int, patient: str) -> list[Decision]:
+        """Return what is right for a patient; more than one decision may be."""
+        ask, decide = self._requests[number].ask, self._desk.decide
+        claimed = [record for earlier in self._claimed[:number] for record in earlier.get(patient, [])]
+        left = [order for one in claimed if (order := self._log.at_end(one)) is not None]
+        charts = self._met(number, patient)
+        found = [decide(ask, Chart(one.patient, (*one.records, *left))) for one in charts]
+        # An order that the agent got wrong for an earlier request must not condemn this request.
+        if any(_has(one.get("code"), *TESTS[ask.test].codes) for one in left):
+            found.append(Decision(needed=False, excuses=tuple(claimed)))
+        return found
+
+    def _judge_one(self, number: int) -> Judgement:
+        """Judge a sweep."""
+        request, answer, claimed = self._requests[number], self._answers[number], self._claimed[number]
+        verdicts = []
+        for patient in self._scene.charts:
+            decisions = self._decisions(number, patient)
+            left = [one for one in claimed.get(patient, []) if one in self._log.changed]
+            problems: list[Json] = [*self._problems(request.ask, left, decisions)]
+            due = any(one.needed for one in decisions) if left else all(one.needed for one in decisions)
+            if due or problems:
+                verdicts.append(RecordVerdict(patient, problems or None, harmed=bool(left and problems), due=due))
+        records = frozenset(record for found in claimed.values() for record in found)
+        if any(one.due for one in verdicts):
+            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=records)
+        looked = answer == NOTHING_TO_DO and self._looked(number)
+        return Judgement.declined(request, answer, looked, records, harmed=bool(verdicts))
+
+    def _problems(self, ask: RecallAsk, left: Sequence[str], decisions: Sequence[Decision]) -> Iterator[Json]:
+        """Yield what is wrong with the orders that the agent left for a patient."""
+        urgent = {one.urgent for one in decisions if one.needed}
+        if not left:
+            if all(one.needed for one in decisions):
+                yield "not recalled"
+            return
+        if len(left) != 1 or not urgent:
+            yield f"left {', '.join(sorted(left))}"
+            return
+        order = self._log.at_end(left[0]) or {}
+        for name, wanted in (("status", "active"), ("intent", "order")):
+            if order.get(name) != wanted:
+                yield f"{name} {order.get(name)}"
+        if order.get("priority", "routine") not in [("routine", "urgent")[one] for one in urgent]:
+            yield f"priority {order.get('priority')}"
+        rules, condition = self._scene.rules, CONDITIONS[ask.condition]
+        if not _is_only(order.get("code"), LOINC, TESTS[ask.test].main.code, {*rules.limits} - {ask.test}):
+            yield {"code": order.get("code")}
+        if not _is_only(order.get("reasonCode"), SNOMED, condition.code, {*rules.conditions} - {ask.condition}):
+            yield {"reasonCode": order.get("reasonCode")}
+        if not same_moment(order.get("authoredOn"), self._today):
+            yield f"authoredOn {order.get('authoredOn')}"
+
+    def _looked(self, number: int) -> bool:
+        """Whether the agent looked for patients with the condition, and read why they need no recall."""
+        ask, log = self._requests[number].ask, self._log
+        if not all(log.lookups_of(one) for one in conditions_that_would_count(ask, self._desk, self._scene)):
+            return False
+        return all(
+            any(excuse in log.seen or excuse in self._new for excuse in one.excuses)
+            for patient in self._scene.charts
+            for one in self._decisions(number, patient)[:1]
+            # An agent need not read patients who are not active patients of the place.
+            if one.excuses and patient not in one.excuses
+        )
+
+
+def _is_only(concept: Json, system: str, code: str, others: Collection[str]) -> bool:
+    """Whether concepts have this code and no other, and their texts have no name of another test or condition."""
+    found = [(one.get("system"), one.get("code")) for one in codings(concept)]
+    texts = [one.casefold() for one in concept_texts(concept)]
+    return found == [(system, code)] and not any(other.casefold() in one for one in texts for other in others)
+
+
+def _fit(ask: RecallAsk, order: Resource) -> int:
+    """Return how well an order fits a request: 2 for test and condition, 1 for one of them."""
+    test, condition = TESTS[ask.test], CONDITIONS[ask.condition]
+    return _has(order.get("code"), *test.codes) + _has(order.get("reasonCode"), condition.code)
+
+
+def _has(concept: Json, *codes: str) -> bool:
+    return any(one.get("code") in codes for one in codings(concept))
