@@ -10,7 +10,8 @@ from fhir_gym.tasks.authoring import SNOMED, codes_of, codings, instant, parse_i
 from fhir_gym.tasks.grading import same_reference
 from fhir_gym.tasks.packs.shift.kind import Ask, Request
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, VALID
-from fhir_gym.tasks.packs.shift.recalls import CARE, CONDITIONS, Chart, RecallRules
+from fhir_gym.tasks.packs.shift.patient_records import Chart
+from fhir_gym.tasks.packs.shift.recalls import CARE, CONDITIONS, RecallRules
 from fhir_gym.types import Json, Resource
 
 ACTIVE = ("active", "recurrence", "relapse")

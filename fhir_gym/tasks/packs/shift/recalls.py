@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
 from types import MappingProxyType
@@ -23,10 +22,10 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     reference,
 )
-from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.packs.shift.charts import Diagnosis, condition_resource
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, LabTest, reported_value
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
+from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
 from fhir_gym.tasks.packs.shift.registry import organization_resource, place_names
 from fhir_gym.types import Resource
 
@@ -64,23 +63,6 @@ _CONSENT = (*("active",) * 4, "draft", "rejected", "inactive", "entered-in-error
 _OLDEST_DAYS = 600
 _MARGIN_DAYS = 2
 """Orders and appointments are at least this far from the limits of the rules."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The records of a patient at one moment.
-
-    Attributes:
-        patient: The Patient.
-        records: The other records.
-    """
-
-    patient: Resource
-    records: tuple[Resource, ...]
-
-    def of(self, resource_type: str) -> Iterator[Resource]:
-        """Yield the records of a type."""
-        return (one for one in self.records if one.get("resourceType") == resource_type)
 
 
 class RecallRules(Params):
@@ -392,29 +374,3 @@ def recall_resource(test: LabTest, condition: Concept, patient: str, written: st
         "authoredOn": written,
         "reasonCode": [{"coding": [{"system": condition.system, "code": condition.code}]}],
     }
-
-
-def charts_of(patients: Sequence[Resource], records: Iterable[Resource], base_url: str = "") -> dict[str, Chart]:
-    """Return the charts of patients by reference (``Patient/1``).
-
-    Args:
-        patients: The Patients.
-        records: Records of these and of other patients.
-        base_url: Base URL of the server.
-    """
-    found: dict[str, list[Resource]] = {f"Patient/{one['id']}": [] for one in patients}
-    for one in records:
-        for patient in patients_of(one, base_url) & found.keys():
-            found[patient].append(one)
-    people = {f"Patient/{one['id']}": one for one in patients}
-    return {name: Chart(people[name], tuple(own)) for name, own in found.items()}
-
-
-def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
-    """Return references to the patients that a record is about."""
-    participants = record.get("participant")
-    actors = (
-        [one.get("actor") for one in participants if isinstance(one, dict)] if isinstance(participants, list) else []
-    )
-    found = (parse_reference(one, base_url) for one in (record.get("subject"), record.get("patient"), *actors))
-    return frozenset("/".join(one) for one in found if one and one[0] == "Patient")

@@ -18,6 +18,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Soluti
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.patient_records import charts_of
 from fhir_gym.tasks.packs.shift.recall_judge import RecallJudge, conditions_that_would_count
 from fhir_gym.tasks.packs.shift.recall_rules import RULES, Facts, Reading, RecallAsk, RecallDesk, RecallRequest
 from fhir_gym.tasks.packs.shift.recalls import (
@@ -26,7 +27,6 @@ from fhir_gym.tasks.packs.shift.recalls import (
     RecallDrawer,
     RecallRules,
     RecallScene,
-    charts_of,
     recall_resource,
     recall_resources,
 )
