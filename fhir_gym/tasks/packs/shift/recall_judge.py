@@ -150,7 +150,7 @@ class RecallJudge:
         for name, wanted in (("status", "active"), ("intent", "order")):
             if order.get(name) != wanted:
                 yield f"{name} {order.get(name)}"
-        if order.get("priority", "routine") not in [("routine", "urgent")[one] for one in urgent]:
+        if order.get("priority") not in [("routine", "urgent")[one] for one in urgent]:
             yield f"priority {order.get('priority')}"
         rules, condition = self._scene.rules, CONDITIONS[ask.condition]
         if not _is_only(order.get("code"), LOINC, TESTS[ask.test].main.code, {*rules.limits} - {ask.test}):

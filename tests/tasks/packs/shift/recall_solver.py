@@ -209,7 +209,7 @@ class Solver:
             "authoredOn": self.now.astimezone(UTC).isoformat(),
             "reasonCode": [{"coding": [{"system": "http://snomed.info/sct", "code": condition}]}],
         }
-        return {**made, "priority": "urgent"} if urgent else made
+        return {**made, "priority": "urgent" if urgent else "routine"}
 
 
 def code_of(concept: Json) -> str:

@@ -68,6 +68,7 @@ MISTAKES: dict[str, Callable[[Resource], object]] = {
     "urgent and routine the other way round": lambda one: one.update(
         priority="routine" if one["priority"] == "urgent" else "urgent"
     ),
+    "no priority": lambda one: one.pop("priority"),
     "dated last year": lambda one: one.update(authoredOn="2022-01-01"),
     "not dated": lambda one: one.pop("authoredOn"),
     "no reason": lambda one: one.pop("reasonCode"),
@@ -162,8 +163,6 @@ def additions(action: Action) -> list[Action]:
         order.update(note=[{"text": "Sent a letter."}], requester={"display": "Dr. Lee"})
         order.update(authoredOn=f"{order['authoredOn']}T23:30:00+02:00")
         order["subject"]["display"] = "The patient"
-        if order["priority"] == "routine":
-            del order["priority"]
 
     return on_each(edit, action)
 
