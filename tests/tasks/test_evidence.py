@@ -12,7 +12,12 @@ from fhir_gym.fhir.adapters.write_targets import request_parts
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.session import Session
 from fhir_gym.tasks.grading.end_state import LoggedRequest
-from fhir_gym.tasks.grading.evidence import missing_records, returned_resources, shows_counterfactual
+from fhir_gym.tasks.grading.evidence import (
+    counterfactuals_shown,
+    missing_records,
+    returned_resources,
+    shows_counterfactual,
+)
 from fhir_gym.types import Resource
 
 BASE = "http://localhost:8080/fhir"
@@ -111,6 +116,13 @@ def test_requests_that_cannot_show_the_counterfactual_are_not_replayed(search: s
     log = [logged(Get(search), bundle(KIM, next=page)), logged(Get(page), bundle(KIM))]
     assert not shows_counterfactual(log, [PHANTOM], cast(Session, scratch))
     assert len(scratch.asked) == (2 if replayed else 0)
+
+
+def test_an_included_record_of_another_type_is_no_likeness() -> None:
+    visit = {"resourceType": "Encounter", "id": "98", "status": "finished"}
+    scratch = Scratch({"_include=Encounter:patient": bundle(visit, OTHER)})
+    log = [logged(Get("/Encounter?_include=Encounter:patient"), bundle())]
+    assert [*counterfactuals_shown(log, [PHANTOM, visit], scratch)] == [(0, frozenset({"Encounter/98"}))]
 
 
 def test_a_count_that_was_zero_shows_it_and_another_does_not() -> None:

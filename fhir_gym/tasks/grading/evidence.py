@@ -334,8 +334,8 @@ class _Counterfactual:
         return frozenset(matches & self._wanted.keys() if was_empty or matches <= expected else ())
 
     def _records_like(self, wanted: str, records: set[str]) -> set[str]:
-        """The records that what the agent saw of them does not tell apart from a counterfactual."""
-        new = records - self._compared[wanted]
+        """The records of its type that what the agent saw of them does not tell apart from a counterfactual."""
+        new = {one for one in records if _type_of(one) == _type_of(wanted)} - self._compared[wanted]
         self._compared[wanted] |= new
         self._alike[wanted] |= {one for one in new if self._may_match(self._seen.get(one, {}), self._wanted[wanted])}
         return self._alike[wanted]

@@ -34,7 +34,7 @@ class Named(Params):
 
 
 def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
-    """Search, and follow the links to further pages."""
+    """Search, and follow the links to further pages; several values of a parameter repeat it."""
     bundle = yield Get(path, params)
     found = [*entries(bundle)]
     while (following := link(bundle, "next")) is not None:

@@ -11,6 +11,7 @@ SEVERAL_PATIENTS = "more than one such patient"
 NO_FREE_TIME = "no free time"
 NO_RESULT = "no result"
 NOT_ALLOWED = "not allowed"
+NO_CONTACT = "no contact"
 NOT_TAKEN = "not taken"
 ALREADY_DONE = "already done"
 

@@ -1,0 +1,281 @@
+"""Patients who stay in the rooms and beds of a hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import IdAllocator, Person, instant, parse_instant, patient_resource, reference
+from fhir_gym.tasks.packs.shift.patients import draw_patients
+from fhir_gym.types import Json, Resource
+
+HELD = ("in-progress", "finished")
+"""Statuses of encounters that take or took place."""
+OCCUPIED = ("active", "completed")
+"""Statuses of stays that take or took place."""
+
+_VOID = ("cancelled", "planned", "entered-in-error")
+_NOT_OCCUPIED = ("planned", "reserved")
+_CLASS = {"system": "http://terminology.hl7.org/CodeSystem/v3-ActCode", "code": "IMP", "display": "inpatient encounter"}
+_KINDS = {"wa": "Ward", "ro": "Room", "bd": "Bed"}
+_MINUTES = 5
+"""All times are multiples of this number of minutes."""
+
+
+class Place(Params):
+    """A ward, a room or a bed.
+
+    Attributes:
+        id: Id of the Location.
+        kind: ``wa``, ``ro`` or ``bd``.
+        name: The name.
+        part_of: Id of the ward or the room of which it is a part; empty for a ward.
+    """
+
+    id: str
+    kind: str
+    name: str
+    part_of: str = ""
+
+
+class Stay(Params):
+    """A stay at one place, within an encounter.
+
+    Attributes:
+        place: Id of the room or bed.
+        status: Status of the stay; see `OCCUPIED`.
+        start: The first moment, an instant.
+        end: The moment after the last, an instant; empty if the patient is still there.
+    """
+
+    place: str
+    status: str
+    start: str
+    end: str
+
+
+class Visit(Params):
+    """An encounter in hospital.
+
+    Attributes:
+        id: Id of the Encounter.
+        patient: Id of the patient.
+        status: Status of the encounter; see `HELD`.
+        stays: The stays.
+    """
+
+    id: str
+    patient: str
+    status: str
+    stays: tuple[Stay, ...]
+
+
+class WardScene(Params):
+    """Patients who stay in the rooms and beds of a hospital.
+
+    Attributes:
+        now: Current time, an instant.
+        days: Number of days before the present from which there are encounters.
+        places: The wards, rooms and beds.
+        people: The patients. Some of them share name and date of birth with another patient.
+        visits: The encounters of all patients.
+    """
+
+    now: str
+    days: int
+    places: tuple[Place, ...]
+    people: tuple[Person, ...]
+    visits: tuple[Visit, ...]
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The id of the place of which each room and bed is a part."""
+        return {one.id: one.part_of for one in self.places if one.part_of}
+
+    @property
+    def rooms(self) -> dict[str, str]:
+        """The id of the room of each room and bed."""
+        return {one.id: one.id if one.kind == "ro" else one.part_of for one in self.places if one.kind != "wa"}
+
+
+def draw_wards(
+    rng: random.Random, world: World, *, people: Sequence[int], twins: int, wards: int, rooms: int, beds: int, days: int
+) -> WardScene:
+    """Draw patients whose encounters all come from the same random process.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        people: Sizes of the groups of patients with similar names, without the twins.
+        twins: Number of further patients who share name and date of birth with another patient.
+        wards: Number of wards.
+        rooms: Number of rooms in a ward.
+        beds: Number of beds in a room.
+        days: Number of days before the present from which there are encounters.
+    """
+    ids = IdAllocator(rng, world)
+    everyone = draw_patients(rng, world, ids, people, twins)
+    places = list(_places(rng, ids, wards, rooms, beds))
+    drawer = _Drawer(rng, world.now, ids, places, days)
+    visits = [visit for person in everyone for visit in drawer.visits(person.id)]
+    return WardScene(
+        now=instant(world.now),
+        days=days,
+        places=tuple(rng.sample(places, len(places))),
+        people=tuple(everyone),
+        visits=tuple(rng.sample(visits, len(visits))),
+    )
+
+
+def _places(rng: random.Random, ids: IdAllocator, wards: int, rooms: int, beds: int) -> Iterator[Place]:
+    for ward in rng.sample("ABCDEFGH", wards):
+        above = Place(id=ids.new("Location"), kind="wa", name=f"Ward {ward}")
+        yield above
+        for number in range(1, rooms + 1):
+            room = Place(id=ids.new("Location"), kind="ro", name=f"Room {ward}{number}", part_of=above.id)
+            yield room
+            for bed in range(1, beds + 1):
+                yield Place(id=ids.new("Location"), kind="bd", name=f"Bed {ward}{number}-{bed}", part_of=room.id)
+
+
+class _Drawer:
+    """Draws the encounters of patients."""
+
+    def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator, places: Sequence[Place], days: int) -> None:
+        self._rng, self._ids, self._days = rng, ids, days
+        self._now = now.replace(minute=now.minute - now.minute % _MINUTES, second=0, microsecond=0)
+        beds = [one for one in places if one.kind == "bd"]
+        self._rooms = [one for one in places if one.kind == "ro"]
+        self._in_ward = {
+            room.part_of: [
+                found
+                for one in self._rooms
+                if one.part_of == room.part_of
+                for found in (one, *(bed for bed in beds if bed.part_of == one.id))
+            ]
+            for room in self._rooms
+        }
+
+    def visits(self, patient: str) -> Iterator[Visit]:
+        """Yield the encounters of a patient, of which the last may still be in progress."""
+        rng = self._rng
+        start = self._now - timedelta(days=self._days) + self._some(0, 24 * self._days // 2)
+        while start < self._now - timedelta(hours=12):
+            stays = list(self._stays(start))
+            void = rng.random() < 0.25
+            status = rng.choice(_VOID) if void else "finished" if stays[-1].end else "in-progress"
+            entries = [*stays, *(self._reserved(one) for one in stays if rng.random() < 0.2)]
+            yield Visit(
+                id=self._ids.new("Encounter"),
+                patient=patient,
+                status=status,
+                stays=tuple(rng.sample(entries, len(entries))),
+            )
+            if void:
+                start += self._some(2, 12)
+            elif stays[-1].end:
+                start = parse_instant(stays[-1].end) + self._some(4, 60)
+            else:
+                return
+
+    def _stays(self, start: datetime) -> Iterator[Stay]:
+        """Yield stays in the order of time, mostly in one ward; the last one may have no end."""
+        rng = self._rng
+        ward, room = rng.choice([*self._in_ward]), ""
+        for _ in range(rng.randint(2, 4)):
+            place = rng.choice(self._in_ward[ward if rng.random() < 0.75 else rng.choice([*self._in_ward])])
+            same_room, room = room, place.part_of if place.kind == "bd" else place.id
+            if same_room == room and rng.random() < 0.6:
+                start -= timedelta(minutes=_MINUTES * rng.randint(3, 12))
+            end = start + self._some(*rng.choice(((1, 4), (1, 4), (4, 20), (4, 20), (20, 50))))
+            if end >= self._now:
+                yield Stay(place=place.id, status="active", start=instant(start), end="")
+                return
+            yield Stay(place=place.id, status="completed", start=instant(start), end=instant(end))
+            start = end
+
+    def _reserved(self, stay: Stay) -> Stay:
+        """Draw a stay at another place that was only planned, at the same time."""
+        rng = self._rng
+        place = rng.choice(self._in_ward[rng.choice([*self._in_ward])])
+        return stay.model_copy(update={"place": place.id, "status": rng.choice(_NOT_OCCUPIED)})
+
+    def _some(self, fewest: int, most: int) -> timedelta:
+        """Draw a length of time between two numbers of hours."""
+        steps = 60 // _MINUTES
+        return timedelta(minutes=_MINUTES * self._rng.randint(fewest * steps, most * steps))
+
+
+def ward_resources(scene: WardScene) -> list[Resource]:
+    """Build the resources of a scene."""
+    return [*map(patient_resource, scene.people), *map(_location, scene.places), *map(visit_resource, scene.visits)]
+
+
+def _location(one: Place) -> Resource:
+    kind = {
+        "system": "http://terminology.hl7.org/CodeSystem/location-physical-type",
+        "code": one.kind,
+        "display": _KINDS[one.kind],
+    }
+    return {
+        "resourceType": "Location",
+        "id": one.id,
+        "status": "active",
+        "name": one.name,
+        "physicalType": {"coding": [kind]},
+        **({"partOf": reference("Location", one.part_of)} if one.part_of else {}),
+    }
+
+
+def visit_resource(visit: Visit) -> Resource:
+    """Build the Encounter of a visit."""
+    ends = [one.end for one in visit.stays]
+    return {
+        "resourceType": "Encounter",
+        "id": visit.id,
+        "status": visit.status,
+        "class": dict(_CLASS),
+        "subject": reference("Patient", visit.patient),
+        "period": _period(min(one.start for one in visit.stays), max(ends) if all(ends) else ""),
+        "location": [
+            {"location": reference("Location", one.place), "status": one.status, "period": _period(one.start, one.end)}
+            for one in visit.stays
+        ],
+    }
+
+
+def _period(start: str, end: str) -> dict[str, Json]:
+    return {"start": start, "end": end} if end else {"start": start}
+
+
+def parse_visit(encounter: Resource) -> Visit:
+    """Read the Encounter of a visit."""
+    return Visit(
+        id=encounter["id"],
+        patient=encounter["subject"]["reference"].removeprefix("Patient/"),
+        status=encounter["status"],
+        stays=tuple(
+            Stay(
+                place=one["location"]["reference"].removeprefix("Location/"),
+                status=one["status"],
+                start=instant(parse_instant(one["period"]["start"])),
+                end=instant(parse_instant(one["period"]["end"])) if "end" in one["period"] else "",
+            )
+            for one in encounter["location"]
+        ),
+    )
+
+
+def parse_parents(locations: Sequence[Resource]) -> dict[str, str]:
+    """Read the id of the place of which each Location is a part."""
+    return {one["id"]: one["partOf"]["reference"].removeprefix("Location/") for one in locations if "partOf" in one}
+
+
+def parse_rooms(locations: Sequence[Resource]) -> dict[str, str]:
+    """Read the id of the room of each room and bed."""
+    parents = parse_parents(locations)
+    kinds = {one["id"]: one["physicalType"]["coding"][0]["code"] for one in locations}
+    return {id: id if kind == "ro" else parents[id] for id, kind in kinds.items() if kind != "wa"}
