@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 
-from fhir_gym.tasks.authoring import Concept, codings, concept_texts, instant, parse_instant
-from fhir_gym.tasks.grading import same_moment
+from fhir_gym.tasks.authoring import Concept, instant, parse_instant
 from fhir_gym.tasks.packs.shift.charts import (
     CREATININE,
     CREATININE_MOLAR,
@@ -23,6 +22,7 @@ from fhir_gym.tasks.packs.shift.charts import (
 from fhir_gym.tasks.packs.shift.formulary import UMOL_PER_MG, Item
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
+from fhir_gym.tasks.packs.shift.order_reader import OrderReader
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -31,7 +31,6 @@ from fhir_gym.types import Json, Resource
 DUPLICATE_DAYS = 30
 CAUSES = ("another of the class", "allergy", "pregnancy", "creatinine", "no creatinine", "no weight")
 """The causes for which an order is not allowed."""
-_ORDERS = ("MedicationRequest", "ServiceRequest")
 _MARGIN = 0.01
 """Relative margin around limits and rounding steps; no value lies in it, so that conversion factors do not matter."""
 
@@ -185,7 +184,7 @@ class OrderJudge:
         self, requests: Sequence[OrderRequest], scene: OrdersScene, log: EpisodeLog, answers: Sequence[str]
     ) -> None:
         self._requests, self._scene, self._log, self._answers = requests, scene, log, answers
-        self._today = instant(log.end.world.now)[:10]
+        self._reader = OrderReader(scene.formulary, log)
         self._charts = Charts(scene, instant(log.end.world.now))
 
     def judge(self) -> list[Judgement]:
@@ -193,23 +192,11 @@ class OrderJudge:
         return [self._judge_one(number) for number in range(len(self._requests))]
 
     @cached_property
-    def _new(self) -> dict[str, Resource]:
-        """The orders that the agent created, each as it last was, in the order of their creation."""
-        found: dict[str, Resource] = {}
-        for one in self._log.writes_of_agent:
-            created = one.record in found or (
-                one.before is None and self._log.end.before.read(one.resource_type, one.id) is None
-            )
-            if one.resource_type in _ORDERS and created and one.after is not None:
-                found[one.record] = one.after
-        return found
-
-    @cached_property
     def _claimed(self) -> list[frozenset[str]]:
         """For each request, the new orders that belong to it."""
         found: list[set[str]] = [set() for _ in self._requests]
-        for record, order in self._new.items():
-            patient, item = self._about(order)
+        for record, order in self._reader.new.items():
+            patient, item = self._reader.about(order)
             numbers = [n for n, one in enumerate(self._requests) if patient in one.patients]
             alike = [n for n in numbers if self._requests[n].ask.item == item] or numbers
             # If two requests ask for the same, an order belongs to the first that was answered as done and has none.
@@ -218,35 +205,24 @@ class OrderJudge:
                 found[alike[0]].add(record)
         return [frozenset(one) for one in found]
 
-    def _about(self, order: Resource) -> tuple[str, str]:
-        """Return the id of the patient and the name of the item of an order; empty if it is about others."""
-        patient = (self._log.end.refers(order.get("subject")) or "").removeprefix("Patient/")
-        concept = order.get("code") if order.get("resourceType") == "ServiceRequest" else _drug(order)
-        told = {(one.get("system"), one.get("code")) for one in codings(concept)}
-        items = (one for one in self._scene.formulary.items if (one.system, one.code) in told)
-        return patient, next((one.name for one in items if one.resource_type == order.get("resourceType")), "")
-
-    def _read(self, record: str, order: Resource) -> EarlierOrder:
-        patient, item = self._about(order)
-        status, intent, written = (str(order.get(name)) for name in ("status", "intent", "authoredOn"))
-        id = record.partition("/")[2]
-        return EarlierOrder(id=id, patient=patient, item=item, status=status, intent=intent, written=written, dose=0)
-
     def _met(self, number: int) -> list[EarlierOrder]:
         """Return the orders before the first write for a request."""
         first = min((one.number for one in self._log.writes_of_agent if one.record in self._claimed[number]), default=0)
         found = [*self._scene.orders]
-        for record in self._new:
+        for record in self._reader.new:
             state = self._log.before(record, first)
             if state is not None:
-                found.append(self._read(record, state))
+                found.append(self._reader.read(record, state))
         return found
 
     def _planned(self, number: int) -> list[EarlierOrder]:
         """Return the orders after the requests with earlier letters, as the agent has left them."""
         earlier = {record for claimed in self._claimed[:number] for record in claimed}
-        states = ((record, self._log.at_end(record)) for record in self._new if record in earlier)
-        return [*self._scene.orders, *(self._read(record, state) for record, state in states if state is not None)]
+        states = ((record, self._log.at_end(record)) for record in self._reader.new if record in earlier)
+        return [
+            *self._scene.orders,
+            *(self._reader.read(record, state) for record, state in states if state is not None),
+        ]
 
     def _decide(self, number: int, orders: Sequence[EarlierOrder]) -> Decision:
         request = self._requests[number]
@@ -274,27 +250,7 @@ class OrderJudge:
             return
         order = self._log.at_end(next(iter(left))) or {}
         item = self._charts.items[request.ask.item]
-        if self._about(order) != (request.patients[0], item.name) or not self._names_only(order, item):
-            yield f"ordered {_drug(order) if item.group else order.get('code')}"
-        for name, wanted in (("status", "active"), ("intent", "order")):
-            if order.get(name) != wanted:
-                yield f"{name} {order.get(name)}"
-        if not same_moment(order.get("authoredOn"), self._today):
-            yield f"authoredOn {order.get('authoredOn')}"
-        if item.group and not _is_dose(order.get("dosageInstruction"), possible[0].dose):
-            yield {"expected dose in mg": possible[0].dose, "dosageInstruction": order.get("dosageInstruction")}
-
-    def _names_only(self, order: Resource, item: Item) -> bool:
-        """Whether an order has no other code, and its texts do not name another drug or test."""
-        concept = _drug(order) if item.group else order.get("code")
-        if {(one.get("system"), one.get("code")) for one in codings(concept)} != {(item.system, item.code)}:
-            return False
-        texts, name = [one.casefold() for one in concept_texts(concept)], item.name.casefold()
-        if item.group:
-            return all(name in one or one == item.code for one in texts)
-        # The code system has other names for a test.
-        others = [one.name.casefold() for one in self._scene.formulary.items if one.name != item.name]
-        return not any(other in one for one in texts for other in others)
+        yield from self._reader.problems(order, request.patients[0], item, possible[0].dose)
 
     def _declined(self, number: int, answer: str) -> bool:
         """Whether a request was rightly declined, after the agent had looked."""
@@ -309,23 +265,4 @@ class OrderJudge:
         """Whether the agent saw or wrote a record that shows a cause, or looked for the missing records."""
         if cause.missing:
             return all(self._log.lookups_of(one) for one in cause.missing)
-        return any(one in self._log.seen or one in self._new for one in cause.records)
-
-
-def _drug(order: Resource) -> Json:
-    return order.get("medicationCodeableConcept")
-
-
-def _is_dose(instructions: Json, dose: int) -> bool:
-    """Whether a dosage instruction contains exactly this dose in milligrams."""
-    given = _only(_only(instructions).get("doseAndRate")).get("doseQuantity")
-    if not isinstance(given, dict) or "comparator" in given:
-        return False
-    value, units = given.get("value"), [given[name] for name in ("unit", "code") if name in given]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and value == dose and bool(units) and all(one == "mg" for one in units)
-
-
-def _only(items: Json) -> Resource:
-    """Return the only object of a list; an empty object if the list has more or fewer items."""
-    return items[0] if isinstance(items, list) and len(items) == 1 and isinstance(items[0], dict) else {}
+        return any(one in self._log.seen or one in self._reader.new for one in cause.records)

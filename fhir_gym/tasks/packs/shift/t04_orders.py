@@ -30,6 +30,7 @@ from fhir_gym.tasks.packs.shift.charts import (
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.order_reader import ORDER_ELEMENTS
 from fhir_gym.tasks.packs.shift.orders import (
     CAUSES,
     DUPLICATE_DAYS,
@@ -50,8 +51,6 @@ _DRUGS = 0.65
 _SAME_PATIENT = 0.4
 """Probability that a request is about the patient of an earlier request if such a request qualifies."""
 _ORDERS = "orders"
-_ORDER = ("status", "intent", "subject", "authoredOn")
-_DOSE = ("dosageInstruction", "dosageInstruction.doseAndRate", "dosageInstruction.doseAndRate.doseQuantity")
 
 
 class Orders(RequestKind[OrdersScene, OrderRequest]):
@@ -65,10 +64,7 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         *("Patient", "Observation", "AllergyIntolerance", "Condition"),
         *("MedicationRequest", "ServiceRequest"),
     )
-    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "MedicationRequest": (*_ORDER, "medicationCodeableConcept", *_DOSE),
-        "ServiceRequest": (*_ORDER, "code"),
-    }
+    requested_elements = ORDER_ELEMENTS
     rules = (
         "- These drugs and tests can be ordered (the list gives the code, the class of a drug, its dose, and limits):\n"
         "{items}\n"
