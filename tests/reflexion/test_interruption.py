@@ -23,7 +23,6 @@ from fhir_gym.reflexion import make_memory_config, train_memory
 import json
 train_memory(make_memory_config(json.loads(sys.argv[1])), sys.argv[2])
 """
-_REQUESTS_BEFORE_KILL = (2, 5, 3, 4, 6, 1, 2)
 
 
 def _start(config: MemoryTrainingConfig, out: Path) -> subprocess.Popen[bytes]:
@@ -31,14 +30,23 @@ def _start(config: MemoryTrainingConfig, out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
 
-@pytest.mark.slow
-def test_killed_trainings_end_with_the_same_memory(study: Study, tmp_path: Path, config: MemoryTrainingConfig) -> None:
+@pytest.mark.parametrize(
+    "requests_before_kill",
+    [
+        pytest.param((2, 9, 6), marks=pytest.mark.slow),
+        pytest.param((2, 5, 3, 4, 6, 1, 2), marks=pytest.mark.exhaustive),
+    ],
+    ids=["some", "many"],
+)
+def test_killed_trainings_end_with_the_same_memory(
+    study: Study, tmp_path: Path, config: MemoryTrainingConfig, requests_before_kill: tuple[int, ...]
+) -> None:
     undisturbed = train_memory(config, tmp_path / "undisturbed.jsonl")
     out = tmp_path / "memory.jsonl"
     with ChatServer(study, delay=0.05) as server:
         agent = config.agent.model_copy(update={"base_url": server.base_url})
         settings = config.model_copy(update={"agent": agent, "concurrency": 1})
-        for count in _REQUESTS_BEFORE_KILL:
+        for count in requests_before_kill:
             before = len(server.requests)
             process = _start(settings, out)
             while len(server.requests) < before + count and process.poll() is None:
@@ -51,7 +59,7 @@ def test_killed_trainings_end_with_the_same_memory(study: Study, tmp_path: Path,
         reviews = Counter(json.dumps(one, sort_keys=True) for one in server.requests if role(one) != "agent")
     assert out.read_text("utf-8") == undisturbed.text()
     # At most the request that was running at a kill is sent again.
-    assert sum(reviews.values()) - len(reviews) <= len(_REQUESTS_BEFORE_KILL)
+    assert sum(reviews.values()) - len(reviews) <= len(requests_before_kill)
     assert not list(tmp_path.glob("*.part"))
 
 

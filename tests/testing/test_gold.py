@@ -70,12 +70,16 @@ def test_gold_over_chat_solves_every_third_task(own_world: OwnWorld, tmp_path: P
     check(list(solved(own_world, protocol, range(1), every=3)), protocol, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["text", "tools"])
-def test_gold_over_chat_solves_three_variations_of_every_task(
-    own_world: OwnWorld, tmp_path: Path, protocol: str
+@pytest.mark.parametrize(
+    "numbers",
+    [pytest.param(range(1, 2), marks=pytest.mark.slow), pytest.param(range(3), marks=pytest.mark.exhaustive)],
+    ids=["one", "three"],
+)
+def test_gold_over_chat_solves_variations_of_every_task(
+    own_world: OwnWorld, tmp_path: Path, protocol: str, numbers: range
 ) -> None:
-    check(list(solved(own_world, protocol, range(3))), protocol, tmp_path)
+    check(list(solved(own_world, protocol, numbers)), protocol, tmp_path)
 
 
 def test_unannounced_tasks_are_refused(hospital: World) -> None:
