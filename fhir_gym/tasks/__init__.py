@@ -9,7 +9,7 @@ from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, Part, exper
 from fhir_gym.tasks.core.grader import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.core.ids import IdAllocator
 from fhir_gym.tasks.core.pack import Pack
-from fhir_gym.tasks.core.params import Params, SceneParams
+from fhir_gym.tasks.core.params import LabelledRequest, Params, SceneParams
 from fhir_gym.tasks.core.registry import (
     find_packs,
     find_task,
@@ -70,6 +70,7 @@ __all__ = [
     "IdAllocator",
     "IdAnswer",
     "IdSetAnswer",
+    "LabelledRequest",
     "LatestResponse",
     "LoggedRequest",
     "Pack",

@@ -30,7 +30,7 @@ from fhir_gym.soundness.probe.flattening import Background, days, flatten
 from fhir_gym.soundness.probe.scenes import Scene, reference_of, scenes_of
 from fhir_gym.soundness.probe.table import Group, Table, build_table
 from fhir_gym.soundness.probe.target_ranker import hits, rule_scores, scores, single_features, with_random_targets
-from fhir_gym.tasks import get_task, pack_ids, task_keys
+from fhir_gym.tasks import SceneParams, get_task, pack_ids, task_keys
 from fhir_gym.tasks.core.ids import IdAllocator, id_number
 from fhir_gym.types import Resource
 from tests.tasks.fakes import fake_world
@@ -225,6 +225,26 @@ def test_the_answer_classes_hold_no_ids(hospital: World) -> None:
     assert answers == {"02a": {"some"}, "02b": {"none"}}
     (made,) = {one.answer for one in scenes_of(get_task(PACK, "01"), hospital, range(3))}
     assert made == "created Patient"
+
+
+def test_each_request_of_a_prompt_has_a_scene(hospital: World) -> None:
+    task = get_task("FHIRAgent/Shift-v0", "Q1-1")
+    params = task.variation(0, hospital).params
+    assert isinstance(params, SceneParams)
+    found = list(scenes_of(task, hospital, [0]))
+    assert [(one.target, one.qualifying, one.answer) for one in found] == [*params.labelled_requests]
+    assert all(one.is_part and not one.mismatch and one.records is found[0].records for one in found)
+    assert all(one.target in one.qualifying for one in found if one.target)
+
+
+def test_requests_of_a_prompt_share_their_candidates() -> None:
+    one = scene(0)
+    other = replace(one, target=next(name for name in one.qualifying if name != one.target))
+    both = build_table([one, other, scene(1)], "Patient", Background(fake_world()))
+    assert len(both.values) == 12
+    assert list(both.rows()) == list(range(12))
+    assert [group.rows for group in both.groups] == [slice(0, 6), slice(0, 6), slice(6, 12)]
+    assert both.labels().sum() == 3
 
 
 def test_problems_of_a_report() -> None:

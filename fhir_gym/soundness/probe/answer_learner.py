@@ -39,7 +39,9 @@ def predict_answers(train: Rows, answers: Sequence[str], test: Rows) -> list[str
 
 def count_records(scenes: Sequence[Scene]) -> Rows:
     """Return one row of record and value counts per scene."""
-    counted = [_counts(scene) for scene in scenes]
+    by_records = {id(scene.records): scene for scene in scenes}  # the scenes of one variation share their records
+    known = {key: _counts(scene) for key, scene in by_records.items()}
+    counted = [known[id(scene.records)] for scene in scenes]
     common = Counter(name for counts in counted for name in counts)
     names = sorted(name for name, number in common.items() if number >= len(scenes) / 50)
     table = np.array([[float(counts.get(name, 0)) for name in names] for counts in counted])

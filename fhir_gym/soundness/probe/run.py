@@ -94,12 +94,16 @@ def probe(
 
 def _pools(chosen: Iterable[Task[Any]]) -> list[list[Task[Any]]]:
     """Group the tasks of a pack that have the same prompts."""
-    pools: dict[tuple[str, tuple[str, ...]], list[Task[Any]]] = {}
+    pools: dict[tuple[Any, ...], list[Task[Any]]] = {}
     for task in chosen:
-        if (task.pack, task.prompts) not in pools:
+        if _prompts(task) not in pools:
             others = (get_task(task.pack, key) for key in task_keys(task.pack)) if task.pack else ()
-            pools[task.pack, task.prompts] = [one for one in others if one.prompts == task.prompts]
+            pools[_prompts(task)] = [one for one in others if _prompts(one) == _prompts(task)]
     return list(pools.values())
+
+
+def _prompts(task: Task[Any]) -> tuple[Any, ...]:
+    return task.pack, task.prompts, task.answer_instructions, task.level
 
 
 def probe_pool(world: World, tasks: Sequence[Task[Any]], effort: Effort = QUICK) -> list[TaskProbe]:
@@ -176,8 +180,18 @@ def _blind(scenes: Mapping[str, Sequence[Scene]], effort: Effort) -> BlindReport
         guessed = predict_answers(rows[:learnt], answers[:learnt], rows[learnt:])
         shares = {answer: number / len(answers) for answer, number in Counter(answers).items()}
         shares.pop(f"not {usual}", None)  # the label "not …" is not an answer
-        found.append(_compared(tuple(scenes), question, answers, guessed, max(shares.values()), effort))
+        share = _share_of_whole_answers(scenes) if everyone[0].is_part else max(shares.values())
+        found.append(_compared(tuple(scenes), question, answers, guessed, share, effort))
     return max(found, key=lambda one: (one.leaks, one.lopsided, one.right - one.bound))
+
+
+def _share_of_whole_answers(scenes: Mapping[str, Sequence[Scene]]) -> float:
+    """Return the share of the most frequent answer to a whole prompt with several requests."""
+    answers: dict[tuple[str, int], list[str]] = {}
+    for task, some in scenes.items():
+        for one in some:
+            answers.setdefault((task, one.number), []).append(one.said)
+    return Counter(map(tuple, answers.values())).most_common(1)[0][1] / len(answers)
 
 
 def _compared(

@@ -30,6 +30,7 @@ class Scene:
         answer: Class of the right answer: ``some``, ``none`` or a number; for an action, the written content.
         said: Class of the ``FINISH`` answer. For a query task, it equals `answer`.
         declared: Whether the variation declares its target and the qualifying records.
+        is_part: Whether the scene is about one of several requests in the prompt. There is one scene for each request.
         mismatch: Why the declared target disagrees with the reference solution; empty if it agrees.
     """
 
@@ -40,6 +41,7 @@ class Scene:
     answer: str
     said: str
     declared: bool
+    is_part: bool = False
     mismatch: str = ""
 
 
@@ -49,7 +51,7 @@ def reference_of(resource: Resource) -> str:
 
 
 def scenes_of(task: Task[Any], world: World, numbers: Iterable[int]) -> Iterator[Scene]:
-    """Yield one scene for each variation.
+    """Yield one scene for each variation, or for each request of a prompt that contains several.
 
     Args:
         task: The task.
@@ -58,25 +60,44 @@ def scenes_of(task: Task[Any], world: World, numbers: Iterable[int]) -> Iterator
     """
     for number in numbers:
         with PolicyRunner(task, task.variation(number, world), world) as runner:
-            yield _scene(task, runner.variation, runner.gold())
+            yield from _scenes(task, runner.variation, runner.gold())
+
+
+def _scenes(task: Task[Any], variation: Variation, run: PolicyRun) -> Iterator[Scene]:
+    params = variation.params
+    requests = params.labelled_requests if isinstance(params, SceneParams) else ()
+    if not requests:
+        yield _scene(task, variation, run)
+        return
+    named = sorted({name for one in requests for name in one.qualifying})
+    records = _records(variation, run, named)
+    for target, qualifying, answer in requests:
+        mismatch = _mismatch(task, variation, run, target, qualifying)
+        yield Scene(variation.number, records, target, qualifying, answer, answer, True, True, mismatch)
 
 
 def _scene(task: Task[Any], variation: Variation, run: PolicyRun) -> Scene:
     target, qualifying, mismatch = variation._target, variation._qualifying, ""
     declared = isinstance(variation.params, SceneParams)
     if declared:
-        mismatch = _mismatch(task, variation, run)
+        mismatch = _mismatch(task, variation, run, target, qualifying)
     else:
         target = _solved(task, variation, run)
         kind = target.partition("/")[0]
         qualifying = tuple(reference_of(one) for one in variation.setup if one["resourceType"] == kind)
-    prepared = [reference_of(one) for one in variation.setup]
-    residents = [name for name in qualifying if name not in prepared]
-    read = (run.end.before.read(*name.split("/", 1)) for name in (*residents, *prepared))
-    records = tuple(one for one in read if one is not None)
+    records = _records(variation, run, qualifying)
     said = _said(task, variation, run)
     answer = said if task.kind == "query" else _written(run)
-    return Scene(variation.number, records, target, qualifying, answer, said, declared, mismatch)
+    return Scene(variation.number, records, target, qualifying, answer, said, declared, mismatch=mismatch)
+
+
+def _records(variation: Variation, run: PolicyRun, qualifying: Iterable[str]) -> tuple[Resource, ...]:
+    """Return the qualifying records of the world, and the records that the variation adds."""
+    prepared = [reference_of(one) for one in variation.setup]
+    here = set(prepared)
+    residents = [name for name in qualifying if name not in here]
+    read = (run.end.before.read(*name.split("/", 1)) for name in (*residents, *prepared))
+    return tuple(one for one in read if one is not None)
 
 
 def _solved(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
@@ -92,9 +113,8 @@ def _solved(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
     return next(iter([*answered, *changed, *required_records, *referred]), "")
 
 
-def _mismatch(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
+def _mismatch(task: Task[Any], variation: Variation, run: PolicyRun, target: str, qualifying: tuple[str, ...]) -> str:
     """Why a declared target disagrees with the reference solution; empty if it agrees."""
-    target, qualifying = variation._target, variation._qualifying
     if not target:
         return ""
     gone = [name for name in qualifying if run.end.before.read(*name.split("/", 1)) is None]

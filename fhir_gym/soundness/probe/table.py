@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from fhir_gym.soundness.probe.scenes import Scene
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The candidates of one scene.
+    """The candidates of one scene. Scenes of one variation have the same rows.
 
     Attributes:
         rows: Row numbers of the candidates in the table.
@@ -48,7 +49,7 @@ class Table:
     groups: tuple[Group, ...]
 
     def labels(self) -> NDArray[np.int8]:
-        """One label per row: 1 for targets, 0 for other candidates."""
+        """One label per row: 1 for targets of any group, 0 for other candidates."""
         labels = np.zeros(len(self.values), np.int8)
         for group in self.groups:
             labels[group.rows.start + group.target] = 1
@@ -59,41 +60,45 @@ class Table:
         return Table(self.names, self.values, tuple(groups))
 
     def rows(self) -> NDArray[np.intp]:
-        """The row numbers of all candidates."""
-        return np.concatenate([np.arange(group.rows.start, group.rows.stop) for group in self.groups])
+        """The row numbers of all candidates, each once."""
+        return np.unique(np.concatenate([np.arange(group.rows.start, group.rows.stop) for group in self.groups]))
 
     def qualifying_rows(self) -> NDArray[np.intp]:
-        """The row numbers of the qualifying candidates."""
-        return np.concatenate([group.rows.start + group.qualifying for group in self.groups])
+        """The row numbers of the qualifying candidates, each once."""
+        return np.unique(np.concatenate([group.rows.start + group.qualifying for group in self.groups]))
 
 
 def build_table(scenes: Iterable[Scene], kind: str, background: Background) -> Table:
-    """Build the table with all records of one type as candidates.
+    """Build the table with all records of one type as candidates. Scenes with the same records share their rows.
 
     Constant and duplicate columns are dropped.
 
     Args:
-        scenes: Scenes with a target of this type.
+        scenes: Scenes with a target of this type; those of one variation follow each other.
         kind: The resource type.
         background: Data for comparison that all scenes share.
     """
-    parts: list[Columns] = []
+    parts: list[tuple[slice, Columns]] = []
     groups: list[Group] = []
     row = 0
-    for scene in scenes:
-        names, columns = candidates(scene.records, kind, background)
-        places = {name: at for at, name in enumerate(names)}
-        qualifying = np.array([places[name] for name in scene.qualifying if name in places], np.intp)
-        groups.append(Group(slice(row, row + len(names)), places[scene.target], qualifying))
-        parts.append(columns)
-        row += len(names)
-    names = [name for name in _all_names(parts) if _is_category(name) <= background.is_closed(_path(name))]
+    for _, some in groupby(scenes, key=lambda one: one.number):
+        same = list(some)  # they have the same records
+        found, columns = candidates(same[0].records, kind, background)
+        places = {name: at for at, name in enumerate(found)}
+        rows = slice(row, row + len(found))
+        for scene in same:
+            qualifying = np.array([places[name] for name in scene.qualifying if name in places], np.intp)
+            groups.append(Group(rows, places[scene.target], qualifying))
+        parts.append((rows, columns))
+        row = rows.stop
+    everything = _all_names(columns for _, columns in parts)
+    names = [name for name in everything if _is_category(name) <= background.is_closed(_path(name))]
     values = np.full((row, len(names)), np.nan)
     column_of = {name: at for at, name in enumerate(names)}
-    for group, columns in zip(groups, parts, strict=True):
+    for rows, columns in parts:
         for name, column in columns.items():
             if name in column_of:
-                values[group.rows, column_of[name]] = column
+                values[rows, column_of[name]] = column
     kept = list(_informative(values))
     return Table(tuple(names[at] for at in kept), values[:, kept], tuple(groups))
 

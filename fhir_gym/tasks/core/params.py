@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+
+
+class LabelledRequest(NamedTuple):
+    """One request of a prompt that contains several.
+
+    Attributes:
+        target: As in `SceneParams`.
+        qualifying: As in `SceneParams`.
+        answer: Class of the right answer.
+    """
+
+    target: str
+    qualifying: tuple[str, ...]
+    answer: str
 
 
 class Params(BaseModel):
@@ -29,3 +43,8 @@ class SceneParams(Params):
     scene: Any
     target: str = ""
     qualifying: tuple[str, ...] = ()
+
+    @property
+    def labelled_requests(self) -> tuple[LabelledRequest, ...]:
+        """The requests of a prompt that contains several; empty for other prompts. Only analyses use them."""
+        return ()

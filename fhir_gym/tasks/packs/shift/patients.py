@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import (
@@ -70,6 +72,18 @@ def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> lis
 def ids_of(name: Named, people: Sequence[Person]) -> tuple[str, ...]:
     """Return the ids of the people with a name and a date of birth."""
     return tuple(one.id for one in people if Named.of(one) == name)
+
+
+def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]:
+    """Return the fields `target` and `qualifying` of a request about the patients with a name and a date of birth.
+
+    A single patient was chosen among those who share name and date of birth with nobody.
+    """
+    if len(ids) != 1:
+        return {}
+    shared = Counter(map(Named.of, people))
+    qualifying = tuple(f"Patient/{one.id}" for one in people if shared[Named.of(one)] == 1)
+    return {"target": f"Patient/{ids[0]}", "qualifying": qualifying}
 
 
 def absent_patient(name: Named, people: Sequence[Person]) -> Resource:

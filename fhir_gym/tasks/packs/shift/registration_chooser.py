@@ -10,6 +10,7 @@ from typing import Literal
 
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
+from fhir_gym.tasks.packs.shift.patients import target_among
 from fhir_gym.tasks.packs.shift.registrations import (
     RegistrationAsk,
     RegistrationRequest,
@@ -203,8 +204,7 @@ class Chooser:
             insurer=insurer,
             accepted=start.accepts(insurer),
             covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
-            target=f"Patient/{parents[0]}" if parents else "",
-            qualifying=tuple(f"Patient/{one.id}" for one in grown) if parents else (),
+            **target_among(parents, grown),
         )
         if outcome == DONE:
             for one in registered(ask, decide(self._now, ask), scene, f"new-{len(self.requests)}"):

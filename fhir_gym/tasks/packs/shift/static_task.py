@@ -12,7 +12,7 @@ from typing_extensions import override
 from fhir_gym.actions import Finish
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LatestResponse, SceneParams, Task
+from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LabelledRequest, LatestResponse, SceneParams, Task
 from fhir_gym.tasks.authoring import moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
 from fhir_gym.tasks.grading.meaning import added_meaning
@@ -28,6 +28,8 @@ _WRITES = (
     "Handle the requests in the order of their letters: a request is decided by the records as the requests before it "
     f"leave them. Change nothing else, and delete no record that was there before. {ADD_NOTHING}"
 )
+_VALUE = "a value"
+"""Class of the answers with numbers, for analyses."""
 _QUESTIONS = "The requests are questions. Create, change and delete nothing."
 
 
@@ -41,6 +43,14 @@ class ShiftParams(SceneParams):
 
     now: str
     requests: tuple[Any, ...]
+
+    @property
+    @override
+    def labelled_requests(self) -> tuple[LabelledRequest, ...]:
+        return tuple(
+            LabelledRequest(one.target, one.qualifying, _VALUE if any(map(str.isdigit, one.outcome)) else one.outcome)
+            for one in self.requests
+        )
 
 
 class StaticShift(Task[ShiftParams], abstract=True):

@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, 
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, overlaps
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
@@ -159,8 +159,7 @@ def _draw_request(
         if seen and best_slot(seen, ask, ids[0]) == best_slot(calendar, ask, ids[0]):
             continue
         if len(ids) != 1 or _outcome(ask, ids[0], calendar) == outcome:
-            target, others = (f"Patient/{ids[0]}", tuple(f"Patient/{one.id}" for one in people)) if ids else ("", ())
-            return BookingRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+            return BookingRequest(ask=ask, outcome=outcome, patients=ids, **target_among(ids, people))
     return None
 
 

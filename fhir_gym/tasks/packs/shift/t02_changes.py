@@ -37,7 +37,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOTHING_TO_DO,
     SEVERAL_PATIENTS,
 )
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -210,14 +210,12 @@ def _draw_request(
         if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):
             continue
         if len(ids) != 1 or _outcome(ask, visit, calendar) == outcome:
-            people = tuple(f"Patient/{one.id}" for one in scene.people) if ids else ()
             return ChangeRequest(
                 ask=ask,
                 outcome=outcome,
                 patients=ids,
                 visit=visit.id if visit else "",
-                target=f"Patient/{ids[0]}" if ids else "",
-                qualifying=people,
+                **target_among(ids, scene.people),
             )
     return None
 

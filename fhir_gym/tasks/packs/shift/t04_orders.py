@@ -41,7 +41,7 @@ from fhir_gym.tasks.packs.shift.orders import (
     OrderRequest,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for, target_among
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -175,7 +175,6 @@ class _Chooser:
         self._rng, self._scene, self._now, self._charts = rng, scene, now, Charts(scene, now)
         self._decoys = {one: Charts(scene.with_valid(one), now) for one in DECOYS}
         self._orders = [*scene.orders]
-        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
         self._ids: dict[Named, list[str]] = {}
         for one in scene.people:
             self._ids.setdefault(Named.of(one), []).append(one.id)
@@ -189,7 +188,7 @@ class _Chooser:
             if request is not None:
                 if outcome == DONE:
                     self._add(request)
-                return request
+                return request.model_copy(update=target_among(request.patients, self._scene.people))
         return None
 
     def _qualifies(self, request: OrderRequest, wanted: str) -> bool:
@@ -235,8 +234,7 @@ class _Chooser:
     def _requests(self, asks: Iterable[OrderAsk], outcome: str) -> Iterator[OrderRequest]:
         for ask in asks:
             ids = tuple(self._ids.get(ask.patient, ()))
-            target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
-            yield OrderRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+            yield OrderRequest(ask=ask, outcome=outcome, patients=ids)
 
     def _decide(self, request: OrderRequest) -> Decision:
         return self._charts.decide(self._charts.items[request.ask.item], request.patients[0], self._orders)

@@ -32,7 +32,7 @@ from fhir_gym.tasks.packs.shift.medication_records import (
 )
 from fhir_gym.tasks.packs.shift.medications import DRUGS, MedicationScene, draw_medications
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOT_TAKEN, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
@@ -84,7 +84,6 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     ) -> tuple[MedicationQuestion, ...] | None:
         found: list[MedicationQuestion] = []
         possible = list(_possible(scene)) if {DONE, NOT_TAKEN} & {*outcomes} else []
-        people = tuple(f"Patient/{one.id}" for one in scene.people)
         for outcome in outcomes:
             used = [(one.ask.patient, one.ask.drug) for one in found]
             if outcome in (DONE, NOT_TAKEN):
@@ -94,7 +93,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
                 request = _draw_unanswerable(rng, scene, used, outcome)
             if request is None:
                 return None
-            found.append(request.model_copy(update={"qualifying": people if request.patients else ()}))
+            found.append(request.model_copy(update=target_among(request.patients, scene.people)))
         return tuple(found)
 
     @override
@@ -166,8 +165,7 @@ def _possible(scene: MedicationScene) -> Iterator[MedicationQuestion]:
         for ask in (*(MedicationAsk(patient=name, measure=one) for one in MEASURES if one != "dose"), *asks):
             outcome = outcome_of(ask, right)
             if sum(outcome_of(ask, wrong[rule], rule) != outcome for rule in RULES) >= _FEWEST_RULES[ask.measure]:
-                target = f"Patient/{person.id}"
-                yield MedicationQuestion(ask=ask, outcome=outcome, patients=(person.id,), target=target)
+                yield MedicationQuestion(ask=ask, outcome=outcome, patients=(person.id,))
 
 
 def _draw_question(
@@ -197,7 +195,7 @@ def _draw_unanswerable(
         return None
     ask = MedicationAsk(patient=name, measure=measure, drug=drug)
     ids = ids_of(name, scene.people)
-    return MedicationQuestion(ask=ask, outcome=outcome, patients=ids, target=f"Patient/{ids[0]}" if ids else "")
+    return MedicationQuestion(ask=ask, outcome=outcome, patients=ids)
 
 
 class MedicationsLevel1(StaticShift, requests=Medications(), level=1):

@@ -22,7 +22,7 @@ from fhir_gym.tasks.packs.shift.laboratory import (
 )
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_RESULT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.trends import (
     MEASURES,
@@ -203,9 +203,8 @@ def _draw_request(
                 results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())]
                 found = _outcome(ask, results, outcome)
             if found:
-                people = tuple(f"Patient/{one.id}" for one in scene.people) if ids else ()
-                target = f"Patient/{ids[0]}" if ids else ""
-                return TrendRequest(ask=ask, outcome=found, patients=ids, target=target, qualifying=people)
+                aimed = target_among(ids, scene.people)
+                return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
     return None
 
 

@@ -46,7 +46,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOT_ALLOWED,
     SEVERAL_PATIENTS,
 )
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_resources, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
@@ -234,7 +234,6 @@ class _Chooser:
         now = parse_instant(scene.now)
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._values: dict[tuple[str, str], dict[str, str]] = {}
-        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
@@ -263,8 +262,8 @@ class _Chooser:
         for _ in range(_TRIES):
             ask = self._ask(name)
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, mistake):
-                target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
-                return BookingRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+                aimed = target_among(ids, self._scene.people)
+                return BookingRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
         return None
 
     def _ask(self, name: Named) -> BookingAsk:
