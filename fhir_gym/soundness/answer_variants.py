@@ -149,7 +149,8 @@ def _wrong_letters(answer: list[str]) -> Iterator[tuple[str, list[Json]]]:
         yield f"answer {letter} without a text", [*head, f"{letter}:", *tail]
         yield f"answer {letter} without the letter", [*head, texts[position], *tail]
         yield f"answer {letter} twice", [*answer, item]
-    yield "answer as one text", [", ".join(answer)]
+    if len(answer) > 1:
+        yield "answer as one text", [", ".join(answer)]
     yield "answer nested", [[*answer]]
     yield "answer repeated", [*answer, *answer]
 

@@ -62,7 +62,10 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
     def judge_one(self, number: int, answer: str) -> Judgement:
         request, claimed = self.requests[number], self.claimed[number]
         appointments, closing = self._due[number]
-        surplus = [RecordVerdict(one, "changed", harmed=True, due=False) for one in sorted(self._surplus(number))]
+        surplus = [
+            RecordVerdict(one, "changed", harmed=one in self.log.changed, due=False)
+            for one in sorted(self._surplus(number))
+        ]
         if not appointments and not closing:
             supposed = supposed_records(request, self.places)
             right = answer == NOTHING_TO_DO and all(self.log.lookups_of(one) for one in supposed)
@@ -125,7 +128,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
         """Return the records of the practitioner that the agent changed although no request asks for it."""
         asked = {record for units in self._units for unit in units.values() for record in unit}
         asked |= {f"Slot/{id}" for _, closing in self._due for id in closing}
-        return (self.claimed[number] & self.log.changed) - asked
+        return (self.claimed[number] & self.log.touched) - asked
 
     def _closing(self, id: str) -> RecordVerdict:
         record = f"Slot/{id}"
