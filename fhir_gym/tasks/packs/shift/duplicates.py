@@ -307,16 +307,17 @@ class MergeJudge:
 
     def _judge_one(self, number: int, answer: str) -> Judgement:
         request, patients = self._requests[number], self._patients[number]
-        claimed = patients | {record_name(one) for one in self._scene.records if references_in(one) & patients}
-        first = min((one.number for one in self._log.writes if one.record in claimed), default=0)
-        met = {one: self._log.before(one, first) for one in sorted(claimed)}
+        mine = patients | {record_name(one) for one in self._scene.records if references_in(one) & patients}
+        first = min((one.number for one in self._log.writes if one.record in mine), default=0)
+        met = {one: self._log.before(one, first) for one in sorted(mine)}
         there = [one for one in met.values() if one is not None]
         merge = Merge(there, request.organization, request.ask, self._scene.today, base_url=self._base)
         verdicts = [*self._verdicts(number, met, merge.changes)]
+        claimed = frozenset(one.record for one in verdicts)  # a record that was changed and put back is not claimed
         if merge.changes:
-            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=frozenset(claimed))
+            return judge_sweep(verdicts, outcome=DONE, answer=answer, claimed=claimed)
         right, harmed = answer == NOTHING_TO_DO and self._looked(request), any(one.harmed for one in verdicts)
-        return Judgement.declined(request, answer, right, frozenset(claimed), harmed=harmed)
+        return Judgement.declined(request, answer, right, claimed, harmed=harmed)
 
     def _looked(self, request: MergeRequest) -> bool:
         """Whether the agent has read the patients whom a request covers."""
