@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, slot_resource
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
 from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
@@ -23,8 +25,16 @@ R = TypeVar("R", bound=Request)
 
 OWN_APPOINTMENTS_IGNORED = "own appointments ignored"
 EARLIER_REQUESTS_IGNORED = "earlier requests ignored"
-MISTAKES = (OWN_APPOINTMENTS_IGNORED, EARLIER_REQUESTS_IGNORED)
+STATUSES_IGNORED = "statuses ignored"
+MISTAKES = (OWN_APPOINTMENTS_IGNORED, EARLIER_REQUESTS_IGNORED, STATUSES_IGNORED)
 """Mistakes that should often change the result of a request, so that an agent must avoid them."""
+
+
+def draw_mistake(rng: random.Random, outcome: str) -> str:
+    """Draw one of `MISTAKES` that should change the result of a request with an outcome, or an empty text."""
+    if outcome == NO_FREE_TIME:
+        return STATUSES_IGNORED
+    return rng.choice(("", *MISTAKES)) if outcome == DONE else ""
 
 
 class TimeLimits(Protocol):
@@ -71,6 +81,9 @@ class Calendar:
         if mistake == OWN_APPOINTMENTS_IGNORED:
             others = {id: one for id, one in self.visits.items() if one.patient != patient}
             return Calendar(self.scene, self.status, others)
+        if mistake == STATUSES_IGNORED:
+            own = {id: one for id, one in self.visits.items() if one.patient == patient}
+            return Calendar(self.scene, dict.fromkeys(self.status, "free"), own)
         return Calendar.at_start(self.scene)
 
     def first_free(

@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.bookings import (
     coming,
     fitting_slots,
 )
-from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar
+from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.clinic import LANGUAGES, OCCUPIED, ClinicScene, clinic_resources, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
@@ -81,7 +81,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         for outcome in outcomes:
             used = [one.ask.patient for one in found]
             left = [name for name in names[outcome] if name not in used]
-            mistake = rng.choice(("", *MISTAKES)) if outcome == DONE else ""
+            mistake = draw_mistake(rng, outcome)
             drawn = (_draw_request(rng, calendar, name, outcome, mistake) for name in left[:_MOST_TRIED])
             request = next((one for one in drawn if one is not None), None)
             if request is None and mistake:

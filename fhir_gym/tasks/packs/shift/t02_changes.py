@@ -13,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import has_name, instant, parse_instant, reference
-from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar
+from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar, draw_mistake
 from fhir_gym.tasks.packs.shift.changes import (
     ACTIVE,
     ENDED_AS,
@@ -92,7 +92,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             moves = sum(one.ask.change == "move" for one in found)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
             names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
-            mistake = rng.choice(("", *MISTAKES)) if outcome == DONE and "move" in kinds else ""
+            mistake = draw_mistake(rng, outcome) if "move" in kinds else ""
             drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)
             request = next((one for one in drawn if one is not None), None)
             if request is None:
