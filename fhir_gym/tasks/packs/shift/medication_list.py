@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.medications import (
 )
 from fhir_gym.tasks.packs.shift.outcomes import NOT_TAKEN
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in
+from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in, was_read
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 
 Measure = Literal["number", "names", "dose"]
@@ -224,9 +224,7 @@ def _read(records: set[str], measure: Measure, log: EpisodeLog) -> bool:
     """Whether the agent has seen what these records say."""
 
     def shows(record: str) -> bool:
-        seen, dosage = log.seen.get(record, {}), _DOSAGES.get(record.partition("/")[0])
-        if measure == "dose" and dosage:
-            return dosage in seen
-        return bool(seen.keys() - {"resourceType", "id", "meta"})
+        dosage = _DOSAGES.get(record.partition("/")[0])
+        return dosage in log.seen.get(record, {}) if measure == "dose" and dosage else was_read(log, record)
 
     return all(map(shows, records))

@@ -13,6 +13,7 @@ NO_RESULT = "no result"
 NOT_ALLOWED = "not allowed"
 NO_CONTACT = "no contact"
 NOT_TAKEN = "not taken"
+NOTHING_WRONG = "nothing wrong"
 ALREADY_DONE = "already done"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from decimal import Decimal
 
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?:\.[0-9]{1,30})?)\s*(\D.*)?\Z")
 _DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
@@ -23,6 +24,11 @@ def number_in(answer: str, units: Collection[str]) -> Decimal | None:
     if match is None or (match[2] and match[2] not in units):
         return None
     return Decimal(match[1].replace(",", ""))
+
+
+def was_read(log: EpisodeLog, record: str) -> bool:
+    """Whether the agent has seen more of a record (``Observation/1``) than its id."""
+    return bool(log.seen.get(record, {}).keys() - {"resourceType", "id", "meta"})
 
 
 def judge_answer(request: Request, answer: str, *, same: bool, looked: bool) -> Judgement:
