@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 
 from fhir_gym.tasks.core import registry
+from fhir_gym.training import report
 from fhir_gym.training.mirrored import mirrored_pack
 
 
@@ -29,6 +30,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     from tests.agents.tiny import save
 
     return save(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write reports without plots, because drawing them takes seconds."""
+    monkeypatch.setattr(report, "_draw", lambda *_: ([], ""))
 
 
 @pytest.fixture

@@ -90,13 +90,24 @@ def test_a_round_trains_on_the_successes_of_its_attempts(tiny: str, folder: Path
     assert Transformer(str(folder / "model"), device="cpu").fingerprint() != Transformer(tiny).fingerprint()
 
 
+@pytest.fixture(scope="module")
+def whole(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder of an uninterrupted run, and the number of its episodes."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "make_agent", lambda *_: HalfGold())
+        patch.setattr(recipe, "write_report", lambda folders: None)
+        patch.setattr(HalfGold, "episodes", 0)
+        train_expert(config(tiny), folder)
+        return folder, HalfGold.episodes
+
+
 @pytest.mark.parametrize("place", ["attempt", "update", "evaluation", "export", "checkpoint"])
+@pytest.mark.usefixtures("without_plots")
 def test_a_killed_run_ends_like_an_uninterrupted_one(
-    tiny: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tiny: str, folder: Path, whole: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    settings = config(tiny)
-    train_expert(settings, tmp_path / "whole")
-    expected, episodes = rows(tmp_path / "whole"), HalfGold.episodes
+    settings, (uninterrupted, episodes) = config(tiny), whole
     owner: type = {"attempt": HalfGold, "update": Tuner, "export": Tuner}.get(place, RunFolder)
     name = {"attempt": "act", "update": "step", "evaluation": "log_evaluation", "export": "export"}.get(
         place, "save_checkpoint"
@@ -110,18 +121,18 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
             raise Killed
         return before(self, *given)
 
-    HalfGold.episodes = 0
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed)
         with pytest.raises(Killed):
             train_expert(settings, folder)
     train_expert(settings, folder)
-    assert rows(folder) == expected
+    assert rows(folder) == rows(uninterrupted)
     assert HalfGold.episodes <= episodes + 1  # at most the interrupted episode runs again
-    models = [Transformer(str(path / "model"), device="cpu").fingerprint() for path in (folder, tmp_path / "whole")]
+    models = [Transformer(str(path / "model"), device="cpu").fingerprint() for path in (folder, uninterrupted)]
     assert models[0] == models[1]
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_successes_are_limited_per_task_and_hard_variations_come_first(tiny: str, folder: Path) -> None:
     train_expert(config(tiny, rounds=1, samples=4, kept_per_variation=2, kept_per_task=1), folder)
     kept = list(read_rollouts(folder / "rollouts" / "kept-000.jsonl"))

@@ -50,6 +50,7 @@ def test_training_raises_the_success_on_test_variations(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.md").exists()
 
 
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_unmasked_algorithms_run(tmp_path: Path, algorithm: str) -> None:
     def stop(done: int, *_: object) -> None:
@@ -64,11 +65,13 @@ def test_unmasked_algorithms_run(tmp_path: Path, algorithm: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_plots")
 def test_environments_run_in_processes(tmp_path: Path) -> None:
     train_sb3(small(processes=True, environments=2), tmp_path)
     assert read_run(tmp_path).evaluations()[-1][0] == 256
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_held_out_tasks_and_phrasings_are_only_evaluated(tmp_path: Path) -> None:
     train_sb3(small(tasks=("01", "02a", "02b"), held_out=("02b",), held_out_phrasing=0), tmp_path)
     run = read_run(tmp_path)
@@ -100,13 +103,22 @@ def test_templates_of_held_out_tasks_and_phrasings_are_refused(tmp_path: Path, h
         train_sb3(small(templates=str(path), **held_out), tmp_path / "run")
 
 
-def test_equal_seeds_give_equal_runs(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        train_sb3(small(), tmp_path / name)
-    rows = [[_without_cpu(row) for row in read_run(tmp_path / name).rows] for name in ("a", "b")]
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train_sb3(small(), folder)
+    return folder
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_equal_seeds_give_equal_runs(finished: Path, tmp_path: Path) -> None:
+    train_sb3(small(), tmp_path)
+    rows = [[_without_cpu(row) for row in read_run(folder).rows] for folder in (finished, tmp_path)]
     assert rows[0] == rows[1]
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     script = (
         "from fhir_gym.training.config import make_config\n"
@@ -130,13 +142,12 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     assert after.evaluation_names().count("random") == 1
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
-    train_sb3(small(), tmp_path)
-    content = (tmp_path / "metrics.jsonl").read_bytes()
-    train_sb3(small(), tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == content
+def test_a_finished_run_is_left_as_it_is(finished: Path) -> None:
+    content = (finished / "metrics.jsonl").read_bytes()
+    train_sb3(small(), finished)
+    assert (finished / "metrics.jsonl").read_bytes() == content
     with pytest.raises(TrainingError, match="steps is 256 there and 512 here"):
-        train_sb3(small(steps=512), tmp_path)
+        train_sb3(small(steps=512), finished)
 
 
 def test_mirrored_episodes_are_evaluated_in_their_own_pack() -> None:

@@ -129,6 +129,7 @@ def test_the_loss_covers_the_written_tokens_and_falls(tiny: str, hospital: World
     assert losses[-1] < 0.95 * losses[0]
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_killed_run_ends_like_an_uninterrupted_one(
     tiny: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
     assert rows(folder) == rows(whole)
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_kill_in_an_evaluation_repeats_no_episode(
     tiny: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +201,7 @@ def test_held_out_tasks_are_evaluated_apart(tiny: str, folder: Path) -> None:
     assert report["variants"][0]["evaluations"]["held_out"][0]["episodes"] == 1
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_packs_without_a_held_out_task_have_no_such_evaluation(tiny: str, folder: Path) -> None:
     train_sft(config(tiny, steps=1, tasks=("02a",), held_out="pack"), folder)
     assert read_run(folder).evaluation_names() == ["test"]
