@@ -13,9 +13,12 @@ from benchmarks._measure import Report, Times, measure
 from benchmarks._players import ENV_ID, GoldActions, Player
 from benchmarks.integrations import gold_actions, overhead
 from benchmarks.server import Workload
+from benchmarks.shift import measure_task
+from benchmarks.shift_agents import measure as shift_scores
 from benchmarks.training import Episodes
 from fhir_gym import Episode, tasks, worlds
 from fhir_gym.actions import Action
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
 
 
 def test_the_baseline_finds_the_same_as_the_server() -> None:
@@ -82,3 +85,20 @@ def test_training_episodes_time_every_reset_and_step() -> None:
             assert len(episodes.resets) == 43
             assert len(episodes.steps) > 100 and min(episodes.steps) > 0
         episodes.close()
+
+
+def test_scripted_agents_of_shift_score_less_than_the_reference_solution() -> None:
+    task = tasks.get_task("FHIRAgent/Shift-v0", "Q1-1")
+    assert isinstance(task, StaticShift)
+    with worlds.load("hospital-small") as world:
+        best, *others = shift_scores(task, world, [1])
+    assert (best.success, best.score) == (True, 1.0)
+    assert len(others) == 7
+    assert all(one.score < 1 and not one.success for one in others)
+
+
+def test_shift_tasks_are_measured_from_new_and_prepared_start_states() -> None:
+    with worlds.load("hospital-small") as world:
+        figures = measure_task("I2-1", world, range(2))
+    assert figures["steps"] > 5
+    assert all(one > 0 for one in figures.values())
