@@ -62,7 +62,7 @@ _PATIENT_ELEMENTS = ("subject", "patient", "beneficiary", "for")
 _FREE_TEXT = frozenset({"string", "markdown", "xhtml"})
 _IN_WORDS = frozenset(
     {"CodeableConcept", "Coding", "Annotation", "Narrative", "Extension", "Dosage"}
-    | {"Appointment", "Account", "ServiceRequest"}
+    | {"Appointment", "Account", "ServiceRequest", "Task"}
 )
 """Data types with free text about the record. Texts in other types, such as names and addresses, are not checked."""
 

@@ -98,6 +98,13 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
         "priority": (0, 5),
         "created": "today",
     },
+    "Task": {
+        **dict.fromkeys(("groupIdentifier", "description", "requester", "performerType", "reasonCode"), "anything"),
+        **dict.fromkeys(("reasonReference", "location", "insurance", "note", "relevantHistory"), "anything"),
+        "priority": ("routine",),
+        "authoredOn": "today",
+        "lastModified": "today",
+    },
     "Appointment.participant": {"type": "anything", "required": ("required",), "period": "in force"},
 }
 """Neutral elements of records and of their parts, by R4 path."""

@@ -256,7 +256,11 @@ def laboratory_resources(scene: LabScene) -> list[Resource]:
 
 def result_resource(result: LabResult) -> Resource:
     """Build the Observation of a result."""
-    analyte = _ANALYTES[result.code]
+    return observation_of(result, _ANALYTES[result.code])
+
+
+def observation_of(result: LabResult, analyte: Analyte) -> Resource:
+    """Build the Observation of a result of an analyte."""
     return {
         "resourceType": "Observation",
         "id": result.id,

@@ -5,7 +5,7 @@ It reads everything first, decides all requests in memory, and writes one transa
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from urllib.parse import quote
@@ -65,6 +65,7 @@ class Policies:
     documents: list[Record]
     present: datetime
     flaw: str = ""
+    points: Mapping[str, str] = field(default_factory=lambda: _POINTS)
 
     def values(self, department: str) -> dict[str, str]:
         """Return the value of each point for a department."""
@@ -73,7 +74,7 @@ class Policies:
             if self.flaw == "departments" and owner:
                 continue
             for document in self._valid(owner):
-                for name, pattern in _POINTS.items():
+                for name, pattern in self.points.items():
                     if match := re.search(pattern, text_of(document)):
                         found.setdefault(name, match[1])
         return found

@@ -1,0 +1,289 @@
+"""Tasks P4-1 and P4-2: critical results under the policies of the hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.packs.shift.critical_drawing import draw_hospital
+from fhir_gym.tasks.packs.shift.critical_judge import CriticalJudge
+from fhir_gym.tasks.packs.shift.critical_results import (
+    MISTAKES,
+    NOTICE,
+    ON_CALL,
+    VOID,
+    CriticalAsk,
+    CriticalRequest,
+    CriticalScene,
+    age_on,
+    hospital_resources,
+    results_due,
+    supposed_results,
+)
+from fhir_gym.tasks.packs.shift.critical_tests import (
+    CHILD_AGE,
+    CRITICAL,
+    MINUTES,
+    PRIORITY,
+    TEST_OF,
+    conversions,
+    is_critical,
+)
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_NOTHING_TO_DO = 0.3
+"""Probability that one of several departments has no critical result without a Task."""
+_MISTAKES = 2
+"""Number of mistakes that should change the result of a request."""
+_HOURS = (8, 12, 18, 24, 30, 36, 48, 60, 72)
+"""How long before the present the new results may begin."""
+_FEWEST_RESULTS = 3
+"""Minimum number of new results."""
+
+
+class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
+    """Create Tasks for critical results for the practitioners on call."""
+
+    key = "P4"
+    title = "Critical results"
+    codes = (NOTHING_TO_DO,)
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
+    resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Task": (
+            *("status", "intent", "priority", "code", "focus", "for", "encounter", "owner"),
+            *("restriction", "restriction.period", "restriction.period.end"),
+        )
+    }
+    rules = (
+        "- All requests are about {place} (an Organization). Its departments are the Organizations that are part of it "
+        "(partOf); the code of a department is in type. A result (Observation) belongs to the department that is the "
+        "serviceProvider of its encounter.\n"
+        "- A result is new if it was issued (Observation.issued) after the named time. Only results with the status "
+        "final, amended or corrected count. These codes and units occur; other codes do not count:\n"
+        f"{conversions()}\n"
+        "- Which new results are critical depends on the policies, and on the patient's age on the day (UTC) on which "
+        "the result was issued.\n"
+        f"{validity_rules((CRITICAL,))}\n"
+        "- For each new critical result, create a Task, unless there is one already: a Task with the code "
+        f"{NOTICE.code} whose focus is the result, and whose status is not {', '.join(VOID[:-1])} or {VOID[-1]}.\n"
+        "- The Task has the status requested, the intent order, the priority that the policies say, the code "
+        f"{NOTICE.code} (system {NOTICE.system}), the result as its focus, the patient in for, and as its owner the "
+        "Practitioner who was on call for the department when the result was issued. restriction.period has only an "
+        "end: the time at which the Task is due. The encounter, authoredOn, a requester, a description and notes may "
+        "be added.\n"
+        f"- A practitioner is on call for a department with an active PractitionerRole (active true) with the code "
+        f"{ON_CALL.code} and the department as organization, from period.start until just before period.end.\n"
+        f'- The outcome is "{DONE}"; if no Task has to be created, it is "{NOTHING_TO_DO}".'
+    )
+
+    @override
+    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
+        found = [DONE] * count
+        if count > 1 and rng.random() < _NOTHING_TO_DO:
+            found[rng.randrange(count)] = NOTHING_TO_DO
+        return found
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> CriticalScene:
+        if size.level == 1:
+            return draw_hospital(
+                rng, world, departments=2, people=(13,), results=(4, 5, 6, 7), documents=9, tasks_due=(4, 10)
+            )
+        return draw_hospital(
+            rng, world, departments=4, people=(15, 16), results=(8, 9, 10, 11), documents=16, tasks_due=(18, 42)
+        )
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: CriticalScene, outcomes: Sequence[str]
+    ) -> tuple[CriticalRequest, ...] | None:
+        work = outcomes.count(DONE)
+        low, high = (bound // work for bound in scene.tasks_due)
+        everyone = tuple(f"Organization/{one.id}" for one in scene.departments)
+        possible = [
+            CriticalAsk(department=one.service.display, since=instant(world.now - timedelta(hours=hours, minutes=15)))
+            for one in scene.departments
+            for hours in _HOURS
+        ]
+        found: list[CriticalRequest] = []
+        for outcome in outcomes:
+            used = [one.ask.department for one in found]
+            left = [one for one in rng.sample(possible, len(possible)) if one.department not in used]
+            bounds = (low, high) if outcome == DONE else (0, 0)
+            ask = _first(scene, left, bounds, rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
+            if ask is None:
+                return None
+            target = f"Organization/{scene.department(ask.department).id}"
+            found.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=everyone))
+        return tuple(found)
+
+    @override
+    def resources(self, scene: CriticalScene, world: World) -> list[Resource]:
+        return hospital_resources(scene)
+
+    @override
+    def rule_values(self, scene: CriticalScene) -> Mapping[str, str]:
+        return {"place": scene.name}
+
+    @override
+    def text(self, ask: CriticalAsk, wording: int) -> str:
+        since = f"{ask.since[:10]} {ask.since[11:16]}"
+        return (
+            f"Please go through the results of {ask.department} since {since}, and see to the critical ones.",
+            f"{ask.department}: was anybody told about the critical results since {since}? Please take care of it.",
+            f"Critical results of {ask.department}, issued after {since}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: CriticalAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        if not known:
+            known["departments"] = yield from _departments(given["place"])
+            known["library"] = yield from read_library((CRITICAL,))
+        department: Resource = known["departments"][ask.department]
+        library: Library = known["library"]
+        organization = f"Organization/{department['id']}"
+        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], now)
+        query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
+        found = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
+        born = {one["id"]: date.fromisoformat(one["birthDate"]) for one in found if one["resourceType"] == "Patient"}
+        results = [parse_result(one) for one in found if one["resourceType"] == "Observation"]
+        critical = [one for one in results if _needs_task(one, ask.since, values, born[one.patient])]
+        if critical:
+            reported = yield from _reported(critical)
+            critical = [one for one in critical if one.id not in reported]
+        if not critical:
+            return NOTHING_TO_DO
+        query = {"organization": organization, "role": ON_CALL.token, "active": "true", "_count": "200"}
+        duties = yield from search_all("/PractitionerRole", query)
+        for one in critical:
+            owner = next(
+                duty["practitioner"]["reference"]
+                for duty in duties
+                if _moment(duty, "start") <= parse_instant(one.issued) < _moment(duty, "end")
+            )
+            yield Post("/Task", _task(one, owner, values))
+        return DONE
+
+    @override
+    def counterfactuals(self, request: CriticalRequest, scene: CriticalScene) -> list[Resource]:
+        return [*supposed_results(request, scene)] if request.outcome == NOTHING_TO_DO else []
+
+    @override
+    def judge(
+        self, requests: Sequence[CriticalRequest], scene: CriticalScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return CriticalJudge(requests, scene, log).judge(answers)
+
+
+def _first(
+    scene: CriticalScene, asks: Sequence[CriticalAsk], bounds: tuple[int, int], mistakes: Sequence[str]
+) -> CriticalAsk | None:
+    """Return the first request with a number of Tasks that all of the mistakes would change, else what most change."""
+    now = parse_instant(scene.now)
+    found: list[tuple[int, CriticalAsk]] = []
+    for ask in asks:
+        new = [one for one in scene.results_of[scene.department(ask.department).id] if one.issued > ask.since]
+        due = results_due(scene, ask, now)
+        if len(new) < _FEWEST_RESULTS or not bounds[0] <= len(due) <= bounds[1]:
+            continue
+        found.append((sum(_changed(scene, ask, now, one) != due for one in mistakes), ask))
+        if found[-1][0] == len(mistakes):
+            break
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _changed(scene: CriticalScene, ask: CriticalAsk, now: datetime, mistake: str) -> Mapping[str, object]:
+    """Return what an agent with a mistake would write."""
+    if mistake in MISTAKES:
+        return results_due(scene, ask, now, mistake=mistake)
+    return results_due(scene, ask, now, scene.library.misread(mistake, now))
+
+
+def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
+    """Look up the departments of a hospital by their names."""
+    found = yield from search_all("/Organization", {"name": place})
+    hospital = next(one for one in found if one["name"] == place)
+    parts = yield from search_all("/Organization", {"partof": f"Organization/{hospital['id']}", "_count": "200"})
+    return {one["name"]: one for one in parts}
+
+
+def _needs_task(result: LabResult, since: str, values: Mapping[str, str], born: date) -> bool:
+    """Whether a result is new and critical."""
+    child = age_on(born, result.issued) < int(values[CHILD_AGE])
+    return (
+        result.code in TEST_OF
+        and result.status in VALID
+        and result.issued > since
+        and is_critical(values, result.code, Decimal(result.value), child)
+    )
+
+
+def _reported(results: Sequence[LabResult]) -> Generator[Action, Json, set[str]]:
+    """Return the ids of the results for which there is a Task."""
+    query = {"code": NOTICE.token, "focus": ",".join(f"Observation/{one.id}" for one in results), "_count": "200"}
+    found = yield from search_all("/Task", query)
+    return {str(one["focus"]["reference"]).rpartition("/")[2] for one in found if one["status"] not in VOID}
+
+
+def _moment(duty: Resource, name: str) -> datetime:
+    return parse_instant(duty["period"][name])
+
+
+def _task(result: LabResult, owner: str, values: Mapping[str, str]) -> Resource:
+    end = instant(parse_instant(result.issued) + timedelta(minutes=int(values[MINUTES])))
+    return {
+        "resourceType": "Task",
+        "status": "requested",
+        "intent": "order",
+        "priority": values[PRIORITY],
+        "code": NOTICE.concept,
+        "focus": {"reference": f"Observation/{result.id}"},
+        "for": {"reference": f"Patient/{result.patient}"},
+        "owner": {"reference": owner},
+        "restriction": {"period": {"end": end}},
+    }
+
+
+class CriticalResultsLevel1(StaticShift, requests=CriticalResults(), level=1):
+    """Report the new critical results of one or two departments.
+
+    Starting state: a hospital with two departments, about 80 results of fourteen patients from four days, with all
+        statuses and in two units, and Tasks for some of them. Nine policies say from which values on a result is
+        critical, for adults and for children. Practitioners are on call in turn, and exchange duties.
+    Decoys: void results, similar tests, values that are critical for other ages, by other policies or in another unit;
+        results that were issued before, or for which there is a Task; Tasks that are cancelled or about something
+        else; practitioners who have exchanged their duty.
+    Checks: each critical result has exactly one Task, with the right elements. The score is the share of the results
+        that are right minus the share of wrong Tasks. Nothing else changed.
+    Light: none of the checks.
+    """
+
+
+class CriticalResultsLevel2(StaticShift, requests=CriticalResults(), level=2):
+    """Report the new critical results of two or three departments.
+
+    Starting state: as at level 1, with four departments, about 300 results of 32 patients, and 16 policies.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (CriticalResultsLevel1, CriticalResultsLevel2)
