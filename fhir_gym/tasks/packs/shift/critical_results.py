@@ -339,6 +339,7 @@ def _task(task: ResultTask, result: StayResult) -> Resource:
 def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator[Resource]:
     """Yield a critical result for each stay in a department without any."""
     department = scene.department(request.ask.department)
+    taken = instant(parse_instant(request.ask.since) - timedelta(hours=1))  # a new result of an earlier specimen
     for stay in scene.stays:
         if stay.department == department.id:
             yield result_of_stay(
@@ -347,7 +348,7 @@ def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator
                     patient=stay.patient,
                     code=CRITICAL_TESTS["potassium"].test.main.code,
                     status="final",
-                    taken=scene.now,
+                    taken=taken,
                     issued=scene.now,
                     value="9.9",
                     stay=stay.id,

@@ -71,8 +71,8 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
         "priority 0 or without a priority last; among those with the same priority, the one that starts first comes "
         "first.\n"
         "- An appointment moves to a free slot (status free) of another practitioner, in a schedule at {place} for the "
-        "same service as the absent practitioner's schedule at {place}. The slot starts on the same day as the "
-        "appointment or at most {limit} later, lasts at least as long as the appointment, and does not "
+        "same service as the absent practitioner's schedule at {place}. The slot starts on the day of the "
+        "appointment (at whatever time) or {limit}, lasts at least as long as the appointment, and does not "
         "overlap another appointment of the patient, at any place, with status booked, pending or arrived. Among "
         "several, take the one that starts first; if several start at that time, the one of the practitioner whose "
         "family name comes first in the alphabet; then the one with the lower id. Appointments that have moved count "
@@ -147,7 +147,8 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
 
     @override
     def rule_values(self, scene: AbsenceScene) -> Mapping[str, str]:
-        return {"place": scene.name, "limit": f"{scene.limit} day{'s' * (scene.limit > 1)}"}
+        limit = "on the next calendar day" if scene.limit == 1 else f"on one of the next {scene.limit} calendar days"
+        return {"place": scene.name, "limit": limit, "days": str(scene.limit)}
 
     @override
     def text(self, ask: AbsenceAsk, wording: int) -> str:
@@ -185,7 +186,7 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
         others = (yield from search_all("/Appointment", query)) if moving else []
         free = [one for one in slots.values() if one["status"] == "free" and one["schedule"]["reference"] != schedule]
         for old in sorted(moving, key=lambda one: (one.get("priority") or _LAST_PRIORITY, one["start"])):
-            fitting = _fitting(old, free, others, int(given["limit"].split()[0]))
+            fitting = _fitting(old, free, others, int(given["days"]))
             if fitting:
                 new = place.first(fitting)
                 free.remove(new)

@@ -253,7 +253,7 @@ def _task(result: LabResult, owner: str, values: Mapping[str, str]) -> Resource:
         "status": "requested",
         "intent": "order",
         "priority": values[PRIORITY],
-        "code": NOTICE.concept,
+        "code": {"coding": [{"system": NOTICE.system, "code": NOTICE.code}]},
         "focus": {"reference": f"Observation/{result.id}"},
         "for": {"reference": f"Patient/{result.patient}"},
         "owner": {"reference": owner},

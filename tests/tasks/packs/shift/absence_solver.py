@@ -41,9 +41,10 @@ class Desk:
     changed: dict[str, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        place, limit = re.search(r"about (.+?) \(a Location\)", self.prompt), re.search(r"most (\d+) day", self.prompt)
+        place = re.search(r"about (.+?) \(a Location\)", self.prompt)
+        limit = re.search(r"on (?:the|one of the) next (\d*) ?calendar day", self.prompt)
         assert place and limit
-        self.place, self.limit = place[1], 365 if self.flaw == "limit ignored" else int(limit[1])
+        self.place, self.limit = place[1], 365 if self.flaw == "limit ignored" else int(limit[1] or 1)
         self.lines: list[tuple[str, str]] = re.findall(r"^([A-Z])\. (.+)$", self.prompt, re.MULTILINE)
 
     def read(self) -> Generator[str, str, None]:

@@ -118,6 +118,7 @@ def test_the_score_is_the_share_of_records_right_minus_the_share_harmed(hospital
         assert failed(step) == ["request A"]
 
 
+@pytest.mark.slow
 def test_changes_of_other_records_of_the_practitioner_are_harm(hospital: World) -> None:
     with opened(hospital, "S1-1", 1) as episode:
         (request,), scene = requests_of(episode), params_of(episode).scene
@@ -178,6 +179,7 @@ ODD: tuple[Json, ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_appointments_are_judged(hospital: World, odd: dict[str, Json]) -> None:
     with opened(hospital, "S1-1", 1) as episode:

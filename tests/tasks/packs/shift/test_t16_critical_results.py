@@ -186,6 +186,7 @@ def test_transactions_are_right_too(hospital: World) -> None:
         assert play(episode, in_transactions).reward == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", [{"focus": []}, {"restriction": [], "code": "x"}, {"restriction": {"period": "soon"}}])
 def test_odd_tasks_are_judged(hospital: World, odd: dict[str, Json]) -> None:
     with opened(hospital, "P4-1", 3) as episode:
