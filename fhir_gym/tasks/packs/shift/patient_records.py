@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.grading import parse_reference
-from fhir_gym.types import Resource
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,29 @@ class Chart:
     def of(self, resource_type: str) -> Iterator[Resource]:
         """Yield the records of a type."""
         return (one for one in self.records if one.get("resourceType") == resource_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record that counts if it breaks no rule.
+
+    Attributes:
+        record: Reference to the record.
+        broken: The rules that the record breaks.
+        codes: Codes of a condition.
+        moment: When a result was taken or a consent was given, an instant.
+        flag: Whether a result is above the limit, or a consent denies.
+    """
+
+    record: str
+    broken: frozenset[str]
+    codes: tuple[str, ...] = ()
+    moment: str = ""
+    flag: bool = False
+
+    def counts(self, ignoring: str) -> bool:
+        """Whether the record counts for an agent that ignores one of the rules."""
+        return not self.broken or self.broken == {ignoring}
 
 
 def charts_of(patients: Sequence[Resource], records: Iterable[Resource], base_url: str = "") -> dict[str, Chart]:
@@ -50,3 +75,43 @@ def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
     )
     found = (parse_reference(one, base_url) for one in (record.get("subject"), record.get("patient"), *actors))
     return frozenset("/".join(one) for one in found if one and one[0] == "Patient")
+
+
+def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
+    """Return a chart as it was before a write, with the records that other people than the agent have created.
+
+    Args:
+        log: What was written.
+        chart: The chart at the start of the episode.
+        write: Number of the write; see `EpisodeLog.before`.
+    """
+    records = {name_of(one): one for one in (chart.patient, *chart.records)}
+    base_url, patient = log.end.base_url, name_of(chart.patient)
+    written = [
+        one.record
+        for one in log.writes
+        if one.record in records
+        or (not one.by_agent and one.before is None and one.after and patient in patients_of(one.after, base_url))
+    ]
+    if not written:
+        return chart
+    person, *others = (records | {one: log.before(one, write) for one in written}).values()
+    return Chart(person or {}, tuple(one for one in others if one is not None))
+
+
+def broken(rules: Mapping[str, bool]) -> frozenset[str]:
+    """Return the names of the rules that are false."""
+    return frozenset(name for name, kept in rules.items() if not kept)
+
+
+def name_of(record: Resource) -> str:
+    """Return the reference to a record."""
+    return f"{record.get('resourceType')}/{record.get('id')}"
+
+
+def moment_of(value: Json) -> str:
+    """Return a date or dateTime as an instant; an empty text for another value."""
+    try:
+        return instant(parse_instant(str(value)))
+    except (ValueError, OverflowError):
+        return ""

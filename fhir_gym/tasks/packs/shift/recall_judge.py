@@ -10,7 +10,7 @@ from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.patient_records import Chart, patients_of
+from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at, patients_of
 from fhir_gym.tasks.packs.shift.recall_rules import Decision, RecallAsk, RecallDesk, RecallRequest
 from fhir_gym.tasks.packs.shift.recalls import CONDITIONS, RecallScene, diagnosis
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
@@ -68,16 +68,6 @@ class RecallJudge:
         return found
 
     @cached_property
-    def _by_others(self) -> dict[str, set[str]]:
-        """The records that other people created for each patient of the scene."""
-        found: dict[str, set[str]] = {}
-        for one in self._log.writes:
-            if not one.by_agent and one.before is None and one.after is not None:
-                for patient in patients_of(one.after, self._log.end.base_url):
-                    found.setdefault(patient, set()).add(one.record)
-        return found
-
-    @cached_property
     def _claimed(self) -> list[dict[str, list[str]]]:
         """For each request, the new orders that belong to it, by patient."""
         found: list[dict[str, list[str]]] = [{} for _ in self._requests]
@@ -95,17 +85,9 @@ class RecallJudge:
         If there is no such order, these are the records at the start and at the end of the episode.
         """
         log, chart = self._log, self._scene.charts[patient]
-        records = {f"{one['resourceType']}/{one['id']}": one for one in (chart.patient, *chart.records)}
-        written = {one.record for one in log.writes if one.record in records} | self._by_others.get(patient, set())
-        if not written:
-            return [chart]
         mine = [one.number for one in log.writes if one.record in self._claimed[number].get(patient, ())]
-        found = []
-        for moment in (min(mine),) if mine else (0, len(log.writes)):
-            states = records | {one: log.before(one, moment) for one in sorted(written)}
-            person, *others = states.values()
-            found.append(Chart(person or {}, tuple(one for one in others if one is not None)))
-        return found
+        first, last = (chart_at(log, chart, one) for one in ((min(mine),) * 2 if mine else (0, len(log.writes))))
+        return [first] if first == last else [first, last]
 
     def _decisions(self, number: int, patient: str) -> list[Decision]:
         """Return what is right for a patient; more than one decision may be."""

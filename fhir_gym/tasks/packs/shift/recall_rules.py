@@ -10,7 +10,7 @@ from fhir_gym.tasks.authoring import SNOMED, codes_of, codings, instant, parse_i
 from fhir_gym.tasks.grading import same_reference
 from fhir_gym.tasks.packs.shift.kind import Ask, Request
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, VALID
-from fhir_gym.tasks.packs.shift.patient_records import Chart
+from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry, broken, moment_of, name_of
 from fhir_gym.tasks.packs.shift.recalls import CARE, CONDITIONS, RecallRules
 from fhir_gym.types import Json, Resource
 
@@ -101,29 +101,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A record that counts if it breaks no rule.
-
-    Attributes:
-        record: Reference to the record.
-        broken: The rules that the record breaks.
-        codes: Codes of a condition.
-        moment: When a result was taken or a consent was given, an instant.
-        flag: Whether a result is above the limit, or a consent denies.
-    """
-
-    record: str
-    broken: frozenset[str]
-    codes: tuple[str, ...] = ()
-    moment: str = ""
-    flag: bool = False
-
-    def counts(self, ignoring: str) -> bool:
-        """Whether the record counts for an agent that ignores one of the rules."""
-        return not self.broken or self.broken == {ignoring}
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """The records of a patient, read for a test.
 
@@ -208,7 +185,7 @@ class RecallDesk:
         here = same_reference(patient.get("managingOrganization"), self._place, self._base_url)
         dead = patient.get("deceasedBoolean") is True or "deceasedDateTime" in patient
         rules = {"place": here, "active patients": patient.get("active") is True, "death": not dead}
-        return Entry(_name_of(patient), _broken(rules))
+        return Entry(name_of(patient), broken(rules))
 
     def _result(self, test: str, result: Resource) -> Entry:
         performers, quantity = result.get("performer"), result.get("valueQuantity")
@@ -222,7 +199,7 @@ class RecallDesk:
             "value": "valueQuantity" in result,
         }
         above = bool(code) and isinstance(value, int | float) and value > self._rules.limit(test, code)
-        return Entry(_name_of(result), _broken(rules), moment=moment_of(result.get("effectiveDateTime")), flag=above)
+        return Entry(name_of(result), broken(rules), moment=moment_of(result.get("effectiveDateTime")), flag=above)
 
     def _order(self, test: str, order: Resource) -> Entry:
         rules = {
@@ -231,12 +208,12 @@ class RecallDesk:
             "order intent": order.get("intent") == "order",
             "order age": moment_of(order.get("authoredOn"))[:10] >= self._first_day,
         }
-        return Entry(_name_of(order), _broken(rules))
+        return Entry(name_of(order), broken(rules))
 
     def _visit(self, visit: Resource) -> Entry:
         start = moment_of(visit.get("start"))
         coming = start > self._now and start[:10] <= self._last_day
-        return Entry(_name_of(visit), _broken({"visit status": visit.get("status") in COMING, "visit time": coming}))
+        return Entry(name_of(visit), broken({"visit status": visit.get("status") in COMING, "visit time": coming}))
 
 
 def _condition(condition: Resource) -> Entry:
@@ -244,7 +221,7 @@ def _condition(condition: Resource) -> Entry:
         "clinical status": _is_one_of(condition.get("clinicalStatus"), ACTIVE),
         "verification": _is_one_of(condition.get("verificationStatus"), ("confirmed",)),
     }
-    return Entry(_name_of(condition), _broken(rules), codes=tuple(codes_of(condition.get("code"), SNOMED)))
+    return Entry(name_of(condition), broken(rules), codes=tuple(codes_of(condition.get("code"), SNOMED)))
 
 
 def _consent(consent: Resource) -> Entry:
@@ -254,11 +231,7 @@ def _consent(consent: Resource) -> Entry:
     listed = [one.get("code") for one in purposes if isinstance(one, dict)] if isinstance(purposes, list) else []
     rules = {"consent status": consent.get("status") == "active", "purpose": CARE in listed}
     moment, denies = moment_of(consent.get("dateTime")), known.get("type") == "deny"
-    return Entry(_name_of(consent), _broken(rules), moment=moment, flag=denies)
-
-
-def _broken(rules: Mapping[str, bool]) -> frozenset[str]:
-    return frozenset(name for name, kept in rules.items() if not kept)
+    return Entry(name_of(consent), broken(rules), moment=moment, flag=denies)
 
 
 def _has_code(record: Resource, codes: Sequence[str]) -> bool:
@@ -267,15 +240,3 @@ def _has_code(record: Resource, codes: Sequence[str]) -> bool:
 
 def _is_one_of(concept: Json, codes: Sequence[str]) -> bool:
     return any(one.get("code") in codes for one in codings(concept))
-
-
-def _name_of(record: Resource) -> str:
-    return f"{record.get('resourceType')}/{record.get('id')}"
-
-
-def moment_of(value: Json) -> str:
-    """Return a date or dateTime as an instant; an empty text for another value."""
-    try:
-        return instant(parse_instant(str(value)))
-    except (ValueError, OverflowError):
-        return ""

@@ -1,0 +1,312 @@
+"""Tasks P3-1 and P3-2: requests to release documents, under consents and the policies of the hospital."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import product
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter
+from typing_extensions import override
+
+from fhir_gym.actions import Post
+from fhir_gym.fhir import World
+from fhir_gym.tasks.authoring import Concept, instant, parse_instant
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.outcomes import (
+    ALREADY_DONE,
+    DONE,
+    NO_SUCH_PATIENT,
+    NOT_ALLOWED,
+    NOTHING_TO_DO,
+    SEVERAL_PATIENTS,
+)
+from fhir_gym.tasks.packs.shift.patient_records import Chart
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.release_judge import ReleaseJudge
+from fhir_gym.tasks.packs.shift.release_records import (
+    ACT_REASON,
+    PURPOSES,
+    RELEASE,
+    ReleaseDrawer,
+    ReleaseScene,
+    release_resource,
+    release_resources,
+)
+from fhir_gym.tasks.packs.shift.releases import (
+    CONSENT_RULES,
+    DOCUMENT_RULES,
+    REPEAT_RULES,
+    RULES,
+    Decision,
+    Release,
+    ReleaseAsk,
+    ReleaseRequest,
+    department_of,
+    release_of,
+)
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Resource
+
+_SAME_PATIENT = 0.4
+"""Probability that a request is rather about the patient of an earlier request."""
+_OWN = 0.5
+"""Probability that a request that is already done rather repeats an earlier request."""
+_OWN_RELEASE = "own releases"
+"""The mistake of an agent that forgets what it has released before."""
+_NAMES = 8
+"""Number of patients who are tried with a mistake that must make a difference."""
+_ASKS = 12
+"""Number of requests that are tried for a patient."""
+_DEPARTMENTS = TypeAdapter(tuple[Concept, ...])
+
+
+class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
+    """Release documents of patients to other organizations."""
+
+    key = "P3"
+    title = "Releases of documents"
+    codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
+    resource_types = ("Patient", "Consent", "Communication", "DocumentReference", "Organization")
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+        {
+            "Communication": (
+                *("status", "category", "subject", "sent", "recipient", "reasonCode", "payload"),
+                "payload.contentReference",
+            )
+        }
+    )
+    rules = (
+        "- A request names a patient, a department, an Organization that shall receive the patient's documents of the "
+        "department, and a purpose. The departments have these SNOMED CT codes: {departments}. The policies for "
+        "the department of the request decide. The purposes have these "
+        f"codes of {ACT_REASON}: {', '.join(f'{name} {code}' for name, code in PURPOSES.items())}.\n"
+        f"{PATIENT_RULE}\n"
+        "- A release is recorded as a Communication. If there is already one with the patient as subject, the code of "
+        "the department in its category, the Organization among its recipients, status completed or in-progress, and a "
+        "sent time within the number of days in which the policies do not repeat a release, the outcome is "
+        f'"{ALREADY_DONE}", whatever its purpose and its documents.\n'
+        "- A Consent of the patient applies if its status is active and all of these elements that its provision has "
+        "fit the request: the period contains today, one purpose is that of the request, the reference of one actor is "
+        "the Organization, one code is that of the department. If the provision.type is permit, it applies only as "
+        "long as the policies say that it counts; if it is deny, however old it is. If several Consents apply, only "
+        "the one with the latest dateTime decides.\n"
+        f'- Otherwise the outcome is "{NOT_ALLOWED}" if one of these is true: (1) By the policies, a release for the '
+        "purpose needs an approval that the desk cannot give. (2) The Consent that decides has the type deny, whether "
+        "or not a consent is needed. (3) By the policies, a release for the purpose needs a consent, and no Consent "
+        "applies.\n"
+        "- Released are the patient's documents of the department: DocumentReferences with the patient as subject, the "
+        "code of the department as context.practiceSetting, status current, docStatus final or amended, and a date "
+        "within the number of days of which the policies release documents. Restricted documents are those with the "
+        f'securityLabel R. If there is no document to release, the outcome is "{NOTHING_TO_DO}".\n'
+        "- Policies count days of the calendar (UTC): within 30 days is the 30th day before today or a later day.\n"
+        f"{validity_rules((RELEASE,))}\n"
+        "- To release documents, create one Communication with status completed, one category with the code of the "
+        "department and no other code, the patient as subject, today's date as sent (with or without a time), the "
+        "Organization as only recipient, one reasonCode with the code of the purpose and no other code, and in the "
+        "payload one contentReference for each document and nothing else."
+    )
+
+    @override
+    def draw_scene(self, rng: random.Random, world: World, size: Size) -> ReleaseScene:
+        drawer = ReleaseDrawer(rng, world)
+        if size.level == 1:
+            return drawer.scene(
+                people=(12,), twins=2, departments=2, recipients=3, documents=(0, 1, 2, 3, 4), policies=9
+            )
+        return drawer.scene(
+            people=(13, 13), twins=3, departments=3, recipients=4, documents=(1, 2, 3, 4, 5), policies=15
+        )
+
+    @override
+    def choose(
+        self, rng: random.Random, world: World, scene: ReleaseScene, outcomes: Sequence[str]
+    ) -> tuple[ReleaseRequest, ...] | None:
+        chooser = _Chooser(rng, scene)
+        return tuple(chooser.found) if all(chooser.add(one) for one in outcomes) else None
+
+    @override
+    def resources(self, scene: ReleaseScene, world: World) -> list[Resource]:
+        return release_resources(scene)
+
+    @override
+    def rule_values(self, scene: ReleaseScene) -> Mapping[str, str]:
+        return {
+            "departments": ", ".join(f"{one.display} {one.code}" for one in scene.departments),
+            "all": _DEPARTMENTS.dump_json(scene.departments).decode(),
+        }
+
+    @override
+    def text(self, ask: ReleaseAsk, wording: int) -> str:
+        who, department, recipient, purpose = ask.patient, ask.department, ask.recipient, ask.purpose
+        return (
+            f"{recipient} asks for the {department} documents of {who.given} {who.family}, born {who.birth_date}, for "
+            f"{purpose}.",
+            f"Please send {recipient} what we have from {department} on {who.given} {who.family} (date of birth "
+            f"{who.birth_date}). It is for {purpose}.",
+            f"{department} documents for {purpose}, {who.given} {who.family}, {who.birth_date}, to {recipient}.",
+        )[wording]
+
+    @override
+    def solve(self, ask: ReleaseAsk, given: Mapping[str, str], now: datetime, known: dict[str, Any]) -> Solution:
+        patients = yield from patients_called(ask.patient)
+        if len(patients) != 1:
+            return SEVERAL_PATIENTS if patients else NO_SUCH_PATIENT
+        if "library" not in known:
+            known["library"] = yield from read_library((RELEASE,))
+        if ask.recipient not in known:
+            named = yield from search_all("/Organization", {"name": ask.recipient})
+            known[ask.recipient] = next(str(one["id"]) for one in named if one["name"] == ask.recipient)
+        departments = _DEPARTMENTS.validate_json(given["all"])
+        department = next(one for one in departments if one.display == ask.department)
+        values = known["library"].values(RELEASE.code, department.code, now)
+        patient, recipient, today = str(patients[0]["id"]), known[ask.recipient], instant(now)[:10]
+        release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
+        chart = Chart(patients[0], tuple((yield from _of(patient, "Communication"))))
+        decision = release.decide(chart)
+        if decision.outcome != ALREADY_DONE:
+            chart = Chart(patients[0], (*chart.records, *(yield from _of(patient, "Consent"))))
+            decision = release.decide(chart)
+        if decision.outcome not in (ALREADY_DONE, NOT_ALLOWED):
+            chart = Chart(patients[0], (*chart.records, *(yield from _of(patient, "DocumentReference"))))
+            decision = release.decide(chart)
+        if decision.outcome == DONE:
+            documents = sorted(decision.documents)
+            made = release_resource(department, patient, recipient, ask.purpose, today, documents)
+            yield Post("/Communication", made)
+        return decision.outcome
+
+    @override
+    def counterfactuals(self, request: ReleaseRequest, scene: ReleaseScene) -> list[Resource]:
+        if not request.patients:
+            return [absent_patient(request.ask.patient, scene.people)]
+        if len(request.patients) > 1 or request.outcome not in (NOT_ALLOWED, NOTHING_TO_DO):
+            return []
+        release, patient = release_of(request.ask, scene, {}), request.patients[0]
+        if request.outcome == NOTHING_TO_DO:
+            return [release.missing_document(patient, scene.now)]
+        return [release.permit(patient, scene.now)]
+
+    @override
+    def judge(
+        self, requests: Sequence[ReleaseRequest], scene: ReleaseScene, log: EpisodeLog, answers: Sequence[str]
+    ) -> list[Judgement]:
+        return ReleaseJudge(requests, scene, log, answers).judge()
+
+
+def _of(patient: str, resource_type: str) -> Found:
+    return (yield from search_all(f"/{resource_type}", {"patient": f"Patient/{patient}", "_count": "200"}))
+
+
+class _Chooser:
+    """Chooses requests one after the other.
+
+    Args:
+        rng: Random generator.
+        scene: The scene.
+    """
+
+    def __init__(self, rng: random.Random, scene: ReleaseScene) -> None:
+        self._rng, self._scene, self._charts = rng, scene, dict(scene.charts)
+        now = parse_instant(scene.now)
+        libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        self._values = {
+            (name, one.code): library.values(RELEASE.code, one.code, now)
+            for name, library in libraries.items()
+            for one in scene.departments
+        }
+        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
+        self.found: list[ReleaseRequest] = []
+
+    def add(self, outcome: str) -> bool:
+        """Choose a request with an outcome; return whether there is one."""
+        rng = self._rng
+        names = names_for(rng, self._scene.people, outcome)
+        if rng.random() < _SAME_PATIENT:
+            asked = [one.ask.patient for one in self.found]
+            names.sort(key=lambda one: one not in asked)
+        mistake = rng.choice(rng.choice((CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)))
+        if outcome == ALREADY_DONE and rng.random() < _OWN:
+            mistake = _OWN_RELEASE
+        tried = [(name, mistake) for name in names[:_NAMES]] + [(name, "") for name in names]
+        request = next((one for name, wanted in tried if (one := self._draw(name, outcome, wanted))), None)
+        if request is None:
+            return False
+        self.found.append(request)
+        if outcome == DONE:
+            self._release(request)
+        return True
+
+    def _draw(self, name: Named, outcome: str, mistake: str) -> ReleaseRequest | None:
+        """Draw a request about a patient that has an outcome, which the mistake would change; None if there is none."""
+        scene, rng = self._scene, self._rng
+        ids = ids_of(name, scene.people)
+        possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
+        for department, recipient, purpose in rng.sample(possible, len(possible) if mistake == _OWN_RELEASE else _ASKS):
+            ask = ReleaseAsk(patient=name, department=department, recipient=recipient, purpose=purpose)
+            if any(one.ask == ask for one in self.found):
+                continue
+            if len(ids) != 1 or self._qualifies(ask, f"Patient/{ids[0]}", outcome, mistake):
+                target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
+                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+        return None
+
+    def _qualifies(self, ask: ReleaseAsk, patient: str, outcome: str, mistake: str) -> bool:
+        """Whether an ask has an outcome that a mistake would change."""
+        decision = self._decide(ask, patient)
+        if decision.outcome != outcome:
+            return False
+        other = self._decide(ask, patient, mistake) if mistake else None
+        return other is None or (other.outcome, other.documents) != (decision.outcome, decision.documents)
+
+    def _decide(self, ask: ReleaseAsk, patient: str, mistake: str = "") -> Decision:
+        """Decide about an ask like an agent that makes a mistake."""
+        misread = mistake if mistake in MISREADINGS else ""
+        values = self._values[misread, department_of(ask, self._scene).code]
+        charts = self._scene.charts if mistake == _OWN_RELEASE else self._charts
+        ignoring = mistake if mistake in RULES else ""
+        return release_of(ask, self._scene, values).decide(charts[patient], ignoring)
+
+    def _release(self, request: ReleaseRequest) -> None:
+        """Add the release of a request to the chart of its patient."""
+        ask, scene, patient = request.ask, self._scene, request.patients[0]
+        recipient, department = scene.recipients[ask.recipient], department_of(ask, scene)
+        made = release_resource(department, patient, recipient, ask.purpose, scene.now, ())
+        chart = self._charts[f"Patient/{patient}"]
+        self._charts[f"Patient/{patient}"] = Chart(chart.patient, (*chart.records, made))
+
+
+class ReleasesLevel1(StaticShift, requests=Releases(), level=1):
+    """Handle four or five requests to release documents.
+
+    Starting state: fourteen patients with similar names; two of them share name and date of birth with another patient.
+        Each has documents of two departments, consents and earlier releases of all statuses. Nine policies about
+        releases: of the whole hospital and of departments, with earlier versions, drafts and amendments. The requests
+        are chosen at random; most of them would end differently if one rule or one kind of policy were overlooked.
+    Decoys: policies that are not valid or are for other departments; consents that are void, over, old, revoked, or for
+        another purpose, recipient or department; documents that are drafts, void, old or restricted; earlier releases
+        that were not sent, or went to others.
+    Checks: each request is judged against the records that the agent met. A declined request needs its outcome, the
+        policies that decide, and the records that show it or lookups that would have shown the opposite. Nothing else
+        changed.
+    Light: none of the checks.
+    """
+
+
+class ReleasesLevel2(StaticShift, requests=Releases(), level=2):
+    """Handle ten to fourteen requests to release documents; some repeat what the agent has released before.
+
+    Starting state: as at level 1, with 29 patients, three departments and 15 policies.
+    Decoys: as at level 1.
+    Checks: as at level 1.
+    Light: none of the checks.
+    """
+
+
+TASKS = (ReleasesLevel1, ReleasesLevel2)
