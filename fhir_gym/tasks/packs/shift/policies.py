@@ -113,6 +113,11 @@ class Library(Params):
         """Return the valid value of each point; see `decisions`."""
         return {name: one.value for name, one in self.decisions(subject, department, now).items()}
 
+    def department_code(self, display: str) -> str:
+        """Return the code of a department; empty if it has no policies of its own."""
+        owners = (one.department for one in self.documents if one.department)
+        return next((one.code for one in owners if one.display == display), "")
+
     def _valid(self, subject: str, moment: str) -> list[PolicyDocument]:
         in_force = [one for one in self.documents if one.subject == subject and one.is_in_force(moment)]
         replaced = {one.replaces for one in in_force}

@@ -1,6 +1,6 @@
-"""A solver of bookings under policies that knows the prompt and the server's responses only: nothing from the pack.
+"""Reads policies, and solves bookings under policies, from the prompt and the server's responses only.
 
-It reads everything first, decides all requests in memory, and writes one transaction.
+The solver reads everything first, decides all requests in memory, and writes one transaction.
 """
 
 import base64
@@ -64,6 +64,7 @@ class Policies:
 
     documents: list[Record]
     present: datetime
+    points: dict[str, str]
     flaw: str = ""
     points: Mapping[str, str] = field(default_factory=lambda: _POINTS)
 
@@ -113,7 +114,7 @@ class Policies:
 class PolicyCalendar(Calendar):
     """The records that were read; it books within the limits of the policies."""
 
-    policies: Policies = field(default_factory=lambda: Policies([], datetime.min))
+    policies: Policies = field(default_factory=lambda: Policies([], datetime.min, _POINTS))
     limits: dict[str, str] = field(default_factory=dict)
     is_new: bool = False
     weeks: list[tuple[int, int]] = field(default_factory=list)
@@ -164,8 +165,8 @@ def book_under_policies(prompt: str, flaw: str = "") -> Dialogue:
     for search in searches:
         for record in (yield from read_pages(search)):
             records[path(record)] = record
-    policies = Policies([one for one in records.values() if one["resourceType"] == "DocumentReference"], shift.present)
-    policies.flaw = flaw
+    documents = [one for one in records.values() if one["resourceType"] == "DocumentReference"]
+    policies = Policies(documents, shift.present, _POINTS, flaw)
     calendar = PolicyCalendar(shift, Habits(), records, policies=policies)
     outcomes = [(request, calendar.handle(request)) for request in shift.requests]
     if calendar.created:

@@ -133,11 +133,15 @@ def _gold_actions(episode: Episode) -> list[Action]:
     return actions
 
 
+VARIATIONS = {"not in force": 1, "weeks": 2}
+"""For each flaw that does not matter in variation 0, a variation in which it does."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flaw", POLICY_FLAWS)
 def test_a_solver_with_a_flaw_fails(hospital: World, flaw: str) -> None:
-    steps = [played(hospital, "P1-2", variation, flaw) for variation in (0, 1)]
-    assert any(failed(one) for one in steps) and sum(one.reward for one in steps) < len(steps)
+    step = played(hospital, "P1-2", VARIATIONS.get(flaw, 0), flaw)
+    assert failed(step) and not step.info["success"]
 
 
 def test_odd_appointments_and_documents_are_judged(hospital: World) -> None:
