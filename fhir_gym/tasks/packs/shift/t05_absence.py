@@ -49,6 +49,8 @@ _SATURDAY = 5
 _COMPETING = 0.7
 """Probability that an absence competes with an earlier one for slots, if there is such an absence."""
 _FEWEST_NEAR_MISSES = 2
+_SEVERAL = 3
+"""From this number of requests on, an absence changes fewer records."""
 _MOST_TRIED = 10
 """Number of absences that are tried for one request with a choice of mistakes."""
 _LAST_PRIORITY = 10
@@ -110,8 +112,17 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
                 namesakes=1,
                 writes=(12, 24 - 2 * size.requests),
             )
+        low, high = (18, 32) if size.requests < _SEVERAL else (12, 21)
         return draw_absences(
-            rng, world, people=(8, 9), practitioners=8, services=2, days=8, per_day=7, namesakes=3, writes=(36, 64)
+            rng,
+            world,
+            people=(8, 9),
+            practitioners=8,
+            services=2,
+            days=8,
+            per_day=7,
+            namesakes=3,
+            writes=(low * size.requests, high * size.requests),
         )
 
     @override

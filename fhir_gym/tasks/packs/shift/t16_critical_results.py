@@ -54,6 +54,10 @@ _MISTAKES = 2
 _HOURS = (8, 12, 18, 24, 30, 36, 48, 60, 72)
 """How long before the present the new results may begin."""
 _FEWEST_RESULTS = 3
+_SEVERAL = 3
+"""From this number of requests on, a request asks for fewer Tasks."""
+_MOST_DEPARTMENTS = 5
+"""Most requests of one shift, because each is about another department."""
 """Minimum number of new results."""
 
 
@@ -106,8 +110,15 @@ class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
             return draw_hospital(
                 rng, world, departments=2, people=(13,), results=(4, 5, 6, 7), documents=9, tasks_due=(4, 10)
             )
+        low, high = (9, 21) if size.requests < _SEVERAL else (6, 14)
         return draw_hospital(
-            rng, world, departments=4, people=(15, 16), results=(8, 9, 10, 11), documents=16, tasks_due=(18, 42)
+            rng,
+            world,
+            departments=4 if size.requests < _MOST_DEPARTMENTS else _MOST_DEPARTMENTS,
+            people=(15, 16),
+            results=(8, 9, 10, 11),
+            documents=16,
+            tasks_due=(low * size.requests, high * size.requests),
         )
 
     @override
