@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fhir_gym.fhir.session import Session
 
 _MAX_PAGES = 200
+_MOST_PARSED = 8 * 1024 * 1024
+"""Total size in bytes of the responses that stay in memory in parsed form."""
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
 _TOKEN_IN_JSON = re.compile(rb'_getpages=([^&"\\]+)')
 _PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/[A-Za-z0-9.-]+)?/?$")
@@ -74,7 +76,27 @@ class Evidence(BaseModel):
         return cls(sufficient=sufficient, missing=missing, looked=looked, note=note + ".")
 
 
-def returned_resources(logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None) -> dict[str, Resource]:
+class ParsedResponses:
+    """Responses that are parsed once, up to a total size; beyond it, they are parsed at each use."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, _Answer] = {}
+        self._left = _MOST_PARSED
+
+    def parse(self, response: Response) -> _Answer:
+        """Parse a response, or return the result of the last time."""
+        found = self._answers.get(id(response))
+        if found is None:
+            found = _Answer(response)  # it refers to the response, so the id stays taken
+            if len(response.content) <= self._left:
+                self._left -= len(response.content)
+                self._answers[id(response)] = found
+        return found
+
+
+def returned_resources(
+    logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None, parsed: ParsedResponses | None = None
+) -> dict[str, Resource]:
     """Map references to the resources that the agent's reads and searches returned, up to the verdict's size limit.
 
     If several responses returned a resource (for example one with `_elements`), its elements are merged. The latest
@@ -83,12 +105,14 @@ def returned_resources(logged: Iterable[LoggedRequest], wanted: Collection[str] 
     Args:
         logged: The agent's requests with their responses.
         wanted: References of interest; None for all resources. The result may lack other resources.
+        parsed: Responses that are parsed already.
     """
+    parsed = parsed or ParsedResponses()
     ids = None if wanted is None else [_in_json(one) for one in wanted]
     found: dict[str, Resource] = {}
     for one in read_by_verdicts(logged):
         if ids is None or any(id in one.response.content for id in ids):
-            for reference, resource in _shown(one.response).items():
+            for reference, resource in parsed.parse(one.response).returned_resources().items():
                 found[reference] = {**found.get(reference, {}), **resource}
     return found
 
@@ -212,6 +236,7 @@ def counterfactuals_shown(
     scratch: ScratchServer,
     known: Collection[str] = (),
     may_match: Callable[[Resource, Resource], bool] = may_be_like,
+    parsed: ParsedResponses | None = None,
 ) -> Iterator[tuple[int, frozenset[str]]]:
     """Replay the agent's requests on a server with counterfactuals, and yield which of them each request shows.
 
@@ -231,6 +256,7 @@ def counterfactuals_shown(
         known: References to existing records that are similar to the counterfactuals.
         may_match: Function of a record, with only the elements that the agent saw, and a counterfactual. It decides
             whether the record may be what the counterfactual stands for.
+        parsed: Responses that are parsed already.
 
     Yields:
         For each request that shows a counterfactual: its position in `logged`, and the references to the
@@ -238,7 +264,7 @@ def counterfactuals_shown(
     """
     looks = read_by_verdicts(logged)
     positions = {id(one): number for number, one in enumerate(logged)}
-    replay = _Counterfactual(looks, counterfactuals, scratch, known, may_match)
+    replay = _Counterfactual(looks, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
     for one in looks:
         shown = replay.shown_by(one)
         if shown:
@@ -255,6 +281,7 @@ class _Counterfactual:
         scratch: ScratchServer,
         known: Collection[str],
         may_match: Callable[[Resource, Resource], bool],
+        parsed: ParsedResponses,
     ) -> None:
         self._wanted = {
             f"{counterfactual['resourceType']}/{counterfactual['id']}": counterfactual
@@ -263,7 +290,8 @@ class _Counterfactual:
         self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
         self._scratch, self._known, self._may_match = scratch, set(known), may_match
         self._tokens: dict[str, str] = {}
-        self._pages = _Pages()
+        self._parsed = parsed
+        self._pages = _Pages(parsed)
         self._logged = logged
         self._skipped_tokens: set[str] = set()
         self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
@@ -283,7 +311,7 @@ class _Counterfactual:
         if response.content == one.response.content:
             self._pages.pass_over(one.response)
             return frozenset()
-        then, now = _Answer(one.response), _Answer(response)
+        then, now = self._parsed.parse(one.response), _Answer(response)
         self._tokens.update(_paired_tokens(then, now))
         before = self._pages.before(then)
         if before is None:
@@ -318,7 +346,9 @@ class _Counterfactual:
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
         """All returned resources that have the type of a counterfactual."""
-        return {name: one for name, one in returned_resources(self._logged).items() if _type_of(name) in self._types}
+        logged = (one for one in self._logged if not self._is_about_other_types(one.request))
+        found = returned_resources(logged, parsed=self._parsed)
+        return {name: one for name, one in found.items() if _type_of(name) in self._types}
 
     def _counted(self, request: Request, was_empty: bool, total: int | None) -> frozenset[str]:
         """References to the counterfactuals that a search counts without showing them.
@@ -362,7 +392,8 @@ def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: 
 class _Pages:
     """The search pages that the agent has received."""
 
-    def __init__(self) -> None:
+    def __init__(self, parsed: ParsedResponses) -> None:
+        self._parsed = parsed
         self._reached: dict[str, int] = {}
         self._seen: dict[str, set[str]] = {}
         self._search: dict[str, str] = {}
@@ -375,7 +406,7 @@ class _Pages:
     def before(self, answer: _Answer) -> set[str] | None:
         """The records on all earlier pages; None if the agent has not seen every page."""
         while self._passed:
-            self._take_in(_Answer(self._passed.pop(0)))
+            self._take_in(self._parsed.parse(self._passed.pop(0)))
         return self._take_in(answer)
 
     def _take_in(self, answer: _Answer) -> set[str] | None:
@@ -456,10 +487,6 @@ class _Answer:
             yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
         else:
             yield body
-
-
-def _shown(response: Response) -> dict[str, Resource]:
-    return _Answer(response).returned_resources()
 
 
 def _resources(body: Json) -> Iterator[tuple[str, Resource]]:

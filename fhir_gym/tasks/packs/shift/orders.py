@@ -98,9 +98,8 @@ class Charts:
         self._since = instant(self._now - timedelta(days=DUPLICATE_DAYS))[:10]
         self.items = {one.name: one for one in scene.formulary.items}
         self._latest: dict[tuple[str, str], Result] = {}
-        for one in sorted(scene.results, key=lambda one: one.taken):
-            if one.status in VALID:
-                self._latest[one.patient, "weight" if one.concept == WEIGHT else "creatinine"] = one
+        for one in sorted((one for one in scene.results if one.status in VALID), key=lambda one: one.taken):
+            self._latest[one.patient, "weight" if one.concept.code == WEIGHT.code else "creatinine"] = one
 
     def decide(self, item: Item, patient: str, orders: Iterable[EarlierOrder]) -> Decision:
         """Decide about an order.

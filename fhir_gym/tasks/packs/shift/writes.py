@@ -11,7 +11,7 @@ from fhir_gym.fhir import Change
 from fhir_gym.tasks import EndState
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
-from fhir_gym.tasks.grading.evidence import BudgetedSession, counterfactuals_shown, returned_resources
+from fhir_gym.tasks.grading.evidence import BudgetedSession, ParsedResponses, counterfactuals_shown, returned_resources
 from fhir_gym.types import Json, Resource
 
 
@@ -54,6 +54,7 @@ class EpisodeLog:
     def __init__(self, end: EndState, counterfactuals: Sequence[Resource] = ()) -> None:
         self.end = end
         self._counterfactuals = counterfactuals
+        self._parsed = ParsedResponses()
         timeline = end.timeline
         self.requests = tuple(one.logged for one in timeline) if timeline else end.requests
         """The requests of the agent and of simulated people, in order."""
@@ -123,7 +124,7 @@ class EpisodeLog:
     @cached_property
     def seen(self) -> dict[str, Resource]:
         """The records that the agent's reads and searches returned, by reference."""
-        return returned_resources(self.end.requests)
+        return returned_resources(self.end.requests, parsed=self._parsed)
 
     def has_seen(self, records: Sequence[str]) -> bool:
         """Whether reads and searches returned all of these records."""
@@ -135,7 +136,8 @@ class EpisodeLog:
         if self._counterfactuals and self.requests and self.end.open_scratch is not None:
             with self.end.open_scratch(self._counterfactuals) as session:
                 scratch = BudgetedSession(session, len(self.requests))
-                for position, shown in counterfactuals_shown(self.requests, self._counterfactuals, scratch):
+                replayed = counterfactuals_shown(self.requests, self._counterfactuals, scratch, parsed=self._parsed)
+                for position, shown in replayed:
                     for one in shown:
                         found.setdefault(one, []).append(position)
         return found
