@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.authoring import concept_texts, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at, patients_of
@@ -102,6 +102,9 @@ class ReleaseJudge:
             problems = [*release.problems(made, possible[0].documents)]
             if patients_of(made, self._base_url) != {f"Patient/{request.patients[0]}"}:
                 problems.append({"subject": made.get("subject")})
+            others = [one.display.casefold() for one in self._scene.departments if one != release.department]
+            if any(other in one.casefold() for one in concept_texts(made.get("category")) for other in others):
+                problems.append({"category": made.get("category")})
         found: Json = [*problems, answer] if problems or answer != DONE else answer
         return Judgement(not problems and answer == DONE, bool(problems), request.outcome, found, claimed)
 

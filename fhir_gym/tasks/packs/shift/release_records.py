@@ -318,7 +318,7 @@ def release_resource(
     return {
         "resourceType": "Communication",
         "status": status,
-        "category": [department.concept],
+        "category": [{"coding": [{"system": department.system, "code": department.code}]}],
         "subject": reference("Patient", patient),
         "sent": sent,
         "recipient": [reference("Organization", recipient)],

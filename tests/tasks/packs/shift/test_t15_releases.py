@@ -64,6 +64,9 @@ OTHER = {"contentReference": {"reference": "DocumentReference/other"}}
 MISTAKES: dict[str, Callable[[Resource], object]] = {
     "in progress": lambda one: one.update(status="in-progress"),
     "another department": lambda one: one["category"][0]["coding"][0].update(code="394592004"),
+    "other departments in words": lambda one: one["category"][0].update(
+        text="General practice, Cardiology, Dermatology, Endocrinology, Neurology, Obstetrics and gynecology"
+    ),
     "no department": lambda one: one.pop("category"),
     "another system": lambda one: one["category"][0]["coding"][0].update(system="urn:x"),
     "another purpose": lambda one: one["reasonCode"][0]["coding"][0].update(code="HMARKT"),
