@@ -82,7 +82,7 @@ class Desk:
         found += yield from read_pages("DocumentReference?type=policy&category=critical-results&_count=50")
         self.records = {path(one): one for one in found}
         flaw = self.flaw if self.flaw in _POLICY_FLAWS else ""
-        self.policies = Policies(self.of_type("DocumentReference"), self.present, flaw, _POINTS)
+        self.policies = Policies(self.of_type("DocumentReference"), self.present, _POINTS, flaw)
 
     def of_type(self, kind: str) -> list[Record]:
         return [one for one in self.records.values() if one["resourceType"] == kind]

@@ -64,9 +64,8 @@ class Policies:
 
     documents: list[Record]
     present: datetime
-    points: dict[str, str]
+    points: Mapping[str, str]
     flaw: str = ""
-    points: Mapping[str, str] = field(default_factory=lambda: _POINTS)
 
     def values(self, department: str) -> dict[str, str]:
         """Return the value of each point for a department."""

@@ -112,7 +112,7 @@ class Solver:
         if len(patients) != 1:
             return "more than one such patient" if patients else "no such patient"
         flaw, code, chart = self.flaw, self.codes[request["department"]], self.charts[patients[0]]
-        policies = Policies(self.documents, self.now, flaw if flaw in _POLICY_FLAWS else "", _POINTS)
+        policies = Policies(self.documents, self.now, _POINTS, flaw if flaw in _POLICY_FLAWS else "")
         values = policies.values(request["department"])
         mine = [one for one in self.written if one["subject"]["reference"] == f"Patient/{patients[0]}"]
         sent = [one for one in chart if one["resourceType"] == "Communication"]
