@@ -172,19 +172,21 @@ SKIPPED = {
 
 @pytest.mark.slow
 def test_declining_needs_lookups(hospital: World) -> None:
-    found = set()
-    for variation in range(7):
+    left = {*SKIPPED}
+    for variation in range(40):
         outcomes, actions = actions_of_gold(hospital, variation)
         answers: list[Json] = [f"{one}: {told}" for one, told in zip(letters(len(outcomes)), outcomes, strict=True)]
-        for outcome in SKIPPED.keys() & {*outcomes}:
+        for outcome in left & {*outcomes}:
             wanted = {f"request {one}" for one, told in zip(letters(9), outcomes, strict=False) if told == outcome}
             with opened(hospital, "P3-1", variation) as episode:
                 for action in actions:
                     if not any(part in action.url for part in SKIPPED[outcome]):
                         episode.step(action)
                 assert wanted <= {*failed(episode.step(Finish(answers)))}
-            found.add(outcome)
-    assert found == SKIPPED.keys()
+            left.remove(outcome)
+        if not left:
+            return
+    pytest.fail(f"outcomes that were not drawn: {left}")
 
 
 def solved(world: World, key: str, variation: int, flaw: str = "") -> tuple[Solver, list[str]]:
