@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +13,7 @@ from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in
+from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in
 from fhir_gym.tasks.packs.shift.stays import HELD, OCCUPIED, Stay, Visit, WardScene, visit_resource
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
@@ -227,8 +226,7 @@ def agrees(ask: ContactAsk, outcome: str, answer: str) -> bool:
     if outcome == NO_CONTACT or answer == NO_CONTACT:
         return answer == outcome
     if ask.measure == "names":
-        told = [one for one in re.split(r"\s*[,;]\s*(?:and\s+)?|\s+and\s+", answer.strip()) if one]
-        return sorted(told) == sorted(plain(one).casefold() for one in outcome.split(", "))
+        return items_in(answer) == sorted(plain(one).casefold() for one in outcome.split(", "))
     units = ("patients", "patient") if ask.measure == "number" else ("minutes", "min", "minute")
     return number_in(answer, units) == int(outcome)
 

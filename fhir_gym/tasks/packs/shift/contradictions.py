@@ -13,7 +13,7 @@ from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NOTHING_WRONG
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in, was_read
+from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in, was_read
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
@@ -153,9 +153,8 @@ def agrees(ask: ContradictionAsk, outcome: str, answer: str) -> bool:
         return answer == outcome
     if ask.measure != "ids":
         return number_in(answer, ("records", "record")) == int(outcome)
-    told = [one for one in re.split(r"\s*[,;]\s*(?:and\s+)?|\s+and\s+|\s+", answer.strip()) if one]
     types = "|".join(KINDS).casefold()
-    return sorted(re.sub(rf"\A(?:{types})/", "", one) for one in told) == sorted(outcome.casefold().split(", "))
+    return items_in(re.sub(rf"\b(?:{types})/", "", answer)) == sorted(outcome.casefold().split(", "))
 
 
 def records_that_would_be_wrong(request: ContradictionRequest, scene: HistoryScene) -> list[Resource]:

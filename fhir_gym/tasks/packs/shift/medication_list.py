@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,7 +20,7 @@ from fhir_gym.tasks.packs.shift.medications import (
 )
 from fhir_gym.tasks.packs.shift.outcomes import NOT_TAKEN
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
-from fhir_gym.tasks.packs.shift.questions import judge_answer, number_in, was_read
+from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in, was_read
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 
 Measure = Literal["number", "names", "dose"]
@@ -198,8 +197,7 @@ def agrees(ask: MedicationAsk, outcome: str, answer: str) -> bool:
     if outcome == NOT_TAKEN or answer == NOT_TAKEN:
         return answer == outcome
     if ask.measure == "names":
-        told = [one for one in re.split(r"\s*[,;]\s*(?:and\s+)?|\s+and\s+", answer.strip()) if one]
-        return sorted(told) == outcome.split(", ")
+        return items_in(answer) == outcome.split(", ")
     return number_in(answer, ("drugs",) if ask.measure == "number" else _DOSE_UNITS) == Decimal(outcome)
 
 

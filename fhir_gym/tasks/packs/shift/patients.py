@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -81,9 +81,15 @@ def target_among(ids: Sequence[str], people: Sequence[Person]) -> dict[str, Any]
     """
     if len(ids) != 1:
         return {}
-    shared = Counter(map(Named.of, people))
-    qualifying = tuple(f"Patient/{one.id}" for one in people if shared[Named.of(one)] == 1)
+    qualifying = tuple(f"Patient/{one.id}" for _, one in single_patients(people))
     return {"target": f"Patient/{ids[0]}", "qualifying": qualifying}
+
+
+def single_patients(people: Sequence[Person]) -> Iterator[tuple[Named, Person]]:
+    """Yield the patients who share name and date of birth with nobody."""
+    names = [Named.of(one) for one in people]
+    count = Counter(names)
+    return ((name, one) for name, one in zip(names, people, strict=True) if count[name] == 1)
 
 
 def absent_patient(name: Named, people: Sequence[Person]) -> Resource:

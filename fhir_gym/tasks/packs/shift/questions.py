@@ -1,13 +1,17 @@
-"""The judgement of requests that are questions, and the numbers in their answers."""
+"""What kinds of request that are questions share: how they are drawn, answers, and the judgement."""
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from decimal import Decimal
+from typing import TypeVar
 
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+
+Q = TypeVar("Q", bound=Request)
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?:\.[0-9]{1,30})?)\s*(\D.*)?\Z")
 _DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
@@ -24,6 +28,26 @@ def number_in(answer: str, units: Collection[str]) -> Decimal | None:
     if match is None or (match[2] and match[2] not in units):
         return None
     return Decimal(match[1].replace(",", ""))
+
+
+def items_in(answer: str) -> list[str]:
+    """Split an answer at commas, semicolons and the word "and"; the items are in alphabetical order."""
+    return sorted(one for one in re.split(r"\s*[,;]\s*(?:and\s+)?|\s+and\s+", answer.strip()) if one)
+
+
+def draw_question(rng: random.Random, possible: Sequence[Q]) -> Q | None:
+    """Draw a question: all measures, and then all outcomes, are equally likely; None if no question is possible.
+
+    Args:
+        rng: Random generator.
+        possible: The questions; their asks have the attribute `measure`.
+    """
+    if not possible:
+        return None
+    measure = rng.choice(sorted({one.ask.measure for one in possible}))
+    fitting = [one for one in possible if one.ask.measure == measure]
+    outcome = rng.choice(sorted({one.outcome for one in fitting}))
+    return rng.choice([one for one in fitting if one.outcome == outcome])
 
 
 def was_read(log: EpisodeLog, record: str) -> bool:

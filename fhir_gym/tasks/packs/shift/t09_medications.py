@@ -32,7 +32,15 @@ from fhir_gym.tasks.packs.shift.medication_records import (
 )
 from fhir_gym.tasks.packs.shift.medications import DRUGS, MedicationScene, draw_medications
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOT_TAKEN, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    ids_of,
+    names_for,
+    single_patients,
+    target_among,
+)
+from fhir_gym.tasks.packs.shift.questions import draw_question
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
@@ -88,7 +96,9 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
             used = [(one.ask.patient, one.ask.drug) for one in found]
             if outcome in (DONE, NOT_TAKEN):
                 left = [one for one in possible if (one.ask.patient, one.ask.drug) not in used]
-                request = _draw_question(rng, left, outcome)
+                request = draw_question(
+                    rng, [one for one in left if (one.outcome == NOT_TAKEN) == (outcome == NOT_TAKEN)]
+                )
             else:
                 request = _draw_unanswerable(rng, scene, used, outcome)
             if request is None:
@@ -154,10 +164,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
 def _possible(scene: MedicationScene) -> Iterator[MedicationQuestion]:
     """Yield the questions about single patients to which enough of the rules make a difference."""
     charts = charts_of(scene)
-    for person in scene.people:
-        name = Named.of(person)
-        if len(ids_of(name, scene.people)) > 1:
-            continue
+    for name, person in single_patients(scene.people):
         chart = charts[person.id]
         right = decisions(chart, scene.today)
         wrong = {rule: decisions(chart, scene.today, rule) for rule in RULES}
@@ -166,22 +173,6 @@ def _possible(scene: MedicationScene) -> Iterator[MedicationQuestion]:
             outcome = outcome_of(ask, right)
             if sum(outcome_of(ask, wrong[rule], rule) != outcome for rule in RULES) >= _FEWEST_RULES[ask.measure]:
                 yield MedicationQuestion(ask=ask, outcome=outcome, patients=(person.id,))
-
-
-def _draw_question(
-    rng: random.Random, possible: Sequence[MedicationQuestion], outcome: str
-) -> MedicationQuestion | None:
-    """Draw a question with an outcome; all measures, and then all values, are equally likely."""
-    for measure in rng.sample(MEASURES, len(MEASURES)):
-        fitting = [
-            one
-            for one in possible
-            if one.ask.measure == measure and (one.outcome == NOT_TAKEN) == (outcome == NOT_TAKEN)
-        ]
-        if fitting:
-            value = rng.choice(sorted({one.outcome for one in fitting}))
-            return rng.choice([one for one in fitting if one.outcome == value])
-    return None
 
 
 def _draw_unanswerable(

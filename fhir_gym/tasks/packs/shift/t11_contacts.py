@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.shift.contacts import (
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.stays import (
     WardScene,
@@ -202,7 +202,6 @@ def _draw_request(
     """
     measure, full_names = rng.choice(MEASURES), names_of(scene.people)
     left = [one for one in names if one[0] not in used] or names
-    people = tuple(f"Patient/{one.id}" for one in scene.people)
     for _ in range(_WINDOWS if left else 0):
         name, ids = rng.choice(left)
         hours = rng.choice(_HOURS)
@@ -217,8 +216,7 @@ def _draw_request(
         )
         found = outcome if len(ids) != 1 else _outcome(ask, scene, ids[0], overlaps[ids[0]], full_names, outcome)
         if found:
-            target = f"Patient/{ids[0]}" if ids else ""
-            return ContactRequest(ask=ask, outcome=found, patients=ids, target=target, qualifying=people if ids else ())
+            return ContactRequest(ask=ask, outcome=found, patients=ids, **target_among(ids, scene.people))
     return None
 
 

@@ -34,7 +34,15 @@ from fhir_gym.tasks.packs.shift.histories import (
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import (
+    PATIENT_RULE,
+    absent_patient,
+    ids_of,
+    names_for,
+    single_patients,
+    target_among,
+)
+from fhir_gym.tasks.packs.shift.questions import draw_question
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
@@ -93,12 +101,12 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     ) -> tuple[ContradictionRequest, ...] | None:
         found: list[ContradictionRequest] = []
         possible = list(_possible(scene)) if {DONE, NOTHING_WRONG} & {*outcomes} else []
-        people = tuple(f"Patient/{one.id}" for one in scene.patients)
         for outcome in outcomes:
             used = [(one.ask.patient, one.ask.kind) for one in found]
             if outcome in (DONE, NOTHING_WRONG):
                 left = [one for one in possible if (one.ask.patient, one.ask.kind) not in used]
-                request = _draw_question(rng, left, outcome)
+                left = [one for one in left if (one.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)]
+                request = draw_question(rng, left)
             else:
                 measure = rng.choice(MEASURES)
                 kind = rng.choice(KINDS) if measure == "number of a type" else ""
@@ -106,7 +114,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
                 request = _unanswerable(scene, next(names, None), measure, kind, outcome)
             if request is None:
                 return None
-            found.append(request.model_copy(update={"qualifying": people if request.patients else ()}))
+            found.append(request.model_copy(update=target_among(request.patients, scene.people)))
         return tuple(found)
 
     @override
@@ -166,10 +174,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
 def _possible(scene: HistoryScene) -> Iterator[ContradictionRequest]:
     """Yield the questions about single patients to which enough of the rules make a difference."""
     histories = histories_of(scene)
-    for person in scene.people:
-        name = Named.of(person)
-        if len(ids_of(name, scene.people)) > 1:
-            continue
+    for name, person in single_patients(scene.people):
         history = histories[person.id]
         for measure, kind in _MEASURES:
             ask = ContradictionAsk(patient=name, measure=measure, kind=kind)
@@ -178,24 +183,7 @@ def _possible(scene: HistoryScene) -> Iterator[ContradictionRequest]:
                 continue
             fewest = 1 if outcome == NOTHING_WRONG else _FEWEST_RULES[ask.measure]
             if sum(outcome_of(ask, history, rule) != outcome for rule in RULES) >= fewest:
-                target = f"Patient/{person.id}"
-                yield ContradictionRequest(ask=ask, outcome=outcome, patients=(person.id,), target=target)
-
-
-def _draw_question(
-    rng: random.Random, possible: Sequence[ContradictionRequest], outcome: str
-) -> ContradictionRequest | None:
-    """Draw a question with an outcome; all measures, and then all values, are equally likely."""
-    for measure in rng.sample(MEASURES, len(MEASURES)):
-        fitting = [
-            one
-            for one in possible
-            if one.ask.measure == measure and (one.outcome == NOTHING_WRONG) == (outcome == NOTHING_WRONG)
-        ]
-        if fitting:
-            value = rng.choice(sorted({one.outcome for one in fitting}))
-            return rng.choice([one for one in fitting if one.outcome == value])
-    return None
+                yield ContradictionRequest(ask=ask, outcome=outcome, patients=(person.id,))
 
 
 def _unanswerable(
@@ -206,7 +194,7 @@ def _unanswerable(
         return None
     ids = ids_of(name, scene.people)
     ask = ContradictionAsk(patient=name, measure=measure, kind=kind)
-    return ContradictionRequest(ask=ask, outcome=outcome, patients=ids, target=f"Patient/{ids[0]}" if ids else "")
+    return ContradictionRequest(ask=ask, outcome=outcome, patients=ids)
 
 
 class ContradictionsLevel1(StaticShift, requests=Contradictions(), level=1):
