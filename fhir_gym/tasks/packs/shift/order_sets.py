@@ -245,7 +245,7 @@ class SetCharts:
         self._latest: dict[tuple[str, str], Result] = {}
         for one in sorted(scene.results, key=lambda one: one.taken):
             if one.status in VALID:
-                self._latest[one.patient, "weight" if one.concept == WEIGHT else "creatinine"] = one
+                self._latest[one.patient, "weight" if one.concept.code == WEIGHT.code else "creatinine"] = one
 
     def decide(self, name: str, order_set: OrderSet, patient: str, orders: Iterable[EarlierOrder]) -> SetDecision:
         """Decide about an order set for a patient.

@@ -183,8 +183,9 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     def counterfactuals(self, request: BookingRequest, scene: PolicyClinicScene) -> list[Resource]:
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
-        found = slots_within_limits(request.ask, request.patients[0], scene)
-        return [*found] if len(request.patients) == 1 else []
+        if request.outcome not in (DONE, NO_FREE_TIME):
+            return []
+        return [*slots_within_limits(request.ask, request.patients[0], scene)]
 
     @override
     def judge(
