@@ -88,8 +88,8 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         "class, with type allergy, clinicalStatus active and a verificationStatus other than refuted. If the patient "
         "is allergic to the drug of the order set and to the one that it has instead, the outcome is "
         f'"{NOT_ALLOWED}".\n'
-        "- Otherwise, if the patient has an order, of whatever date, with intent order and status active or on-hold for "
-        f'a drug of the same class as the drug to be ordered, the outcome is "{ALREADY_DONE}", and nothing is '
+        "- Otherwise, if the patient has an order, of whatever date, with intent order and status active or on-hold "
+        f'for a drug of the same class as the drug to be ordered, the outcome is "{ALREADY_DONE}", and nothing is '
         "ordered.\n"
         f'- Otherwise the outcome is "{NOT_ALLOWED}", and nothing is ordered, if one of these is true: (1) The '
         "patient is pregnant (a Condition with the SNOMED CT code "
