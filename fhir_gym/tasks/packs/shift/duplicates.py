@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
-from fhir_gym.tasks.grading import differences, has_coding, parse_reference, plain
+from fhir_gym.tasks.grading import differences, has_coding, plain
 from fhir_gym.tasks.packs.shift.duplicate_records import DuplicatesScene
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement, Request
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.registrations import elements, items
 from fhir_gym.tasks.packs.shift.registry import CARD, MEMBER
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, record_name, target_of
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
@@ -29,8 +29,6 @@ _PATIENT_ELEMENTS: Mapping[str, tuple[str, ...]] = {
     "ServiceRequest": ("subject",),
     "Coverage": ("beneficiary", "subscriber", "policyHolder"),
 }
-_KNOWN = 4_096
-"""Size limit of the cache of references."""
 READ = ("name", "birthDate")
 """Elements of patients that an agent must have read before it declines."""
 
@@ -196,17 +194,12 @@ class Merge:
         return found | patients
 
 
-def record_name(record: Resource) -> str:
-    """Return the reference to a record."""
-    return f"{record.get('resourceType')}/{record.get('id')}"
-
-
 def is_covered(patient: Resource, organization: str, ask: MergeAsk, base_url: str = "") -> bool:
     """Whether a request covers a record, in use or not."""
     return (
         patient.get("resourceType") == "Patient"
         and ask.covers(patient.get("birthDate"))
-        and _target(patient.get("managingOrganization"), base_url) == organization
+        and target_of(patient.get("managingOrganization"), base_url) == organization
     )
 
 
@@ -250,22 +243,11 @@ def is_open(record: Resource, today: str) -> bool:
     return False
 
 
-def _target(value: Json, base_url: str) -> str:
-    text = value.get("reference") if isinstance(value, dict) else None
-    return _parsed(text, base_url) if isinstance(text, str) else ""
-
-
-@lru_cache(_KNOWN)
-def _parsed(reference: str, base_url: str) -> str:
-    found = parse_reference(reference, base_url)
-    return "/".join(found) if found else ""
-
-
 def references_in(record: Resource, base_url: str = "") -> set[str]:
     """Return the patients whom an appointment, diagnosis, order or coverage is about."""
     values = [record.get(name) for name in _PATIENT_ELEMENTS.get(str(record.get("resourceType")), ())]
     values += [one.get("actor") for one in elements(record.get("participant"))]
-    return {target for one in values if (target := _target(one, base_url)).startswith("Patient/")}
+    return {target for one in values if (target := target_of(one, base_url)).startswith("Patient/")}
 
 
 def redirected(value: Json, moved: Mapping[str, str], base_url: str = "") -> Json:
@@ -274,7 +256,7 @@ def redirected(value: Json, moved: Mapping[str, str], base_url: str = "") -> Jso
         return [redirected(one, moved, base_url) for one in value]
     if not isinstance(value, dict):
         return value
-    target = _target(value, base_url) if "reference" in value else ""
+    target = target_of(value, base_url) if "reference" in value else ""
     if target in moved:
         return {"reference": moved[target]}
     return {name: redirected(one, moved, base_url) for name, one in value.items()}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.packs.shift.kind import Judgement
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 
 _MOST_SHOWN = 12
 """Number of problems that a judgement shows."""
+_KNOWN = 4_096
+"""Size limit of the cache of references."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +57,20 @@ def judge_sweep(
         claimed=claimed,
         by_record=max(-1.0, (right - lost) / due),
     )
+
+
+def record_name(record: Resource) -> str:
+    """Return the reference to a record (``Patient/1``)."""
+    return f"{record.get('resourceType')}/{record.get('id')}"
+
+
+def target_of(value: Json, base_url: str = "") -> str:
+    """Return what a Reference points to (``Patient/1``); empty for another value."""
+    text = value.get("reference") if isinstance(value, dict) else None
+    return _parsed(text, base_url) if isinstance(text, str) else ""
+
+
+@lru_cache(_KNOWN)
+def _parsed(reference: str, base_url: str) -> str:
+    found = parse_reference(reference, base_url)
+    return "/".join(found) if found else ""

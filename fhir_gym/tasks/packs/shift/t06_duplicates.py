@@ -22,7 +22,6 @@ from fhir_gym.tasks.packs.shift.duplicates import (
     MergeJudge,
     MergeRequest,
     is_covered,
-    record_name,
     references_in,
 )
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
@@ -30,6 +29,7 @@ from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.registry import CARD
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.sweeps import record_name
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 

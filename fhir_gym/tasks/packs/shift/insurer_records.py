@@ -1,0 +1,229 @@
+"""The patients of several places with their coverages, accounts, appointments and tasks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Params
+from fhir_gym.tasks.authoring import (
+    IdAllocator,
+    instant,
+    new_person,
+    patient_resource,
+    person_called,
+    practitioner_resource,
+    reference,
+)
+from fhir_gym.tasks.packs.shift.registry import (
+    Contract,
+    Insurance,
+    Insurer,
+    card_number,
+    contract_resource,
+    draw_family,
+    draw_insurers,
+    insurance_resource,
+    organization_resource,
+    place_names,
+)
+from fhir_gym.types import Json, Resource
+
+CHECK = "Check insurance"
+"""The text of the code of the tasks for the desk."""
+
+_SELF_PAY = "http://terminology.hl7.org/CodeSystem/coverage-selfpay"
+_INSURED = (*("active",) * 6, "cancelled", "draft", "entered-in-error")
+_ACCOUNTS = (*("active",) * 4, "on-hold", "inactive")
+_COMING = ("booked", "booked", "booked", "pending", "cancelled", "proposed")
+_PAST = ("fulfilled", "noshow", "booked")
+_TASKS = ("requested", "accepted", "in-progress", "completed", "cancelled")
+_SOON, _AHEAD = 90, 120
+
+
+class Place(Params):
+    """A place with patients of its own.
+
+    Attributes:
+        id: Id of the Organization.
+        name: Name of the place.
+    """
+
+    id: str
+    name: str
+
+
+class InsurerScene(Params):
+    """The records of several places.
+
+    Attributes:
+        today: The present day.
+        due: Minimum and maximum number of records that a request changes or creates.
+        decisive: Number of parts of the rules that must matter for a request.
+        places: The places.
+        insurers: The insurers.
+        records: The contracts, patients, coverages, accounts, appointments and tasks.
+        practitioners: The practitioners.
+    """
+
+    today: str
+    due: tuple[int, int]
+    decisive: int
+    places: tuple[Place, ...]
+    insurers: tuple[Insurer, ...]
+    records: tuple[Resource, ...]
+    practitioners: tuple[Resource, ...]
+
+
+def draw_insured(
+    rng: random.Random, world: World, *, places: int, insurers: int, patients: int, due: tuple[int, int], decisive: int
+) -> InsurerScene:
+    """Draw places whose patients, coverages and contracts all come from the same random process.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        places: Number of places.
+        insurers: Number of insurers whose names are unlike; some have a branch with a longer name.
+        patients: Number of patients of each place.
+        due: See `InsurerScene`.
+        decisive: See `InsurerScene`.
+    """
+    drawer = _Drawer(rng, world, insurers)
+    sites = [Place(id=drawer.ids.new("Organization"), name=name) for name in place_names(rng, world, places)]
+    records = [one for site in sites for one in drawer.place(site, patients)]
+    rng.shuffle(records)
+    return InsurerScene(
+        today=drawer.today.isoformat(),
+        due=due,
+        decisive=decisive,
+        places=tuple(sites),
+        insurers=drawer.insurers,
+        records=tuple(records),
+        practitioners=tuple(drawer.doctors),
+    )
+
+
+class _Drawer:
+    """Draws the records of places."""
+
+    def __init__(self, rng: random.Random, world: World, insurers: int) -> None:
+        self._rng, self._world, self.ids = rng, world, IdAllocator(rng, world)
+        self.today: date = world.now.date()
+        self.insurers = draw_insurers(rng, world, self.ids, insurers)
+        doctors = (new_person(rng, world, self.ids.new("Practitioner"), resource_type="Practitioner") for _ in range(2))
+        self.doctors = [practitioner_resource(one) for one in doctors]
+
+    def place(self, place: Place, patients: int) -> list[Resource]:
+        """Draw the records of a place."""
+        rng = self._rng
+        family = draw_family(rng, self._world, self.today, (4, 3))
+        named = rng.sample([*family.people((*family.adults, *family.children))], patients)
+        people = [
+            person_called(rng, self.ids.new("Patient"), one.given, one.family, family.gender, one.birth_date)
+            for one in named
+        ]
+        records = [*self._contracts(place)]
+        for one in people:
+            records.append({**patient_resource(one), "managingOrganization": reference("Organization", place.id)})
+            subscriber = one.id if rng.random() < 0.75 else rng.choice(people).id
+            coverages = [self._coverage(one.id, subscriber) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
+            records += coverages
+            records += [self._appointment(one.id) for _ in range(rng.choice((0, 1, 2, 2)))]
+            records += [self._account(one.id, coverages) for _ in range(rng.choice((0, 1, 1, 2)))]
+            records += [self._task(one.id) for _ in range(rng.choice((0, 0, 1)))]
+        return records
+
+    def _contracts(self, place: Place) -> Iterator[Resource]:
+        rng = self._rng
+        for insurer in self.insurers:
+            for _ in range(rng.choice((1, 1, 2))):
+                start = self.today - timedelta(days=rng.randrange(100, 900))
+                end = self.today + timedelta(days=rng.choice((-1, 1, 1)) * rng.randrange(1, 500))
+                yield contract_resource(
+                    Contract(
+                        id=self.ids.new("OrganizationAffiliation"),
+                        place=place.id,
+                        insurer=insurer.id,
+                        active=rng.random() < 0.9,
+                        start=start.isoformat(),
+                        end="" if rng.random() < 0.4 else max(start, end).isoformat(),
+                    )
+                )
+
+    def _coverage(self, patient: str, subscriber: str) -> Resource:
+        """Draw a coverage; some are self-pay, and some begin soon."""
+        rng = self._rng
+        soon = rng.random() < 0.15
+        start = self.today + timedelta(days=rng.randrange(1, _SOON) if soon else -rng.randrange(1, 900))
+        end = self.today + timedelta(days=rng.choice((-1, 1, 1, 1)) * rng.randrange(1, 500))
+        made = insurance_resource(
+            Insurance(
+                id=self.ids.new("Coverage"),
+                patient=patient,
+                subscriber=subscriber,
+                insurer=rng.choice(self.insurers).id,
+                number=card_number(rng),
+                status=rng.choice(_INSURED),
+                start=start.isoformat(),
+                end="" if rng.random() < 0.4 else max(start, end).isoformat(),
+            )
+        )
+        if rng.random() < 0.85:
+            return made
+        kind = {"coding": [{"system": _SELF_PAY, "code": "pay", "display": "PAY"}]}
+        head = {name: made[name] for name in ("resourceType", "id", "status")}
+        return {**head, "type": kind, **made, "payor": [reference("Patient", patient)]}
+
+    def _account(self, patient: str, coverages: Sequence[Resource]) -> Resource:
+        rng = self._rng
+        listed: list[Json] = [
+            {"coverage": reference("Coverage", one["id"]), "priority": number}
+            for number, one in enumerate(rng.sample(coverages, rng.randint(1, min(2, len(coverages)))), 1)
+        ]
+        return {
+            "resourceType": "Account",
+            "id": self.ids.new("Account"),
+            "status": rng.choice(_ACCOUNTS),
+            "name": f"Account {card_number(rng)}",
+            "subject": [reference("Patient", patient)],
+            "coverage": listed,
+        }
+
+    def _appointment(self, patient: str) -> Resource:
+        rng = self._rng
+        past = rng.random() < 0.15
+        minutes = 15 * rng.randrange(1, _AHEAD * 24 * 4)
+        start = self._world.now + timedelta(minutes=-minutes if past else minutes)
+        actors = (reference("Patient", patient), reference("Practitioner", rng.choice(self.doctors)["id"]))
+        return {
+            "resourceType": "Appointment",
+            "id": self.ids.new("Appointment"),
+            "status": rng.choice(_PAST if past else _COMING),
+            "start": instant(start),
+            "end": instant(start + timedelta(minutes=30)),
+            "participant": [{"actor": one, "status": "accepted"} for one in actors],
+        }
+
+    def _task(self, patient: str) -> Resource:
+        rng = self._rng
+        return {
+            "resourceType": "Task",
+            "id": self.ids.new("Task"),
+            "status": rng.choice(_TASKS),
+            "intent": "order",
+            "code": {"text": rng.choice((CHECK, CHECK, "Call back"))},
+            "for": reference("Patient", patient),
+            "authoredOn": instant(self._world.now - timedelta(minutes=rng.randrange(60, 30 * 24 * 60))),
+        }
+
+
+def insured_resources(scene: InsurerScene) -> list[Resource]:
+    """Return the resources of a scene."""
+    return [
+        *(organization_resource(one.id, one.name, "prov", "Healthcare Provider") for one in scene.places),
+        *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
+        *({**one} for one in (*scene.practitioners, *scene.records)),
+    ]
