@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from fhir_gym.tasks.grading import differences, same_text
@@ -101,7 +101,7 @@ class InsurerJudge:
         """Yield the verdicts on the records that should change, and on those that changed and should not."""
         for record, wanted in ending.changes.items():
             before, after = self._untouched(record), self._log.at_end(record)
-            new = {name: wanted.get(name) for name in ("status", "period") if name in wanted}
+            new: Resource = {name: wanted[name] for name in ("status", "period") if name in wanted}
             wrong = self._wrong({**before, **new}, after)
             yield RecordVerdict(record, wrong, harmed=wrong is not None and self._changed(record))
         for patient, visit in ending.tasks.items():
@@ -113,7 +113,7 @@ class InsurerJudge:
                 yield RecordVerdict(record, "changed", harmed=True, due=False)
         waiting = {patient for one in others for patient in one.tasks} | ending.tasks.keys()
         for task, patient in self._new_tasks.items():
-            mine = self._first(lambda place, patient=patient: patient in self._patients[place]) == number
+            mine = self._first_of({patient}) == number
             if patient not in waiting and mine and self._log.at_end(task) is not None:
                 yield RecordVerdict(task, "not needed", harmed=True, due=False)
 
@@ -147,11 +147,11 @@ class InsurerJudge:
             return record in self._own[number]
         account = self._log.at_start(record) or {}
         subjects = {target_of(one) for one in account.get("subject", [])}
-        return self._first(lambda place: bool(subjects & self._patients[place])) == number
+        return self._first_of(subjects) == number
 
-    def _first(self, condition: Callable[[int], bool]) -> int | None:
-        """Return the number of the first request that satisfies a condition."""
-        return next((place for place in range(len(self._requests)) if condition(place)), None)
+    def _first_of(self, patients: set[str]) -> int | None:
+        """Return the number of the first request that concerns one of some patients."""
+        return next((number for number, mine in enumerate(self._patients) if mine & patients), None)
 
     def _untouched(self, record: str) -> Resource:
         """Return a record as it was before the agent's first write."""

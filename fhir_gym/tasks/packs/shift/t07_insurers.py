@@ -45,9 +45,7 @@ class InsurerEnds(RequestKind[InsurerScene, InsurerRequest]):
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
     )
-    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Task": ("status", "intent", "code", "for", "focus", "description", "authoredOn", "lastModified")
-    }
+    requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {"Task": ("status", "intent", "code", "for", "focus")}
     rules = (
         "- Each request names a place and an insurer, the Organizations with exactly these names, and the last day of "
         "their contract. In all periods, the first and the last day count, and a period without end goes on. Days are "
@@ -71,8 +69,8 @@ class InsurerEnds(RequestKind[InsurerScene, InsurerRequest]):
         "after the last day, create one Task: status requested, intent order, the text "
         f'"{CHECK}" as code.text, the patient as for, and as focus the first such Appointment (by start, then by the '
         f'lower id). Create none if there already is a Task for the patient with the code.text "{CHECK}" and status '
-        "requested, accepted or in-progress. A description and the time (authoredOn, lastModified) may be added to "
-        "the Task, and nothing else."
+        "requested, accepted or in-progress. A description, notes, a requester, the priority routine and the time "
+        "(authoredOn, lastModified) may be added to the Task."
     )
 
     @override

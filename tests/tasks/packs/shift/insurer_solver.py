@@ -154,8 +154,8 @@ def end_contracts(prompt: str, habits: EndingHabits | None = None) -> Generator[
         if not habits.decline_everything and (number == 0 or not habits.only_first_request):
             found = [*desk.end(ids[request["place"]], ids[request["insurer"]], request["day"])]
         entries: list[Any] = []
-        for place, one in enumerate(found):
-            desk.records[path(one) if "id" in one else f"Task/new-{number}-{place}"] = one
+        for count, one in enumerate(found):
+            desk.records[path(one) if "id" in one else f"Task/new-{number}-{count}"] = one
             method = {"method": "PUT", "url": path(one)} if "id" in one else {"method": "POST", "url": "Task"}
             entries.append({"resource": one, "request": method})
         if entries:

@@ -68,7 +68,7 @@ def test_a_solver_that_knows_only_the_prompt_succeeds(hospital: World, key: str,
 @SLOW
 @pytest.mark.parametrize("habit", [one.name for one in fields(EndingHabits)])
 def test_a_solver_with_a_bad_habit_fails(hospital: World, habit: str) -> None:
-    step = played(hospital, "S3-2", 0, EndingHabits(**{habit: True}))
+    step = played(hospital, "S3-2", 4, EndingHabits(**{habit: True}))
     assert failed(step) and not step.info["success"]
     assert step.reward < 1
 
