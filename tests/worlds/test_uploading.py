@@ -174,17 +174,17 @@ def test_the_hospital_in_sixty_requests(hospital: World, empty_world: World) -> 
 
 
 @pytest.mark.slow
-def test_resumes_after_kills(hospital: World, empty_world: World, folder: Path) -> None:
+def test_resumes_after_a_kill(hospital: World, empty_world: World, folder: Path) -> None:
     with strict_server(empty_world, delay=0.02) as (url, server):
-        for requests in (5, 8):
-            _kill_after(hospital, url, server, server.requests + requests)
-            assert len(journals(folder)) == 1
+        _kill_after(hospital, url, server, 10)
+        assert len(journals(folder)) == 1
         written = len(server.written)
         report = worlds.upload(hospital, url)
-        assert 0 < report.held <= written < hospital.manifest.total
+        # The server may still receive the batch in flight at the kill.
+        assert 0 < report.held <= written + batches.MOST_ENTRIES < hospital.manifest.total
         assert worlds.compare(hospital, url).equal
-    assert max(server.written.values()) <= 2, "only the batch in flight at a kill is sent again"
-    assert sum(server.written.values()) - hospital.manifest.total <= 2 * batches.MOST_ENTRIES
+    assert max(server.written.values()) <= 2, "only the batch in flight at the kill is sent again"
+    assert sum(server.written.values()) - hospital.manifest.total <= batches.MOST_ENTRIES
 
 
 def _kill_after(world: World, url: str, server: StrictServer, requests: int) -> None:
