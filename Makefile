@@ -11,7 +11,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PARALLEL ?= -n auto --dist worksteal
-TRAINING_TESTS := tests/training tests/agents/test_local.py tests/rollouts/test_train.py tests/integrations/test_trl.py
+# The files with tests that need torch; `make test` runs the other tests of training.
+TRAINING_TESTS = $(shell grep -rlE --include='test_*.py' 'importorskip."(torch|trl|sb3_contrib)"' tests | sort)
 CODE := fhir_gym fhir_gym_verifiers tests benchmarks examples scripts
 
 # Stamp files of installed environments. If pyproject.toml changes, make installs again.

@@ -261,7 +261,12 @@ def is_long(episode: GoldEpisode) -> bool:
 
 @TRAINERS
 @pytest.mark.parametrize(
-    "long", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
+    ("long", "every"),
+    [
+        pytest.param(False, 3, marks=pytest.mark.slow),
+        pytest.param(False, 1, marks=pytest.mark.exhaustive),
+        pytest.param(True, 1, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_gold_succeeds_on_all_tasks(
     tiny: str,
@@ -271,8 +276,9 @@ def test_gold_succeeds_on_all_tasks(
     own_world: Worlds,
     make: Any,
     long: bool,
+    every: int,
 ) -> None:
-    episodes = [one for one in all_tasks() if is_long(one) == long]
+    episodes = [one for one in all_tasks() if is_long(one) == long][::every]
     trainer = make(tiny, tmp_path, configs, episodes, monkeypatch, own_world)
     trainer.train()
     assert rewards_of(trainer) == [1.0] * GROUP * len(episodes)
