@@ -62,7 +62,7 @@ def draw_library(
         drawer.add_each_kind(subject, total)
     while len(drawer.documents) < total:
         drawer.add_document()
-    return Library(documents=tuple(rng.sample(drawer.documents, len(drawer.documents))))
+    return Library(documents=tuple(rng.sample([*drawer.documents.values()], len(drawer.documents))))
 
 
 @dataclass
@@ -113,7 +113,7 @@ class _Drawer:
         self._families: list[_Family] = []
         self._titles: list[str] = []
         self._numbers = rng.sample(range(1000, 10_000), _MOST_POLICIES)
-        self.documents: list[PolicyDocument] = []
+        self.documents: dict[str, PolicyDocument] = {}
         self._extras: tuple[tuple[Callable[[_Family], PolicyDocument | None], int], ...] = (
             (self._earlier_version, 3),
             (self._amendment_in_force, 4),
@@ -134,11 +134,11 @@ class _Drawer:
             document = self._document(family, family.values, _CURRENT, _FINAL, in_force, version=family.version)
             family.versions.append(document)
             self._families.append(family)
-            self.documents.append(document)
+            self._add(document)
 
     def add_each_kind(self, subject: Subject, total: int) -> None:
         """Add a document of each kind to the policies about a subject, up to a total number of documents."""
-        families = [one for one in self._families if one.subject == subject]
+        families = [one for one in self._families if one.subject is subject]
         for draw, _ in self._rng.sample(self._extras, len(self._extras)):
             if len(self.documents) < total:
                 self._add(draw(self._rng.choice(families)))
@@ -151,7 +151,7 @@ class _Drawer:
 
     def _add(self, document: PolicyDocument | None) -> None:
         if document is not None:
-            self.documents.append(document)
+            self.documents[document.id] = document
 
     def _earlier_version(self, family: _Family) -> PolicyDocument | None:
         """Draw the version before the oldest one; None if the oldest is the first."""
@@ -165,7 +165,7 @@ class _Drawer:
         values = self._values(family, self._own_rules(family))
         found = self._document(family, values, status, _FINAL, in_force, version=version)
         replacing = oldest.model_copy(update={"replaces": found.id})
-        self.documents[self.documents.index(oldest)] = family.versions[0] = replacing
+        self.documents[oldest.id] = family.versions[0] = replacing
         family.versions.insert(0, found)
         return found
 
@@ -258,7 +258,7 @@ class _Drawer:
 
     def _value(self, family: _Family, rule: Rule) -> str:
         if self._rng.random() < _OTHER_VALUE:
-            related = [one for one in self._families if one.subject == family.subject]
+            related = [one for one in self._families if one.subject is family.subject]
             for avoided in ((*related, family), (family,)):
                 used = {one.values.get(rule.name) for one in avoided}
                 left = [one for one in rule.values if one not in used]
