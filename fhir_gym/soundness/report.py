@@ -92,7 +92,7 @@ class TaskReport:
         checks: Names of all checks.
         covered: Names of the checks that at least once rejected a wrong episode alone.
         answers: Maps each right answer (as JSON) to its number of variations.
-        sufficient: Like `answers`, for variations that require no evidence.
+        sufficient: Like `answers`, for variations that require no evidence and whose answer is not outcomes by letter.
         constants: Maps each constant answer to its number of successes.
         setup_ms: CPU time in milliseconds for drawing and opening each variation.
         failures: Episodes with wrong verdicts.

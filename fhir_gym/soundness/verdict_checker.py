@@ -10,6 +10,7 @@ from fhir_gym.soundness.policy_runner import WRITES, Policy, PolicyRun, script
 from fhir_gym.soundness.report import Failure, Tally, TaskReport
 from fhir_gym.tasks.core.grader import EVIDENCE, NOTHING_ELSE, PROHIBITED
 from fhir_gym.tasks.core.task import Task
+from fhir_gym.tasks.grading import LetteredAnswer
 from fhir_gym.types import Json
 
 _WRITE_TOOLS = frozenset({"create", "update", "patch", "delete"})
@@ -21,6 +22,7 @@ class VerdictChecker:
 
     def __init__(self, task: Task[Any]) -> None:
         self._task = task
+        self._has_letters = isinstance(task.answer, LetteredAnswer)
         self._gold: tuple[list[Action], Json] = ([], None)
         self.report = TaskReport(task.pack, task.key, task.kind)
 
@@ -31,7 +33,8 @@ class VerdictChecker:
         report.gold_steps = max(report.gold_steps, len(run.actions))
         answer = json.dumps(verdict.answer)
         report.answers[answer] = report.answers.get(answer, 0) + 1
-        if EVIDENCE not in {check.name for check in verdict.checks}:  # the variation requires no evidence
+        # Outcomes by letter are often the same.
+        if EVIDENCE not in {check.name for check in verdict.checks} and not self._has_letters:
             report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
         self._gold = _deeds(run)
         for check in verdict.checks:

@@ -15,6 +15,7 @@ from fhir_gym.errors import UnknownNameError
 from fhir_gym.soundness import SoundnessReport, TaskReport, by_world, check, check_task, merge_reports
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
+from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Task, get_task, pack_ids, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.core import grader
@@ -333,6 +334,16 @@ def test_a_number_may_be_guessed_only_rarely(tiny_world: World) -> None:
 def test_a_repeated_answer_is_noticed() -> None:
     report = TaskReport(PACK, "02a", variations=9, gold_steps=2, sufficient={'["e12"]': 3, '["e13"]': 1, "[4]": 5})
     assert report.problems == ['3 variations have the answer ["e12"]']
+
+
+@pytest.mark.slow
+def test_outcomes_by_letter_may_be_repeated(hospital: World) -> None:
+    task = get_task("FHIRAgent/Shift-v0", "P4-1")
+    checker = VerdictChecker(task)
+    for number in (0, 1, 3):
+        with PolicyRunner(task, task.variation(number, hospital), hospital) as runner:
+            checker.gold(number, runner.gold())
+    assert checker.report.answers == {'["A: done"]': 3} and not checker.report.sufficient
 
 
 def test_a_solution_much_longer_than_the_published_one_is_noticed() -> None:
