@@ -332,13 +332,13 @@ class _Drawer:
         return DRUGS[drug].trade if self._rng.random() < 0.4 else drug
 
     def _doses(self, drug: str) -> tuple[Dose, ...]:
-        """Draw a dosage: one or two instructions, at most one of which is as needed."""
+        """Draw a dosage: one or two instructions with different amounts, at most one of which is as needed."""
         rng = self._rng
         words = [rng.choice([*SCHEDULES])]
         if rng.random() < 0.55:
             words.append("once a day")
         as_needed = len(words) > 1 and rng.random() < 0.5
-        amounts = [rng.choice(DRUGS[drug].amounts) for _ in words]
+        amounts = rng.sample(DRUGS[drug].amounts, len(words))
         made = [
             Dose(**_written(rng, amount), schedule=word, as_needed=as_needed and number == 1)
             for number, (amount, word) in enumerate(zip(amounts, words, strict=True))
