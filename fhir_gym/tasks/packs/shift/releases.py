@@ -85,6 +85,21 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """The records of a patient, read for a request.
+
+    Attributes:
+        releases: The earlier releases.
+        consents: The consents; the latest is the last.
+        documents: The documents.
+    """
+
+    releases: tuple[Entry, ...]
+    consents: tuple[Entry, ...]
+    documents: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """A request with the references to what it names, and the policies that decide.
 
@@ -104,29 +119,40 @@ class Release:
     today: str
     base_url: str = ""
 
-    def decide(self, chart: Chart, ignoring: str = "") -> Decision:
+    def decide(self, chart: Chart) -> Decision:
+        """Decide about the request by the records of the patient."""
+        return self.decide_by(self.read(chart))
+
+    def read(self, chart: Chart) -> Reading:
+        """Read the records of a patient."""
+        return Reading(
+            releases=tuple(map(self._sent, chart.of("Communication"))),
+            consents=tuple(sorted(map(self._consent, chart.of("Consent")), key=lambda one: one.moment)),
+            documents=tuple(map(self._document, chart.of("DocumentReference"))),
+        )
+
+    def decide_by(self, reading: Reading, ignoring: str = "") -> Decision:
         """Decide about the request.
 
         Args:
-            chart: The records of the patient.
+            reading: The records of the patient.
             ignoring: One of `RULES` that is not applied, or an empty text.
         """
-        repeats = [one for one in map(self._sent, _of(chart, "Communication")) if one.counts(ignoring)]
+        repeats = [one for one in reading.releases if one.counts(ignoring)]
         if repeats and ignoring != "repeats":
             return Decision(ALREADY_DONE, records=_names(repeats), points=frozenset({REPEAT}))
         need = self.values[self.purpose]
         points = {REPEAT, self.purpose}
         if need == APPROVAL:
             return Decision(NOT_ALLOWED, points=frozenset(points))
-        consents = [one for one in map(self._consent, _of(chart, "Consent")) if one.counts(ignoring)]
-        consents.sort(key=lambda one: one.moment)
+        consents = [one for one in reading.consents if one.counts(ignoring)]
         deciding = consents[:1] if ignoring == "latest consent" else consents[-1:]
         if ignoring != "consents":
             if deciding and deciding[0].flag and (need == CONSENT or ignoring != "refusals"):
                 return Decision(NOT_ALLOWED, records=_names(deciding))
             if need == CONSENT and not deciding:
                 return Decision(NOT_ALLOWED, points=frozenset({*points, CONSENT_DAYS}), lacks_consent=True)
-        documents = [one for one in map(self._document, _of(chart, "DocumentReference")) if one.counts(ignoring)]
+        documents = [one for one in reading.documents if one.counts(ignoring)]
         outcome = DONE if documents else NOTHING_TO_DO
         return Decision(outcome, frozenset(_names(documents)), points=frozenset({SPAN, RESTRICTED}))
 
@@ -242,10 +268,6 @@ def _contains(period: Json, day: str) -> bool:
         return period is None
     start, end = (str(period.get(name, day))[:10] for name in ("start", "end"))
     return start <= day <= end
-
-
-def _of(chart: Chart, resource_type: str) -> Sequence[Resource]:
-    return [*chart.of(resource_type)]
 
 
 def _list(value: Json) -> Sequence[Json]:

@@ -44,6 +44,7 @@ from fhir_gym.tasks.packs.shift.releases import (
     REPEAT_RULES,
     RULES,
     Decision,
+    Reading,
     Release,
     ReleaseAsk,
     ReleaseRequest,
@@ -60,9 +61,9 @@ _OWN = 0.5
 """Probability that a request that is already done rather repeats an earlier request."""
 _OWN_RELEASE = "own releases"
 """The mistake of an agent that forgets what it has released before."""
-_NAMES = 8
+_NAMES = 6
 """Number of patients who are tried with a mistake that must make a difference."""
-_ASKS = 12
+_ASKS = 6
 """Number of requests that are tried for a patient."""
 _DEPARTMENTS = TypeAdapter(tuple[Concept, ...])
 
@@ -221,6 +222,7 @@ class _Chooser:
             for name, library in libraries.items()
             for one in scene.departments
         }
+        self._readings: dict[tuple[str | int, ...], Reading] = {}
         self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
         self.found: list[ReleaseRequest] = []
 
@@ -231,11 +233,12 @@ class _Chooser:
         if rng.random() < _SAME_PATIENT:
             asked = [one.ask.patient for one in self.found]
             names.sort(key=lambda one: one not in asked)
-        mistake = rng.choice(rng.choice((CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)))
+        groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
+        mistakes = [rng.choice(one) for one in rng.sample(groups, 2)]
         if outcome == ALREADY_DONE and rng.random() < _OWN:
-            mistake = _OWN_RELEASE
-        tried = [(name, mistake) for name in names[:_NAMES]] + [(name, "") for name in names]
-        request = next((one for name, wanted in tried if (one := self._draw(name, outcome, wanted))), None)
+            mistakes = [_OWN_RELEASE]
+        tried = [*product(mistakes, names[:_NAMES]), *product([""], names)]
+        request = next((one for wanted, name in tried if (one := self._draw(name, outcome, wanted))), None)
         if request is None:
             return False
         self.found.append(request)
@@ -268,10 +271,12 @@ class _Chooser:
     def _decide(self, ask: ReleaseAsk, patient: str, mistake: str = "") -> Decision:
         """Decide about an ask like an agent that makes a mistake."""
         misread = mistake if mistake in MISREADINGS else ""
-        values = self._values[misread, department_of(ask, self._scene).code]
-        charts = self._scene.charts if mistake == _OWN_RELEASE else self._charts
-        ignoring = mistake if mistake in RULES else ""
-        return release_of(ask, self._scene, values).decide(charts[patient], ignoring)
+        chart = (self._scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]
+        release = release_of(ask, self._scene, self._values[misread, department_of(ask, self._scene).code])
+        key = (patient, ask.department, ask.recipient, ask.purpose, misread, len(chart.records))
+        if key not in self._readings:
+            self._readings[key] = release.read(chart)
+        return release.decide_by(self._readings[key], mistake if mistake in RULES else "")
 
     def _release(self, request: ReleaseRequest) -> None:
         """Add the release of a request to the chart of its patient."""
