@@ -133,7 +133,8 @@ def _ranker(scenes: Sequence[Scene], world: World, effort: Effort) -> RankerRepo
     """Search for targets of each resource type and return the worst report; None if there are too few scenes."""
     found = []
     for kind in dict.fromkeys(one.target.partition("/")[0] for one in scenes if one.target):
-        aimed = [one for one in scenes if one.target.startswith(f"{kind}/")]
+        # A target that does not qualify is reported as a mismatch.
+        aimed = [one for one in scenes if one.target.startswith(f"{kind}/") and one.target in one.qualifying]
         learnt = sum(one.number < TEST_START for one in aimed)
         if min(learnt, len(aimed) - learnt) >= _FEWEST:
             table = build_table(aimed, kind, Background(world))

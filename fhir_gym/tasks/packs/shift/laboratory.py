@@ -204,10 +204,20 @@ def draw_laboratory(
         results=tuple(
             result
             for person in everyone
-            for name in names
-            for result in _results(rng, world, ids, person.id, TESTS[name], rng.choice(counts))
+            for name, count in zip(names, _counts(rng, counts, tests), strict=True)
+            for result in _results(rng, world, ids, person.id, TESTS[name], count)
         ),
     )
+
+
+def _counts(rng: random.Random, counts: Sequence[int], tests: int) -> list[int]:
+    """Draw how many specimens a patient has for each test.
+
+    All tests but one have many, so that a question about any patient can have an answer.
+    """
+    found = [rng.choice(sorted(counts)[-2:]) for _ in range(tests)]
+    found[rng.randrange(tests)] = rng.choice(counts)
+    return found
 
 
 def _results(

@@ -10,7 +10,6 @@ from typing import Literal
 
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import target_among
 from fhir_gym.tasks.packs.shift.registrations import (
     RegistrationAsk,
     RegistrationRequest,
@@ -204,7 +203,8 @@ class Chooser:
             insurer=insurer,
             accepted=start.accepts(insurer),
             covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
-            **target_among(parents, grown),
+            target=f"Patient/{parents[0]}" if len(parents) == 1 else "",
+            qualifying=tuple(f"Patient/{one.id}" for one in grown) if len(parents) == 1 else (),
         )
         if outcome == DONE:
             for one in registered(ask, decide(self._now, ask), scene, f"new-{len(self.requests)}"):

@@ -91,6 +91,8 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             used = [one.ask.patient for one in found]
             moves = sum(one.ask.change == "move" for one in found)
             kinds = ["cancel", "missed"] if moves + 1 > _MOST_MOVES * len(outcomes) else ["cancel", "move", "missed"]
+            if outcome == NO_FREE_TIME:
+                kinds = ["move"]
             names = [name for name in names_for(rng, scene.people, outcome) if name not in used]
             mistake = draw_mistake(rng, outcome) if "move" in kinds else ""
             drawn = (_draw_request(rng, calendar, name, outcome, ["move"], mistake) for name in names if mistake)

@@ -38,8 +38,8 @@ from fhir_gym.tasks.packs.shift.trends import (
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
-_FRAMES, _WINDOWS = 4, 150
-"""Number of questions that are drawn for a request, and of patients and windows that are drawn for each."""
+_FRAMES, _WINDOWS = 8, 40
+"""Number of questions that are drawn for a patient, and of windows that are drawn for each question."""
 _LENGTHS = (90, 120, 150, 180)
 """Lengths of windows in days."""
 
@@ -181,7 +181,7 @@ def _draw_request(
     used: Collection[tuple[Named, str]],
     outcome: str,
 ) -> TrendRequest | None:
-    """Draw a question, then patients and windows until it has an outcome; None if that does not happen.
+    """Draw a patient, then questions and windows until one has an outcome; None if that does not happen.
 
     Args:
         rng: Random generator.
@@ -192,19 +192,18 @@ def _draw_request(
         used: Names and tests of earlier questions.
         outcome: The outcome; ``done`` stands for any value.
     """
-    for _ in range(_FRAMES):
-        test, measure = rng.choice(scene.tests), rng.choice(MEASURES)
-        frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
-        left = [one for one in names if (one[0], test) not in used]
-        for _ in range(_WINDOWS if left else 0):
-            name, ids = rng.choice(left)
-            ask, found = _draw_ask(rng, today, frame, name), outcome
-            if len(ids) == 1:
-                results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())]
-                found = _outcome(ask, results, outcome)
-            if found:
-                aimed = target_among(ids, scene.people)
-                return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
+    for name, ids in rng.sample(names, len(names)):
+        tests = [test for test in scene.tests if (name, test) not in used]
+        for _ in range(_FRAMES if tests else 0):
+            test, measure = rng.choice(tests), rng.choice(MEASURES)
+            frame = _Frame(test, measure, rng.choice(TESTS[test].limits), rng.choice(_LENGTHS))
+            results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []
+            for _ in range(_WINDOWS):
+                ask = _draw_ask(rng, today, frame, name)
+                found = _outcome(ask, results, outcome) if len(ids) == 1 else outcome
+                if found:
+                    aimed = target_among(ids, scene.people)
+                    return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
     return None
 
 

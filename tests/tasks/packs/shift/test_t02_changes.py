@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 
@@ -8,7 +9,9 @@ import pytest
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.changes import ChangeRequest
-from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
+from fhir_gym.tasks.packs.shift.kind import Size
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, letters
+from fhir_gym.tasks.packs.shift.t02_changes import Changes
 from tests.tasks.packs.shift.playing import (
     checks_of_done_requests,
     edited,
@@ -35,6 +38,13 @@ def test_lookups_without_writes_earn_the_declined_requests(hospital: World) -> N
         wrong = checks_of_done_requests(episode)
         step = play(episode, only_reads)
         assert wrong and failed(step) == wrong
+
+
+def test_any_number_of_requests_may_find_no_free_time(hospital: World) -> None:
+    kind, rng = Changes(), random.Random(0)
+    scenes = (kind.draw_scene(rng, hospital, Size(1, 4)) for _ in range(50))
+    chosen = next(filter(None, (kind.choose(rng, hospital, one, (NO_FREE_TIME,) * 4) for one in scenes)))
+    assert {one.ask.change for one in chosen} == {"move"}
 
 
 MISTAKES: dict[str, Callable[[Action], list[Action]]] = {
