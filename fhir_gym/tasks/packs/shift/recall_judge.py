@@ -79,27 +79,33 @@ class RecallJudge:
             found[number].setdefault(patient, []).append(record)
         return found
 
-    def _met(self, number: int, patient: str) -> list[Chart]:
-        """Return the records of a patient before the first order for a sweep, without the agent's orders.
-
-        If there is no such order, these are the records at the start and at the end of the episode.
-        """
-        log, chart = self._log, self._scene.charts[patient]
-        mine = [one.number for one in log.writes if one.record in self._claimed[number].get(patient, ())]
-        first, last = (chart_at(log, chart, one) for one in ((min(mine),) * 2 if mine else (0, len(log.writes))))
-        return [first] if first == last else [first, last]
-
     def _decisions(self, number: int, patient: str) -> list[Decision]:
-        """Return what is right for a patient; more than one decision may be."""
-        ask, decide = self._requests[number].ask, self._desk.decide
-        claimed = [record for earlier in self._claimed[:number] for record in earlier.get(patient, [])]
-        left = [order for one in claimed if (order := self._log.at_end(one)) is not None]
-        charts = self._met(number, patient)
-        found = [decide(ask, Chart(one.patient, (*one.records, *left))) for one in charts]
+        """Return what is right for a patient at the moments that decide; more than one decision may be.
+
+        An order is right if it was so when the agent wrote it, or is so at the end of the episode. If there is no
+        order, the earlier letters decide, or the end of the episode.
+        """
+        log, end, ask = self._log, len(self._log.writes), self._requests[number].ask
+        mine = self._claimed[number].get(patient, [])
+        others = [one for one, (whose, _) in self._new.items() if whose == patient and one not in mine]
+        earlier = [one for one in others if any(one in claimed.get(patient, ()) for claimed in self._claimed[:number])]
+        moments = [(end, earlier), (end, others), (0, earlier)]
+        if mine:
+            moments = [(min(one.number for one in log.writes if one.record in mine), others), (end, others)]
+        found: dict[Decision, None] = {}
+        for moment, orders in moments if others or self._is_touched(patient) else moments[:1]:
+            chart = chart_at(log, self._scene.charts[patient], moment)
+            states = (log.before(one, moment or end) for one in orders)
+            left = [one for one in states if one is not None]
+            found[self._desk.decide(ask, Chart(chart.patient, (*chart.records, *left)))] = None
         # An order that the agent got wrong for an earlier request must not condemn this request.
-        if any(_has(one.get("code"), *TESTS[ask.test].codes) for one in left):
-            found.append(Decision(needed=False, excuses=tuple(claimed)))
-        return found
+        wrong = [one for one in earlier if _has((log.at_end(one) or {}).get("code"), *TESTS[ask.test].codes)]
+        return [*found, *([Decision(needed=False, excuses=tuple(wrong))] if wrong else [])]
+
+    def _is_touched(self, patient: str) -> bool:
+        """Whether a record of a patient was changed during the episode, or created by other people than the agent."""
+        chart = self._scene.charts[patient]
+        return chart_at(self._log, chart, len(self._log.writes)) is not chart
 
     def _judge_one(self, number: int) -> Judgement:
         """Judge a sweep."""

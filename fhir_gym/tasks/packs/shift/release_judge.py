@@ -73,17 +73,22 @@ class ReleaseJudge:
         )
 
     def _charts(self, number: int, patient: str) -> list[Chart]:
-        """Return the records of a patient as the agent met them before its write for a request.
+        """Return the records of a patient at the moments that decide a request, without releases for this request.
 
-        With releases for requests with earlier letters, and without those for later ones.
+        A release is right if it was so when the agent wrote it, or is so at the end of the episode. If there is no
+        release, the earlier letters decide, or the end of the episode.
         """
-        log, chart = self._log, self._scene.charts[patient]
+        log, end = self._log, len(self._log.writes)
         mine = [one.number for one in log.writes if one.record in self._claimed[number]]
-        earlier = {record for claimed in self._claimed[:number] for record in claimed}
-        left = [made for one in sorted(earlier) if self._new[one][0] == patient and (made := log.at_end(one))]
-        moments = (min(mine),) if mine else (0, len(log.writes))
-        charts = [chart_at(log, chart, one) for one in moments]
-        return [Chart(one.patient, (*one.records, *left)) for one in charts]
+        others = [one for one in self._new if self._new[one][0] == patient and one not in self._claimed[number]]
+        earlier = [one for one in others if any(one in claimed for claimed in self._claimed[:number])]
+        moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (end, others), (0, earlier)]
+        charts = []
+        for moment, releases in moments:
+            chart = chart_at(log, self._scene.charts[patient], moment)
+            states = (log.before(one, moment or end) for one in releases)
+            charts.append(Chart(chart.patient, (*chart.records, *(one for one in states if one is not None))))
+        return charts
 
     def _judge_one(self, number: int) -> Judgement:
         request, answer, claimed = self._requests[number], self._answers[number], self._claimed[number]

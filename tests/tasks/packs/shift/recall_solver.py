@@ -105,11 +105,12 @@ class Solver:
 
     def plan(self) -> None:
         """Decide about the requests in order, by the records that were read."""
-        self.written, self.answers = [], []
-        for request in self.requests:
+        self.written, answers = [], {}
+        for request in reversed(self.requests) if self.flaw.startswith("last request first") else self.requests:
             recalls = [*self.recalls(request)]
             self.written += recalls
-            self.answers.append("done" if recalls else "nothing to do")
+            answers[request[1]] = "done" if recalls else "nothing to do"
+        self.answers = [answers[request[1]] for request in self.requests]
 
     def recalls(self, request: re.Match[str]) -> Iterator[Resource]:
         test, flaw = self.tests[request["test"]], self.flaw
@@ -170,7 +171,8 @@ class Solver:
 
     def is_ordered(self, test: re.Match[str], person: Resource) -> bool:
         mine = [one for one in self.written if one["subject"]["reference"] == f"Patient/{person['id']}"]
-        return self.flaw != "own recalls forgotten" and any(code_of(one["code"]) == test["first"] for one in mine)
+        forgotten = self.flaw in ("own recalls forgotten", "last request first, twice")
+        return not forgotten and any(code_of(one["code"]) == test["first"] for one in mine)
 
     def is_visit(self, one: Resource) -> bool:
         if one["resourceType"] != "Appointment" or self.flaw == "no visits":

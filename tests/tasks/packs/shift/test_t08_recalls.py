@@ -233,6 +233,12 @@ def test_a_sweep_that_finds_nobody_needs_lookups(hospital: World) -> None:
         assert f"request {letters(9)[outcomes.index(NOTHING_TO_DO)]}" in failed(without)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("flaw", "right"), [("last request first", True), ("last request first, twice", False)])
+def test_a_patient_of_two_sweeps_is_recalled_once(hospital: World, flaw: str, right: bool) -> None:
+    assert (solved(hospital, "S4-1", 0, flaw)[1] == []) is right
+
+
 ODD: tuple[Resource, ...] = (
     {"resourceType": ORDER},
     {"resourceType": ORDER, "code": {"coding": "TSH"}, "authoredOn": 7, "status": ["active"], "priority": {}},
