@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,23 +13,20 @@ from typing_extensions import override
 from fhir_gym.actions import Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import has_name, reference
+from fhir_gym.tasks.packs.shift.absence_chooser import choose_absences
 from fhir_gym.tasks.packs.shift.absence_judge import AbsenceJudge
 from fhir_gym.tasks.packs.shift.absences import (
     CLOSED,
-    EARLIER_REQUESTS_IGNORED,
-    MISTAKES,
     MOVABLE,
     WAITING,
     AbsenceAsk,
-    AbsenceCalendar,
     AbsenceRequest,
     AbsenceScene,
     absence_resources,
     draw_absences,
     supposed_records,
 )
-from fhir_gym.tasks.packs.shift.calendar import Calendar
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicSlot
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
@@ -41,18 +37,8 @@ from fhir_gym.types import Json, Resource
 
 _NOTHING_TO_DO = 0.3
 """Probability that one of several absences has nothing to do."""
-_MISTAKES = 2
-"""Number of mistakes that should change the result of a sweep."""
-_LONGEST = 5
-"""Longest absence in days."""
-_SATURDAY = 5
-_COMPETING = 0.7
-"""Probability that an absence competes with an earlier one for slots, if there is such an absence."""
-_FEWEST_NEAR_MISSES = 2
 _SEVERAL = 3
 """From this number of requests on, an absence changes fewer records."""
-_MOST_TRIED = 10
-"""Number of absences that are tried for one request with a choice of mistakes."""
 _LAST_PRIORITY = 10
 
 
@@ -112,7 +98,7 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
                 namesakes=1,
                 writes=(12, 24 - 2 * size.requests),
             )
-        low, high = (18, 32) if size.requests < _SEVERAL else (12, 21)
+        low, high = (15, 32) if size.requests < _SEVERAL else (12, 21)
         return draw_absences(
             rng,
             world,
@@ -129,28 +115,7 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
     def choose(
         self, rng: random.Random, world: World, scene: AbsenceScene, outcomes: Sequence[str]
     ) -> tuple[AbsenceRequest, ...] | None:
-        calendar = Calendar.at_start(scene)
-        work = outcomes.count(DONE)
-        low, high = (bound // work for bound in scene.writes)
-        possible = [*_absences(scene)]
-        found: list[AbsenceRequest] = []
-        given: list[ClinicSlot] = []
-        for outcome in outcomes:
-            away = {one.schedule for one in found}
-            left = [one for one in rng.sample(possible, len(possible)) if one.schedule not in away]
-            left = [one for one in left if not any(_is_away(slot, one) for slot in given)]
-            if outcome == DONE and given and rng.random() < _COMPETING:
-                left.sort(key=lambda one: not any(_compete(one, other, scene) for other in found))
-            mistakes = rng.sample(MISTAKES, _MISTAKES)
-            if given:
-                mistakes[0] = EARLIER_REQUESTS_IGNORED
-            request = _first(calendar, scene, left, outcome, (low, high), mistakes)
-            if request is None:
-                return None
-            found.append(request)
-            slots = AbsenceCalendar(calendar, scene, request).clear().values()
-            given += [slot for slot in slots if slot]
-        return tuple(found)
+        return choose_absences(rng, scene, outcomes)
 
     @override
     def resources(self, scene: AbsenceScene, world: World) -> list[Resource]:
@@ -222,113 +187,6 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
         self, requests: Sequence[AbsenceRequest], scene: AbsenceScene, log: EpisodeLog, answers: Sequence[str]
     ) -> list[Judgement]:
         return AbsenceJudge(requests, scene, log).judge(answers)
-
-
-def _absences(scene: AbsenceScene) -> Iterator[AbsenceRequest]:
-    """Yield every absence that starts and ends on a coming working day."""
-    coming = sorted({one.start[:10] for one in scene.slots if one.start[:10] > scene.now[:10]})
-    everyone = tuple(f"Practitioner/{one.person.id}" for one in scene.staff)
-    for one in scene.staff:
-        for first in coming:
-            for last in _last_days(first, coming[-1]):
-                person = one.person
-                ask = AbsenceAsk(given=person.given, family=person.family, first=first, last=last)
-                yield AbsenceRequest(
-                    ask=ask, outcome="", schedule=one.schedule, target=f"Practitioner/{person.id}", qualifying=everyone
-                )
-
-
-def _last_days(first: str, latest: str) -> Iterator[str]:
-    for days in range(_LONGEST):
-        last = date.fromisoformat(first) + timedelta(days=days)
-        if last.weekday() < _SATURDAY and last.isoformat() <= latest:
-            yield last.isoformat()
-
-
-def _is_away(slot: ClinicSlot, request: AbsenceRequest) -> bool:
-    return slot.schedule == request.schedule and request.ask.covers(slot.start)
-
-
-def _compete(one: AbsenceRequest, other: AbsenceRequest, scene: AbsenceScene) -> bool:
-    """Whether two absences are of the same service and have a day in common."""
-    days = max(one.ask.first, other.ask.first) <= min(one.ask.last, other.ask.last)
-    return days and scene.service_of(one.schedule) == scene.service_of(other.schedule)
-
-
-def _first(
-    calendar: Calendar,
-    scene: AbsenceScene,
-    requests: Sequence[AbsenceRequest],
-    outcome: str,
-    writes: tuple[int, int],
-    mistakes: Sequence[str],
-) -> AbsenceRequest | None:
-    """Return the first absence with an outcome that all of the mistakes would change, else the one that most change.
-
-    Args:
-        calendar: The calendar after the earlier requests.
-        scene: The places.
-        requests: The absences in random order.
-        outcome: The outcome.
-        writes: Minimum and maximum number of records that the absence changes.
-        mistakes: The mistakes.
-    """
-    found: list[tuple[int, AbsenceRequest]] = []
-    moving, free = _days_with_work(calendar)
-    for request in requests:
-        if len(found) == _MOST_TRIED:
-            break
-        due, closing = (sum(map(request.ask.covers, days[request.schedule])) for days in (moving, free))
-        one = request.model_copy(update={"outcome": outcome})
-        if outcome == NOTHING_TO_DO:
-            if not due and not closing:
-                return one
-            continue
-        least = 2 * due + closing
-        if least > writes[1] or 3 * due < writes[0] or _near_misses(scene, one) < _FEWEST_NEAR_MISSES:
-            continue
-        slots = AbsenceCalendar.copy_of(calendar, scene, one).clear()
-        moved = sum(slot is not None for slot in slots.values())
-        if 2 * moved < due or not writes[0] <= least + moved <= writes[1]:
-            continue
-        found.append((sum(_changes(mistake, calendar, scene, one, slots) for mistake in mistakes), one))
-        if found[-1][0] == len(mistakes):
-            break
-    return max(found, key=lambda one: one[0])[1] if found else None
-
-
-def _days_with_work(calendar: Calendar) -> tuple[defaultdict[str, list[str]], defaultdict[str, list[str]]]:
-    """Return the days of the appointments that could have to move and of the free slots, by schedule."""
-    moving: defaultdict[str, list[str]] = defaultdict(list)
-    free: defaultdict[str, list[str]] = defaultdict(list)
-    for one in calendar.visits.values():
-        if one.status in MOVABLE:
-            for slot in one.slots:
-                moving[slot.schedule].append(slot.start)
-    for slot in calendar.scene.slots:
-        if calendar.status[slot.id] == "free":
-            free[slot.schedule].append(slot.start)
-    return moving, free
-
-
-def _changes(
-    mistake: str,
-    calendar: Calendar,
-    scene: AbsenceScene,
-    request: AbsenceRequest,
-    slots: Mapping[str, ClinicSlot | None],
-) -> bool:
-    """Whether a mistake changes the new slots of the appointments."""
-    seen = Calendar.at_start(scene) if mistake == EARLIER_REQUESTS_IGNORED else calendar
-    return AbsenceCalendar.copy_of(seen, scene, request).clear(mistake) != slots
-
-
-def _near_misses(scene: AbsenceScene, request: AbsenceRequest) -> int:
-    """Return the number of appointments on the days of an absence that look as if they had to move."""
-    doctors, away = scene.by_schedule(), scene.by_schedule()[request.schedule].person
-    there = [one for one in scene.visits if request.ask.covers(one.slot.start)]
-    same_family = [one for one in there if doctors[one.slot.schedule].person.family == away.family]
-    return sum(one.slot.schedule != request.schedule or one.status not in MOVABLE for one in same_family)
 
 
 def _service(schedule: Resource) -> str:

@@ -24,6 +24,7 @@ from fhir_gym.tasks.packs.shift.critical_results import (
     CriticalAsk,
     CriticalRequest,
     CriticalScene,
+    Department,
     age_on,
     hospital_resources,
     results_due,
@@ -127,22 +128,19 @@ class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
     ) -> tuple[CriticalRequest, ...] | None:
         work = outcomes.count(DONE)
         low, high = (bound // work for bound in scene.tasks_due)
-        everyone = tuple(f"Organization/{one.id}" for one in scene.departments)
-        possible = [
-            CriticalAsk(department=one.service.display, since=instant(world.now - timedelta(hours=hours, minutes=15)))
-            for one in scene.departments
-            for hours in _HOURS
-        ]
         found: list[CriticalRequest] = []
         for outcome in outcomes:
             used = [one.ask.department for one in found]
-            left = [one for one in rng.sample(possible, len(possible)) if one.department not in used]
+            left = [one for one in scene.departments if one.service.display not in used]
             bounds = (low, high) if outcome == DONE else (0, 0)
-            ask = _first(scene, left, bounds, rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
-            if ask is None:
+            possible = {one: asks for one in left if (asks := _possible(rng, scene, one, bounds))}
+            if not possible:
                 return None
-            target = f"Organization/{scene.department(ask.department).id}"
-            found.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=everyone))
+            chosen = rng.choice([*possible])
+            ask = _most_changed(scene, possible[chosen], rng.sample((*MISTAKES, *MISREADINGS), _MISTAKES))
+            qualifying = tuple(f"Organization/{one.id}" for one in possible)
+            target = f"Organization/{chosen.id}"
+            found.append(CriticalRequest(ask=ask, outcome=outcome, target=target, qualifying=qualifying))
         return tuple(found)
 
     @override
@@ -203,21 +201,31 @@ class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
         return CriticalJudge(requests, scene, log).judge(answers)
 
 
-def _first(
-    scene: CriticalScene, asks: Sequence[CriticalAsk], bounds: tuple[int, int], mistakes: Sequence[str]
-) -> CriticalAsk | None:
-    """Return the first request with a number of Tasks that all of the mistakes would change, else what most change."""
+def _possible(
+    rng: random.Random, scene: CriticalScene, department: Department, bounds: tuple[int, int]
+) -> list[CriticalAsk]:
+    """Return requests about a department for which a number of results need a Task, in random order."""
     now = parse_instant(scene.now)
-    found: list[tuple[int, CriticalAsk]] = []
-    for ask in asks:
-        new = [one for one in scene.results_of[scene.department(ask.department).id] if one.issued > ask.since]
+    found: list[CriticalAsk] = []
+    for hours in rng.sample(_HOURS, len(_HOURS)):
+        ask = CriticalAsk(
+            department=department.service.display, since=instant(now - timedelta(hours=hours, minutes=15))
+        )
+        new = sum(one.issued > ask.since for one in scene.results_of[department.id])
+        if new >= _FEWEST_RESULTS and bounds[0] <= len(results_due(scene, ask, now)) <= bounds[1]:
+            found.append(ask)
+    return found
+
+
+def _most_changed(scene: CriticalScene, asks: Sequence[CriticalAsk], mistakes: Sequence[str]) -> CriticalAsk:
+    """Return the first request whose result the most of the mistakes would change."""
+    now = parse_instant(scene.now)
+
+    def changed(ask: CriticalAsk) -> int:
         due = results_due(scene, ask, now)
-        if len(new) < _FEWEST_RESULTS or not bounds[0] <= len(due) <= bounds[1]:
-            continue
-        found.append((sum(_changed(scene, ask, now, one) != due for one in mistakes), ask))
-        if found[-1][0] == len(mistakes):
-            break
-    return max(found, key=lambda one: one[0])[1] if found else None
+        return sum(_changed(scene, ask, now, one) != due for one in mistakes)
+
+    return max(asks, key=changed)
 
 
 def _changed(scene: CriticalScene, ask: CriticalAsk, now: datetime, mistake: str) -> Mapping[str, object]:
