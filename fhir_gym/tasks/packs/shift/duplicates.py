@@ -274,14 +274,16 @@ class MergeJudge:
     def __init__(self, requests: Sequence[MergeRequest], scene: DuplicatesScene, log: EpisodeLog) -> None:
         self._requests, self._scene, self._log = requests, scene, log
         self._base = log.end.base_url
+        self._at_start = {record_name(one): one for one in scene.records}
         self._patients = [
             {
-                record_name(one)
-                for one in scene.records
+                name
+                for name, one in self._at_start.items()
                 if is_covered(one, request.organization, request.ask) and request.covers(one.get("birthDate"))
             }
             for request in requests
         ]
+        self._about = {name: references_in(one) for name, one in self._at_start.items()}
 
     def judge(self, answers: Sequence[str]) -> list[Judgement]:
         """Judge all requests."""
@@ -289,9 +291,10 @@ class MergeJudge:
 
     def _judge_one(self, number: int, answer: str) -> Judgement:
         request, patients = self._requests[number], self._patients[number]
-        mine = patients | {record_name(one) for one in self._scene.records if references_in(one) & patients}
-        first = min((one.number for one in self._log.writes if one.record in mine), default=0)
-        met = {one: self._log.before(one, first) for one in sorted(mine)}
+        mine = patients | {name for name, about in self._about.items() if about & patients}
+        first = min((one.number for one in self._log.writes_of_agent if one.record in mine), default=0)
+        touched = self._log.touched
+        met = {one: self._log.before(one, first) if one in touched else self._at_start[one] for one in sorted(mine)}
         there = [one for one in met.values() if one is not None]
         merge = Merge(there, request.organization, request.ask, self._scene.today, base_url=self._base)
         verdicts = [*self._verdicts(number, met, merge.changes)]
@@ -314,7 +317,7 @@ class MergeJudge:
         for record, before in met.items():
             if record not in wanted and record not in self._log.touched:
                 continue
-            after = self._log.at_end(record)
+            after = self._log.at_end(record) if record in self._log.touched else before
             wrong = self._differences(wanted.get(record, before), after, others)
             changed = bool(self._differences(before, after, others))
             if record in wanted:

@@ -7,10 +7,10 @@ from functools import cached_property
 
 from fhir_gym.tasks.grading import differences, same_text
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene
-from fhir_gym.tasks.packs.shift.insurers import Ending, InsurerRequest, missing_contract
+from fhir_gym.tasks.packs.shift.insurers import Ending, InsurerRequest, missing_contract, records_of
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, record_name, target_of
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, target_of
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
@@ -26,19 +26,20 @@ class InsurerJudge:
 
     def __init__(self, requests: Sequence[InsurerRequest], scene: InsurerScene, log: EpisodeLog) -> None:
         self._requests, self._scene, self._log = requests, scene, log
-        self._names = [record_name(one) for one in scene.records]
         self._base = log.end.base_url
-        endings = [self._ending(one, scene.records) for one in requests]
-        self._own = [
-            {record_name(one) for one in scene.records if ending.is_contract(one) or ending.is_coverage(one)}
-            for ending in endings
-        ]
+        self._at_start: dict[str, Resource] = {}
+        """The records of the places."""
+        self._own: list[set[str]] = []
         """For each request, the contracts and coverages that only it may change."""
-        self._patients = [
-            {target_of(one.get("beneficiary")) for one in scene.records if ending.is_coverage(one)}
-            for ending in endings
-        ]
+        self._patients: list[set[str]] = []
         """For each request, the patients with coverages that it may change."""
+        for request in requests:
+            here = records_of(request.place, scene.records)
+            ending = self._ending(request, here.values())
+            coverages = {name: one for name, one in here.items() if ending.is_coverage(one)}
+            self._at_start |= here
+            self._own.append({*coverages, *(name for name, one in here.items() if ending.is_contract(one))})
+            self._patients.append({target_of(one.get("beneficiary")) for one in coverages.values()})
 
     def judge(self, answers: Sequence[str]) -> list[Judgement]:
         """Judge all requests."""
@@ -58,7 +59,7 @@ class InsurerJudge:
     def _looked(self, request: InsurerRequest) -> bool:
         """Whether the agent has looked for the contract."""
         ending = self._ending(request, self._scene.records)
-        contracts = [record_name(one) for one in self._scene.records if ending.is_contract(one)]
+        contracts = [name for name, one in self._at_start.items() if ending.is_contract(one)]
         shown = bool(self._log.lookups_of(missing_contract(request, self._scene)))
         return shown or bool(contracts and self._log.has_seen(contracts))
 
@@ -70,7 +71,7 @@ class InsurerJudge:
         """The tasks that the agent has created, each with its patient."""
         return {
             one.record: target_of((self._log.at_end(one.record) or one.after or {}).get("for"), self._base)
-            for one in self._log.writes
+            for one in self._log.writes_of_agent
             if one.resource_type == "Task" and self._log.at_start(one.record) is None
         }
 
@@ -80,9 +81,11 @@ class InsurerJudge:
         found: list[list[Ending]] = []
         for number, request in enumerate(self._requests):
             states = [self._planned(number, found)]
-            first = min((one.number for one in self._log.writes if one.record in self._own[number]), default=None)
+            mine = (one.number for one in self._log.writes_of_agent if one.record in self._own[number])
+            first = min(mine, default=None)
             if first is not None:
-                states.insert(0, [self._log.before(one, first) for one in (*self._names, *self._new_tasks)])
+                tasks = [self._log.before(one, first) for one in self._new_tasks]
+                states.insert(0, [*(self._before(one, first) for one in self._at_start), *tasks])
             found.append([self._ending(request, [one for one in state if one is not None]) for state in states])
         return found
 
@@ -93,14 +96,14 @@ class InsurerJudge:
         waiting = {patient for one in earlier for patient in one.tasks}
         tasks = [one for one, patient in self._new_tasks.items() if patient in waiting]
         return [
-            *(self._log.at_end(one) if one in left else self._log.at_start(one) for one in self._names),
+            *(self._at_end(name) if name in left else one for name, one in self._at_start.items()),
             *map(self._log.at_end, tasks),
         ]
 
     def _verdicts(self, number: int, ending: Ending) -> Iterator[RecordVerdict]:
         """Yield the verdicts on the records that should change, and on those that changed and should not."""
         for record, wanted in ending.changes.items():
-            before, after = self._untouched(record), self._log.at_end(record)
+            before, after = self._untouched(record), self._at_end(record)
             new: Resource = {name: wanted[name] for name in ("status", "period") if name in wanted}
             wrong = self._wrong({**before, **new}, after)
             yield RecordVerdict(record, wrong, harmed=wrong is not None and self._changed(record))
@@ -108,8 +111,13 @@ class InsurerJudge:
             yield from self._tasks_for(patient, visit)
         others = [one for place, possible in enumerate(self._endings) if place != number for one in possible]
         due = {record for one in others for record in one.changes} | ending.changes.keys()
-        for record in self._names:
-            if record not in due and self._belongs(record, number) and self._changed(record):
+        for record in self._at_start:
+            if (
+                record in self._log.touched
+                and record not in due
+                and self._belongs(record, number)
+                and self._changed(record)
+            ):
                 yield RecordVerdict(record, "changed", harmed=True, due=False)
         waiting = {patient for one in others for patient in one.tasks} | ending.tasks.keys()
         for task, patient in self._new_tasks.items():
@@ -145,22 +153,27 @@ class InsurerJudge:
         """Whether a request is the first that may change a record."""
         if not record.startswith("Account/"):
             return record in self._own[number]
-        account = self._log.at_start(record) or {}
-        subjects = {target_of(one) for one in account.get("subject", [])}
+        subjects = {target_of(one) for one in self._at_start[record].get("subject", [])}
         return self._first_of(subjects) == number
 
     def _first_of(self, patients: set[str]) -> int | None:
         """Return the number of the first request that concerns one of some patients."""
         return next((number for number, mine in enumerate(self._patients) if mine & patients), None)
 
+    def _before(self, record: str, write: int) -> Resource | None:
+        """Return a record as it was before a write."""
+        return self._log.before(record, write) if record in self._log.touched else self._at_start[record]
+
+    def _at_end(self, record: str) -> Resource | None:
+        return self._log.at_end(record) if record in self._log.touched else self._at_start[record]
+
     def _untouched(self, record: str) -> Resource:
-        """Return a record as it was before the agent's first write."""
-        return next((one.before for one in self._log.writes if one.record == record and one.before), None) or (
-            self._log.at_start(record) or {}
-        )
+        """Return a record as it was before the agent's first write to it."""
+        first = next((one for one in self._log.writes_of_agent if one.record == record), None)
+        return (first.before if first else self._at_end(record)) or {}
 
     def _changed(self, record: str) -> bool:
-        return self._wrong(self._untouched(record), self._log.at_end(record)) is not None
+        return self._wrong(self._untouched(record), self._at_end(record)) is not None
 
     def _wrong(self, wanted: Resource, found: Resource | None) -> Json:
         """Return how a record differs from what it should be; None if it does not."""

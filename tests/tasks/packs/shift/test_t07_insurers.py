@@ -40,9 +40,7 @@ def checks_where(episode: Episode, condition: Callable[[Ending], bool]) -> list[
     return [f"request {one}" for number, one in enumerate(letters(count)) if condition(ending_of(episode, number))]
 
 
-@pytest.mark.parametrize(
-    ("key", "variation"), [("S3-1", 0), *(pytest.param("S3-2", n, marks=SLOW) for n in (0, 1_000))]
-)
+@pytest.mark.parametrize(("key", "variation"), [("S3-1", 0), pytest.param("S3-2", 1_000, marks=SLOW)])
 def test_the_reference_solution_is_right(hospital: World, key: str, variation: int) -> None:
     with opened(hospital, key, variation) as episode:
         step = play(episode)
@@ -57,9 +55,7 @@ def played(world: World, key: str, variation: int, habits: EndingHabits) -> Step
         return solve(episode, lambda prompt: end_contracts(prompt, habits))
 
 
-@pytest.mark.parametrize(
-    ("key", "variation"), [("S3-1", 2), *(pytest.param("S3-2", n, marks=SLOW) for n in (3, 4, 1_000))]
-)
+@pytest.mark.parametrize(("key", "variation"), [("S3-1", 2), *(pytest.param("S3-2", n, marks=SLOW) for n in (3, 4))])
 def test_a_solver_that_knows_only_the_prompt_succeeds(hospital: World, key: str, variation: int) -> None:
     step = played(hospital, key, variation, EndingHabits())
     assert (failed(step), step.reward) == ([], 1)
@@ -131,6 +127,7 @@ def test_the_score_is_the_share_of_records(hospital: World) -> None:
         assert play(episode, skip_one).reward == pytest.approx((count - 1) / count)
 
 
+@SLOW
 def test_a_task_too_many_costs_a_share(hospital: World) -> None:
     with opened(hospital, "S3-1", ALL_TYPES) as episode:
         ending = ending_of(episode, 0)
@@ -140,6 +137,7 @@ def test_a_task_too_many_costs_a_share(hospital: World) -> None:
         assert step.reward == pytest.approx(1 - len(ending.tasks) / count)
 
 
+@SLOW
 def test_the_order_of_the_writes_does_not_matter(hospital: World) -> None:
     with opened(hospital, "S3-1", ALL_TYPES) as episode:
         assert play(episode, in_transactions).reward == 1
