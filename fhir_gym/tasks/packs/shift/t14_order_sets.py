@@ -273,7 +273,7 @@ class _Chooser:
 
 def _read_chart(patient: str, now: datetime) -> Generator[Action, Json, OrdersScene]:
     """Read what matters of a patient's records."""
-    about = {"patient": patient, "_count": "200"}
+    about = {"patient": f"Patient/{patient}", "_count": "200"}
     allergies = yield from search_all("/AllergyIntolerance", about)
     diagnoses = yield from search_all("/Condition", {**about, "code": PREGNANT.token})
     codes = ",".join(one.token for one in (WEIGHT, CREATININE, CREATININE_MOLAR))
