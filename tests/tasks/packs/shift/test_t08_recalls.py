@@ -28,7 +28,8 @@ ORDER = "ServiceRequest"
 
 
 @pytest.mark.parametrize(
-    ("key", "variation"), [("S4-1", 4), ("S4-1", 1_000), pytest.param("S4-2", 0, marks=pytest.mark.slow)]
+    ("key", "variation"),
+    [("S4-1", 4), pytest.param("S4-1", 1_000, marks=pytest.mark.slow), pytest.param("S4-2", 0, marks=pytest.mark.slow)],
 )
 def test_the_reference_solution_is_right(hospital: World, key: str, variation: int) -> None:
     with opened(hospital, key, variation) as episode:
@@ -86,6 +87,7 @@ MISTAKES: dict[str, Callable[[Resource], object]] = {
 BATCHES = [[*MISTAKES][first : first + 2] for first in range(0, len(MISTAKES), 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", BATCHES)
 def test_each_mistake_fails_the_patient_that_it_touches(hospital: World, batch: list[str]) -> None:
     left, writes = [*batch], 0
@@ -101,6 +103,7 @@ def test_each_mistake_fails_the_patient_that_it_touches(hospital: World, batch: 
         assert step.reward == max(0, 1 - 2 * len(batch) / writes)
 
 
+@pytest.mark.slow
 def test_an_element_that_reverses_the_meaning_fails_the_sweep(hospital: World) -> None:
     with opened(hospital, "S4-1", 4) as episode:
         step = play(episode, partial(on_each, lambda one: one.update(doNotPerform=True)))
@@ -177,12 +180,14 @@ def with_put(action: Action) -> list[Action]:
     return [Put(f"/{ORDER}/{id}", {**one, "id": id}) for one in changed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [additions, with_put, in_transactions])
 def test_other_kinds_of_writes_are_right_too(hospital: World, other: Callable[[Action], list[Action]]) -> None:
     with opened(hospital, "S4-1", 1) as episode:
         assert failed(play(episode, other)) == []
 
 
+@pytest.mark.slow
 def test_a_wrong_order_that_is_deleted_does_no_harm(hospital: World) -> None:
     with opened(hospital, "S4-1", 1) as episode:
         patient = params_of(episode).scene.patients[0]["id"]
