@@ -117,6 +117,8 @@ class RequestKind(ABC, Generic[S, R]):
         value: An example of the value that answers a question (``7.4``). It is empty if the requests are no questions:
             then the outcome of a request that is not declined is ``done``.
         rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
+        minutes: Minutes of work that a request needs at most in a live shift.
+        is_sweep: Whether a request is about many records, and is judged by record.
         counts: Minimum and maximum number of requests at each static level.
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
@@ -127,6 +129,8 @@ class RequestKind(ABC, Generic[S, R]):
     codes: ClassVar[tuple[str, ...]]
     value: ClassVar[str] = ""
     rules: ClassVar[str]
+    minutes: ClassVar[int] = 8
+    is_sweep: ClassVar[bool] = False
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 14)})
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -148,10 +152,10 @@ class RequestKind(ABC, Generic[S, R]):
         """Return the resources of a scene."""
 
     def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        """Draw the outcomes of a number of requests: at least one is done, and at least one is declined."""
+        """Draw the outcomes of requests. Of several, at least one is done, and at least one is declined."""
         while True:
             found = [rng.choice(self.codes) if rng.random() < _DECLINED else DONE for _ in range(count)]
-            if DONE in found and set(found) != {DONE}:
+            if count == 1 or (DONE in found and set(found) != {DONE}):
                 return found
 
     def rule_values(self, scene: S) -> Mapping[str, str]:

@@ -48,6 +48,8 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
     key = "S1"
     title = "Absences of practitioners"
     codes = (NOTHING_TO_DO,)
+    is_sweep = True
+    minutes = 60
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
     rules = (

@@ -54,6 +54,8 @@ class Duplicates(RequestKind[DuplicatesScene, MergeRequest]):
     key = "S2"
     title = "Duplicate records"
     codes = (NOTHING_TO_DO,)
+    is_sweep = True
+    minutes = 25
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
     rules = (

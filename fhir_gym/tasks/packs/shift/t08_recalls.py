@@ -52,6 +52,8 @@ class Recalls(RequestKind[RecallScene, RecallRequest]):
     key = "S4"
     title = "Recall of patients"
     codes = (NOTHING_TO_DO,)
+    is_sweep = True
+    minutes = 25
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Patient", "Condition", "Observation", "ServiceRequest", "Appointment", "Consent", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {

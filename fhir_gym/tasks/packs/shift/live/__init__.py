@@ -1,0 +1,1 @@
+"""Live shifts: time passes with every action, requests arrive, and other people write on the same server."""

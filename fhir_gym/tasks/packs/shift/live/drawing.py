@@ -1,0 +1,312 @@
+"""Draw the requests and events of a live shift."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
+from typing import Any
+
+from fhir_gym.errors import TaskError
+from fhir_gym.fhir import World
+from fhir_gym.tasks import IdAllocator
+from fhir_gym.tasks.authoring import Person, instant, namesake, patient_resource
+from fhir_gym.tasks.packs.shift.clinic import ClinicScene
+from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
+from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
+from fhir_gym.tasks.packs.shift.live.plan import (
+    IS_AGREED,
+    NOT_GIVEN,
+    WHICH_PATIENT,
+    ColleagueBooking,
+    DeskRequest,
+    Priority,
+)
+from fhir_gym.types import Resource
+
+_TRIES = 200
+_PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", "stat")
+_SLACK: Mapping[str, tuple[int, int]] = {"routine": (30, 60), "urgent": (15, 30), "stat": (10, 15)}
+"""Minutes between the time at which a steady worker is done with a request and its due time, by priority."""
+_RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
+_SPEEDS = (1.0, 0.85, 0.7, 0.55, 0.4)
+"""Shares of the minutes that requests need at most, for which due times are tried."""
+_MARGIN = 8
+_SHORT = 3
+"""Level of a short shift."""
+_ASKING = 0.2
+_NAMESAKE = 0.7
+_WITHDRAWN = 0.08
+_HURRIED = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSize:
+    """How large a live shift is.
+
+    Attributes:
+        level: The level, 3 or 4.
+        requests: Number of requests.
+        kinds: Number of kinds.
+        minutes: Minutes in which requests arrive.
+        waiting: Number of requests that wait at the start.
+        bookings: Number of bookings by colleagues at each place with slots.
+        documents: Number of policy documents.
+        events: Factor of the probability that a request is withdrawn or becomes more urgent.
+        asking: Factor of the probability that a request needs a question.
+    """
+
+    level: int
+    requests: int
+    kinds: int
+    minutes: int
+    waiting: int
+    bookings: int
+    documents: int
+    events: float = 1.0
+    asking: float = 1.0
+
+
+class LiveDrawing:
+    """Draws one live shift.
+
+    Args:
+        rng: Random generator.
+        world: The world.
+        size: How large the shift is.
+        kinds: All kinds by their keys.
+    """
+
+    def __init__(
+        self, rng: random.Random, world: World, size: LiveSize, kinds: Mapping[str, RequestKind[Any, Any]]
+    ) -> None:
+        self._rng, self._world, self._size, self._kinds = rng, world, size, kinds
+        self._ids = IdAllocator(rng, world)
+        self.now = world.now
+        self.until = world.now + timedelta(minutes=size.minutes)
+        self.desk, self.desk_name = self._ids.new("Organization"), f"Front desk {rng.choice('ABCDEF')}"
+        self.scenes, chosen = self._draw_scenes()
+        requesters = [_organization(self._ids.new("Organization"), name) for name in _REQUESTERS]
+        self.organizations = [_organization(self.desk, self.desk_name), *requesters]
+        self.practitioners = self._staff()
+        self.namesakes: list[Resource] = []
+        self._named = Counter(_name(one) for one in self._patients())
+        self.requests = self._schedule(chosen)
+        self.bookings = tuple(self._draw_bookings())
+        subjects = desk_subjects(kinds, self.scenes)
+        self.library = draw_desk_library(rng, self._ids, self.now, subjects, size.documents)
+
+    def _draw_scenes(self) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+        """Draw the scene and the requests of each kind; no two scenes share an id, a name of a place or a person."""
+        rng = self._rng
+        keys = sorted(rng.sample(sorted(self._kinds), min(self._size.kinds, len(self._kinds))))
+        for _ in range(_TRIES):
+            counts = self._share(keys)
+            drawn = {key: self._draw_kind(self._kinds[key], counts[key]) for key in keys}
+            scenes = {key: scene for key, (scene, _) in drawn.items()}
+            if _is_disjoint(one for key in keys for one in self._kinds[key].resources(scenes[key], self._world)):
+                return scenes, [(key, one) for key, (_, requests) in drawn.items() for one in requests]
+        raise TaskError(f"no scenes without common records in {_TRIES} tries")
+
+    def _share(self, keys: Sequence[str]) -> Counter[str]:
+        """Share the requests among the kinds: one sweep of a kind of sweeps, and the rest evenly."""
+        single = [key for key in keys if self._kinds[key].is_sweep]
+        others = [key for key in keys if key not in single]
+        counts = Counter({key: 1 for key in single})
+        for number in range(self._size.requests - len(single)):
+            counts[others[number % len(others)]] += 1
+        return counts
+
+    def _draw_kind(self, kind: RequestKind[Any, Any], count: int) -> tuple[Any, Sequence[Any]]:
+        for _ in range(_TRIES):
+            wanted = kind.draw_outcomes(self._rng, count)
+            scene = kind.draw_scene(
+                self._rng, self._world, Size(1 if self._is_small(kind) else self._size.level, count)
+            )
+            chosen = kind.choose(self._rng, self._world, scene, wanted)
+            if chosen is not None:
+                return scene, chosen
+        raise TaskError(f"kind {kind.key} found no scene for its requests in {_TRIES} tries")
+
+    def _is_small(self, kind: RequestKind[Any, Any]) -> bool:
+        """Whether requests of a kind are smaller than they can be: a long sweep would take half of a short shift."""
+        return kind.is_sweep and self._size.level == _SHORT
+
+    def _minutes(self, kind: RequestKind[Any, Any]) -> int:
+        """Return the minutes of work that a request of a kind needs at most."""
+        return kind.minutes // 2 if self._is_small(kind) else kind.minutes
+
+    def _staff(self) -> list[str]:
+        """Return the practitioners who hand in requests."""
+        ids = sorted(self._world.ids("Practitioner"))
+        return [f"Practitioner/{id}" for id in self._rng.sample(ids, min(5, len(ids)))]
+
+    def _schedule(self, chosen: Sequence[tuple[str, Any]]) -> tuple[DeskRequest, ...]:
+        """Draw the times of the requests, and the order in which they arrive."""
+        rng, size = self._rng, self._size
+        order = _shuffled_groups(rng, chosen)
+        later = sorted(rng.randint(1, size.minutes) for _ in range(len(order) - size.waiting))
+        arrivals = [*[-rng.randint(1, 60) for _ in range(size.waiting)], *later]
+        arrivals[: size.waiting] = sorted(arrivals[: size.waiting])
+        priorities = [rng.choice(_PRIORITIES) for _ in order]
+        minutes = [self._minutes(self._kinds[kind]) for kind, _ in order]
+        ends = completion_times(arrivals, [_RANK[one] for one in priorities], minutes)
+        dues = [_rounded(end + rng.randint(*_SLACK[one])) for end, one in zip(ends, priorities, strict=True)]
+        # Who always handles the request that is due first must be in time, too, at any speed. Faster work is not always
+        # earlier: an urgent request may arrive just after a long one was begun.
+        for speed in _SPEEDS:
+            ends = completion_times(arrivals, dues, [one * speed for one in minutes])
+            dues = [max(due, _rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]
+        longest = max(minutes)
+        own = zip(dues, arrivals, minutes, strict=True)
+        dues = [max(due, _rounded(arrival + longest + 2 * one)) for due, arrival, one in own]
+        timed = zip(order, arrivals, dues, priorities, strict=True)
+        return tuple(self._request(*one, arrival, due, priority) for one, arrival, due, priority in timed)
+
+    def _request(self, key: str, request: Any, arrival: int, due: int, priority: Priority) -> DeskRequest:
+        rng, kind = self._rng, self._kinds[key]
+        text = kind.text(request.ask, rng.randrange(3))
+        asks, requester = "", rng.choice(self.practitioners)
+        drawn, person, half = rng.random(), self._person(key, request), self._size.asking * _ASKING / 2
+        is_agreed_asked = not kind.value and drawn < half
+        unclear = person is not None and half <= drawn < 2 * half and text.count(person.birth_date) == 1
+        if is_agreed_asked:
+            asks, requester = IS_AGREED, f"Organization/{rng.choice(self.organizations[1:])['id']}"
+        if unclear and person is not None:
+            text = text.replace(person.birth_date, NOT_GIVEN)
+            if rng.random() < _NAMESAKE:
+                self._add_namesake(key, person)
+            asks = WHICH_PATIENT if self._named[person.given, person.family] > 1 else ""
+        elif person is not None and rng.random() < half:
+            self._add_namesake(key, person)
+        fate, withdrawn = rng.random(), self._size.events * _WITHDRAWN
+        changed = max(arrival, 0) + rng.randint(2, 20)
+        longest = max(self._minutes(self._kinds[one]) for one in self.scenes)
+        hurried_due = _rounded(changed + longest + 3 * self._minutes(kind))
+        hurries = priority != "stat" and withdrawn <= fate < withdrawn + self._size.events * _HURRIED
+        return DeskRequest(
+            id=self._ids.new("Task"),
+            kind=key,
+            request=request,
+            text=text,
+            arrives=self._time(arrival),
+            due=self._time(due),
+            priority=priority,
+            requester=requester,
+            unclear=unclear,
+            asks=asks,
+            agreed=asks != IS_AGREED or rng.random() < 0.6,
+            answer_after=rng.randint(3, 9),
+            withdrawn=self._time(changed) if fate < withdrawn else "",
+            hurried=self._time(changed) if hurries and hurried_due < due else "",
+            hurried_due=self._time(hurried_due) if hurries and hurried_due < due else "",
+        )
+
+    def _person(self, key: str, request: Any) -> Person | None:
+        """Return the one patient whom a request names; None if it names nobody, nobody on file or several."""
+        ids, people = getattr(request, "patients", ()), getattr(self.scenes[key], "people", ())
+        found = [one for one in people if isinstance(one, Person) and one.id in ids]
+        return found[0] if len(found) == 1 and hasattr(request.ask, "patient") else None
+
+    def _patients(self) -> Iterator[Resource]:
+        for key, scene in self.scenes.items():
+            yield from (
+                one for one in self._kinds[key].resources(scene, self._world) if one["resourceType"] == "Patient"
+            )
+
+    def _add_namesake(self, key: str, person: Person) -> None:
+        """Add a patient with the same name and a date of birth that no patient of this name has."""
+        taken = {one.birth_date for one in self.scenes[key].people}
+        for _ in range(_TRIES):
+            other = namesake(self._rng, person, person.id)
+            if other.birth_date not in taken:
+                new = other.model_copy(update={"id": self._ids.new("Patient")})
+                self.namesakes.append(patient_resource(new))
+                self._named[person.given, person.family] += 1
+                return
+
+    def _draw_bookings(self) -> Iterator[ColleagueBooking]:
+        """Draw what colleagues book for people about whom no request is."""
+        rng = self._rng
+        for key, scene in self.scenes.items():
+            if not isinstance(scene, ClinicScene) or self._kinds[key].is_sweep:
+                continue
+            named = {id for one in self.requests if one.kind == key for id in getattr(one.request, "patients", ())}
+            others = [one.id for one in scene.people if one.id not in named]
+            doctors = scene.by_schedule()
+            free = [slot for slot in scene.slots_in_order if slot.status == "free" and slot.start > scene.now]
+            for _ in range(self._size.bookings if others else 0):
+                service = rng.choice(scene.practitioners).service
+                fitting = [slot for slot in free if doctors[slot.schedule].service == service]
+                place = rng.randrange(max(len(fitting) // 2, 1))
+                choices = tuple((slot, doctors[slot.schedule].person.id) for slot in fitting[place : place + 4])
+                yield ColleagueBooking(
+                    at=self._time(rng.randint(1, self._size.minutes)), patient=rng.choice(others), choices=choices
+                )
+
+    def _time(self, minutes: int) -> str:
+        return instant(self.now + timedelta(minutes=minutes))
+
+
+_REQUESTERS = ("Brightwater Employers' Health Service", "Larkspur Relocation Partners", "Old Mill Boarding School")
+
+
+def _name(patient: Resource) -> tuple[str, str]:
+    name = (patient.get("name") or [{}])[0]
+    return " ".join(name.get("given", ())), str(name.get("family"))
+
+
+def _organization(id: str, name: str) -> Resource:
+    return {"resourceType": "Organization", "id": id, "active": True, "name": name}
+
+
+def _shuffled_groups(rng: random.Random, chosen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Mix requests of several kinds; those of one kind keep their order."""
+    queues = {key: [one for kind, one in chosen if kind == key] for key, _ in chosen}
+    order = [key for key, _ in chosen]
+    rng.shuffle(order)
+    return [(key, queues[key].pop(0)) for key in order]
+
+
+def completion_times(arrivals: Sequence[int], ranks: Sequence[int], minutes: Sequence[float]) -> list[float]:
+    """Return when somebody who takes the waiting request with the lowest rank next is done with each request.
+
+    Args:
+        arrivals: Minutes at which the requests arrive, in order.
+        ranks: Their ranks.
+        minutes: Minutes of work that they need.
+    """
+    ends = [0.0] * len(arrivals)
+    left, now = list(range(len(arrivals))), 0.0
+    while left:
+        waiting = [one for one in left if arrivals[one] <= now]
+        if not waiting:
+            now = float(arrivals[left[0]])
+            continue
+        taken = min(waiting, key=lambda one: (ranks[one], arrivals[one], one))
+        now += minutes[taken]
+        ends[taken] = now
+        left.remove(taken)
+    return ends
+
+
+def _rounded(minutes: float) -> int:
+    """Round up to a multiple of five minutes."""
+    return 5 * ceil(minutes / 5)
+
+
+def _is_disjoint(resources: Iterator[Resource]) -> bool:
+    """Whether no two resources of different scenes share an id, the name of a place, or name and date of birth."""
+    seen: set[tuple[str, ...]] = set()
+    places: set[str] = set()
+    for one in resources:
+        key = (one["resourceType"], one["id"])
+        if key in seen or (one["resourceType"] == "Location" and one.get("name") in places):
+            return False
+        seen.add(key)
+        if one["resourceType"] == "Location":
+            places.add(str(one.get("name")))
+    return True

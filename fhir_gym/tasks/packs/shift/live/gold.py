@@ -1,0 +1,128 @@
+"""The reference solution of live shifts: it handles the request that is due first, and looks everything up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from datetime import datetime
+from typing import Any
+
+from fhir_gym.actions import Action, Finish, Post, Put
+from fhir_gym.tasks import Gold
+from fhir_gym.tasks.authoring import has_name, parse_instant
+from fhir_gym.tasks.packs.shift.kind import RequestKind
+from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.worklist import due_of
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.types import Json, Resource
+
+_Steps = Generator[Action, Json, bool]
+
+
+class GoldDesk:
+    """The reference solution of one live shift. It knows a request only by the text of its Task.
+
+    Args:
+        p: The parameters.
+        kinds: The kinds by their keys.
+        rank: Function of a Task; the open Task with the lowest value is handled first.
+    """
+
+    def __init__(
+        self,
+        p: LiveParams,
+        kinds: Mapping[str, RequestKind[Any, Any]],
+        rank: Callable[[Resource], Any] = lambda task: (due_of(task), task["id"]),
+    ) -> None:
+        self._p, self._kinds, self._rank = p, kinds, rank
+        self._by_text = {one.text: one for one in p.requests}
+        self._asked: dict[str, str] = {}
+        self._given: dict[str, Mapping[str, str]] = {}
+
+    def play(self) -> Gold:
+        """Yield the actions."""
+        while True:
+            query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
+            tasks = yield from search_all("/Task", query)
+            if not tasks:
+                break
+            yield from self._handle(min(tasks, key=self._rank))
+        yield Finish([])
+
+    def _handle(self, task: Resource) -> Generator[Action, Json, None]:
+        one = self._by_text[task["description"]]
+        if task["status"] == "requested":
+            begun = yield _put(task, status="in-progress")
+            if not isinstance(begun, dict) or begun.get("resourceType") != "Task":
+                return  # somebody has just changed the Task
+            task = begun
+        told = yield from self._answer_about(task)
+        ask = one.request.ask
+        if one.requester.startswith("Organization/"):
+            if not told:
+                yield from self._ask(task, IS_AGREED)
+                return
+            if told.startswith("No"):
+                yield from _close(task, NOT_ALLOWED, is_value=False)
+                return
+        if one.unclear:
+            born = told.rpartition(" ")[2].rstrip(".") if told else (yield from self._only_birth_date(one))
+            if not born:
+                yield from self._ask(task, WHICH_PATIENT)
+                return
+            ask = ask.model_copy(update={"patient": ask.patient.model_copy(update={"birth_date": born})})
+        kind = self._kinds[one.kind]
+        if one.kind not in self._given:
+            values = kind.rule_values(self._p.scene[one.kind])
+            self._given[one.kind] = yield from read_rules(kind, values, self._now)
+        outcome = yield from kind.solve(ask, self._given[one.kind], self._now, {})
+        yield from _close(task, outcome, is_value=bool(kind.value) and outcome not in kind.codes)
+
+    @property
+    def _now(self) -> datetime:
+        return parse_instant(self._p.now)
+
+    def _answer_about(self, task: Resource) -> Generator[Action, Json, str]:
+        """Return the answer to the question about a Task; an empty text if none was asked."""
+        if task["id"] not in self._asked:
+            return ""
+        found = yield from search_all("/Communication", {"based-on": f"Task/{task['id']}"})
+        answers = [one for one in found if one.get("inResponseTo")]
+        return str(answers[0]["payload"][0]["contentString"]) if answers else ""
+
+    def _only_birth_date(self, one: DeskRequest) -> Generator[Action, Json, str]:
+        """Return the date of birth of the only patient with a name; an empty text if there are several."""
+        patient = one.request.ask.patient
+        found = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
+        born = [each["birthDate"] for each in found if has_name(each, patient.given, patient.family)]
+        return born[0] if len(born) == 1 else ""
+
+    def _ask(self, task: Resource, code: str) -> Generator[Action, Json, None]:
+        self._asked[task["id"]] = code
+        yield Post(
+            "/Communication",
+            {
+                "resourceType": "Communication",
+                "basedOn": [{"reference": f"Task/{task['id']}"}],
+                "status": "completed",
+                "reasonCode": [{"text": code}],
+            },
+        )
+        yield _put(task, status="on-hold")
+
+
+def _put(task: Resource, **changed: Json) -> Action:
+    """Return the update of a Task that nobody else has changed in the meantime."""
+    version = task["meta"]["versionId"]
+    kept = {name: value for name, value in task.items() if name != "meta"}
+    return Put(f"/Task/{task['id']}", kept | changed, headers={"If-Match": f'W/"{version}"'})
+
+
+def _close(task: Resource, outcome: str, *, is_value: bool) -> Generator[Action, Json, None]:
+    if is_value:
+        output: Json = [{"type": {"text": "answer"}, "valueString": outcome}]
+        yield _put(task, status="completed", businessStatus={"text": DONE}, output=output)
+    else:
+        status = "completed" if outcome == DONE else "rejected"
+        yield _put(task, status=status, businessStatus={"text": outcome})

@@ -1,0 +1,248 @@
+"""The judgement of a live shift."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from fhir_gym.tasks import EndState
+from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WEIGHTS, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, answer_text, outcome_of, question_of, status_of
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.types import Json, Resource
+
+_LATE = 0.5
+_HARM = -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How the agent closed a Task.
+
+    Attributes:
+        status: The status of the Task.
+        outcome: The reported outcome.
+        request: Position of the closing request on the timeline.
+        at: Its time.
+    """
+
+    status: str
+    outcome: str
+    request: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one request.
+
+    Attributes:
+        request: The request.
+        right: Whether the records and the outcome are right.
+        harmed: Whether a wrong change is left.
+        late: Whether the Task was closed after its due time.
+        withdrawn: Whether the request was withdrawn before the agent worked on it.
+        share: The share of the request that is right, from 0 to 1, without regard to time.
+        judgement: The judgement of its kind.
+        found: What the agent did.
+    """
+
+    request: DeskRequest
+    right: bool
+    harmed: bool
+    late: bool
+    withdrawn: bool
+    share: float
+    judgement: Judgement
+    found: Json
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong with the request."""
+        return not self.harmed and (self.withdrawn or (self.right and not self.late))
+
+    @property
+    def weight(self) -> int:
+        """The weight in the score."""
+        return 0 if self.withdrawn else WEIGHTS[self.request.priority]
+
+    @property
+    def points(self) -> float:
+        """The points, which the score multiplies with the weight of the priority."""
+        if self.harmed:
+            return _HARM
+        return 0.0 if self.withdrawn else self.share * (_LATE if self.late else 1.0)
+
+
+class LiveJudge:
+    """Judges the requests of a live shift against the states that the agent met.
+
+    Args:
+        p: The parameters.
+        kinds: The kinds by their keys.
+        end: The end state of the episode.
+    """
+
+    def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: EndState) -> None:
+        self._p, self._kinds, self._end = p, kinds, end
+        absent = [
+            one for asked in p.requests for one in kinds[asked.kind].counterfactuals(asked.request, p.scene[asked.kind])
+        ]
+        self.log = EpisodeLog(end, list({(one["resourceType"], one["id"]): one for one in absent}.values()))
+
+    @cached_property
+    def results(self) -> list[Result]:
+        """The results in the order of the requests."""
+        closings = {one.id: self._closing(one) for one in self._p.requests}
+        found: dict[str, Result] = {}
+        for key, kind in self._kinds.items():
+            asked = self._p.of_kind(key)
+            if asked:
+                # Kinds judge requests in order, so this is the order in which the agent handled them.
+                asked.sort(key=lambda one: closing.request if (closing := closings[one.id]) else len(self.log.requests))
+                answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
+                judged = kind.judge([one.request for one in asked], self._p.scene[key], self.log, answers)
+                shared = Counter(record for judgement in judged for record in judgement.claimed)
+                for one, judgement in zip(asked, judged, strict=True):
+                    own = {record for record in judgement.claimed if shared[record] == 1}
+                    found[one.id] = self._result(one, judgement, closings[one.id], own)
+        return [found[one.id] for one in self._p.requests]
+
+    @property
+    def score(self) -> float:
+        """The weighted points, divided by the sum of the weights, without other faults."""
+        weights = sum(one.weight for one in self.results) or 1
+        points = sum(one.points * WEIGHTS[one.request.priority] for one in self.results)
+        faults = bool(self.surplus)
+        return max(0.0, (points - faults) / weights)
+
+    @cached_property
+    def surplus(self) -> list[str]:
+        """References to the records that the agent touched although no request is about them."""
+        claimed = {record for one in self.results for record in one.judgement.claimed}
+        own = {f"Task/{one.id}" for one in self._p.requests}
+        left = self.log.touched - claimed - own
+        return sorted({one for one in left if not self._is_question(one)} | (self.log.recreated - claimed))
+
+    @property
+    def needless_questions(self) -> int:
+        """Number of questions about requests that need none."""
+        needed = {one.id: one.asks for one in self._p.requests}
+        return sum(1 for task, code in self._asked if needed.get(task) != code)
+
+    @cached_property
+    def _asked(self) -> list[tuple[str, str]]:
+        """The questions of the agent."""
+        written = (one for one in self.log.writes_of_agent if one.resource_type == "Communication" and not one.before)
+        found = (question_of(one.after, self._end.base_url) for one in written if one.after)
+        return [one for one in found if one is not None]
+
+    def _is_question(self, record: str) -> bool:
+        """Whether a record is a new Communication about a request."""
+        if not record.startswith("Communication/") or self.log.at_start(record) is not None:
+            return False
+        asked = question_of(self.log.at_end(record) or {}, self._end.base_url)
+        return asked is not None and any(one.id == asked[0] for one in self._p.requests)
+
+    def _closing(self, one: DeskRequest) -> Closing | None:
+        """Return how the agent closed the Task of a request; None if it is not closed."""
+        states = [write for write in self.log.writes if write.record == f"Task/{one.id}"]
+        if not states or not states[-1].by_agent or status_of(states[-1].after) not in CLOSED:
+            return None
+        final = _told(states[-1].after)
+        closing = states[-1]
+        for write in reversed(states):
+            if not write.by_agent or _told(write.after) != final:
+                break
+            closing = write
+        return Closing(*final, closing.request, self._end.timeline[closing.request].at)
+
+    def _result(self, one: DeskRequest, judgement: Judgement, closing: Closing | None, own: Set[str]) -> Result:
+        """Return the result of a request; `own` are the records that belong to no other request."""
+        first = min((write.request for write in self.log.writes_of_agent if write.record in own), default=None)
+        left = bool(judgement.claimed & self.log.changed)
+        withdrawn = self._event("withdrawn", one)
+        is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)
+        if is_withdrawn:
+            found: Json = "changed, although it was withdrawn" if left else "withdrawn"
+            return Result(one, False, left, False, True, 0.0, judgement, found)
+        problem = self._problem(one, judgement, closing, first, left)
+        right, harmed = judgement.right and not problem, judgement.harmed
+        if one.asks == IS_AGREED and not one.agreed:
+            right, harmed = not problem, left
+        share = 1.0 if right else max(judgement.by_record or 0.0, 0.0) if closing and not problem else 0.0
+        late = closing is not None and self._end_of(closing, first) > self._due(one, closing)
+        told: dict[str, Json] = {"outcome": closing.outcome if closing else None}
+        if closing:
+            told["closed"] = f"{closing.at:%H:%M:%S}" + (" (late)" if late else "")
+        found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
+        return Result(one, right, harmed, late, False, share, judgement, found)
+
+    def _problem(
+        self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, left: bool
+    ) -> str:
+        """Describe what is wrong apart from the judgement of the kind; an empty text for nothing."""
+        if closing is None:
+            return "the Task is not closed"
+        if one.asks and not self._answer_was_read(one, closing.request if first is None else first):
+            return "nobody read the answer to the necessary question first"
+        if one.asks == IS_AGREED and not one.agreed:
+            if left:
+                return "changed, although the patient does not agree"
+            if closing.outcome != NOT_ALLOWED:
+                return f'the outcome is not "{NOT_ALLOWED}"'
+        is_done = closing.outcome == DONE or (bool(self._kinds[one.kind].value) and not self._declines(one, closing))
+        wanted = "completed" if is_done else "rejected"
+        return "" if closing.status == wanted else f"status {closing.status}"
+
+    def _declines(self, one: DeskRequest, closing: Closing) -> bool:
+        return closing.outcome in self._kinds[one.kind].codes
+
+    def _answer_was_read(self, one: DeskRequest, before: int) -> bool:
+        """Whether the agent read the answer to the necessary question before a request on the timeline."""
+        earlier, text = self._end.timeline[:before], answer_text(one, one.asks)
+        answers = [
+            (number, timed.logged.response.done[0].id)
+            for number, timed in enumerate(earlier)
+            if timed.event == "answer" and _is_about(timed.logged.action.body, one, text)
+        ]
+        return any(
+            not timed.event and f'"{id}"'.encode() in timed.logged.response.content
+            for number, id in answers
+            for timed in earlier[number:]
+            if text.encode() in timed.logged.response.content
+        )
+
+    def _end_of(self, closing: Closing, first: int | None) -> datetime:
+        """Return the time at which a request was done; who closes a Task before the work is not done yet."""
+        return closing.at if first is None else max(closing.at, self._end.timeline[first].at)
+
+    def _due(self, one: DeskRequest, closing: Closing) -> datetime:
+        hurried = self._event("urgent now", one)
+        return parse_instant(one.hurried_due if hurried is not None and hurried < closing.request else one.due)
+
+    def _event(self, name: str, one: DeskRequest) -> int | None:
+        """Return the position of an event on the timeline; None if it did not happen."""
+        return next(self._events(name, one), None)
+
+    def _events(self, name: str, one: DeskRequest) -> Iterator[int]:
+        url = f"/Task/{one.id}"
+        for number, timed in enumerate(self._end.timeline):
+            if timed.event == name and timed.logged.action.url.endswith(url):
+                yield number
+
+
+def _told(task: Resource | None) -> tuple[str, str]:
+    return status_of(task), outcome_of(task or {})
+
+
+def _is_about(body: str | None, one: DeskRequest, text: str) -> bool:
+    """Whether an answer is about a request and has a text."""
+    return f'"Task/{one.id}"' in (body or "") and text in (body or "")

@@ -1,0 +1,42 @@
+"""The kinds of request that live shifts contain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from fhir_gym.tasks.packs.shift import (
+    t01_bookings,
+    t02_changes,
+    t03_registrations,
+    t04_orders,
+    t05_absence,
+    t06_duplicates,
+    t08_recalls,
+    t09_medications,
+    t10_trends,
+    t11_contacts,
+    t13_booking_rules,
+)
+from fhir_gym.tasks.packs.shift.kind import RequestKind
+
+_MODULES = (
+    t01_bookings,
+    t02_changes,
+    t03_registrations,
+    t04_orders,
+    t05_absence,
+    t06_duplicates,
+    t08_recalls,
+    t09_medications,
+    t10_trends,
+    t11_contacts,
+    t13_booking_rules,
+)
+
+
+@cache
+def live_kinds() -> Mapping[str, RequestKind[Any, Any]]:
+    """Return the kinds by their keys."""
+    return {task.requests.key: task.requests for module in _MODULES for task in module.TASKS}

@@ -1,0 +1,102 @@
+"""What happens during a live shift: the requests with their times, and the events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fhir_gym.tasks import Params, SceneParams
+from fhir_gym.tasks.packs.shift.policies import Library
+
+Priority = Literal["routine", "urgent", "stat"]
+
+WEIGHTS: Mapping[str, int] = {"routine": 1, "urgent": 2, "stat": 3}
+"""Weight of a request in the score, by priority."""
+
+WHICH_PATIENT = "which-patient"
+IS_AGREED = "is-agreed"
+QUESTIONS = (WHICH_PATIENT, IS_AGREED)
+"""Codes of the questions that can be asked."""
+
+NOT_GIVEN = "[date of birth not given]"
+"""Text in a request that replaces the date of birth."""
+
+
+class DeskRequest(Params):
+    """One request of a live shift.
+
+    Attributes:
+        id: Id of its Task.
+        kind: Key of its kind.
+        request: The request.
+        text: The description of the Task.
+        arrives: Time at which the Task is created, an instant.
+        due: Time until which the request must be handled, an instant.
+        priority: Priority of the Task.
+        requester: Reference to who asks.
+        unclear: Whether the text leaves the date of birth out.
+        asks: The question that must be asked first: `WHICH_PATIENT`, `IS_AGREED` or an empty text.
+        agreed: Whether the patient agrees; always true unless `asks` is `IS_AGREED`.
+        answer_after: Minutes until a question about the request is answered.
+        withdrawn: Time at which the request is withdrawn if nobody works on it yet; an empty text for never.
+        hurried: Time at which the request becomes `stat` if nobody works on it yet; an empty text for never.
+        hurried_due: The due time from then on.
+    """
+
+    id: str
+    kind: str
+    request: Any
+    text: str
+    arrives: str
+    due: str
+    priority: Priority
+    requester: str
+    unclear: bool = False
+    asks: str = ""
+    agreed: bool = True
+    answer_after: int = 5
+    withdrawn: str = ""
+    hurried: str = ""
+    hurried_due: str = ""
+
+
+class ColleagueBooking(Params):
+    """A colleague books the first slot that is still free.
+
+    Attributes:
+        at: Time, an instant.
+        patient: Id of the patient.
+        choices: The slots in the order of the colleague's preference, each with the id of its practitioner.
+    """
+
+    at: str
+    patient: str
+    choices: tuple[tuple[Any, str], ...]
+
+
+class LiveParams(SceneParams):
+    """Parameters of a live shift. `scene` contains the scenes of the kinds by their keys.
+
+    Attributes:
+        now: Start of the shift, an instant.
+        until: No request arrives after this time, an instant.
+        desk: Id of the Organization whose worklist it is.
+        desk_name: Name of the desk.
+        library: The policies.
+        requests: The requests in the order in which they arrive.
+        bookings: What colleagues book.
+        background: Further resources of the start state.
+    """
+
+    now: str
+    until: str
+    desk: str
+    desk_name: str
+    library: Library
+    requests: tuple[DeskRequest, ...]
+    bookings: tuple[ColleagueBooking, ...]
+    background: tuple[dict[str, Any], ...]
+
+    def of_kind(self, kind: str) -> list[DeskRequest]:
+        """Return the requests of a kind."""
+        return [one for one in self.requests if one.kind == kind]

@@ -1,0 +1,200 @@
+"""The simulation of a live shift: time passes, requests arrive, colleagues write, and questions are answered."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
+
+from typing_extensions import override
+
+from fhir_gym.actions import Action, Invalid, Post, Put, to_request
+from fhir_gym.fhir import FhirSession
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.tasks import LoggedRequest, Simulation, TimedRequest
+from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.packs.shift.live.clock import READ, duration
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.worklist import (
+    OPEN,
+    answer_resource,
+    answer_text,
+    question_of,
+    status_of,
+    task_resource,
+)
+from fhir_gym.types import Resource
+
+_Event = Callable[[], None]
+
+
+class LiveSimulation(Simulation):
+    """The simulation of one episode.
+
+    Args:
+        p: The parameters.
+        titles: Titles of the kinds by their keys.
+        session: The session with the start state.
+    """
+
+    def __init__(self, p: LiveParams, titles: dict[str, str], session: FhirSession) -> None:
+        self._p, self._titles, self._session = p, titles, session
+        self._requests = {one.id: one for one in p.requests}
+        self._now = parse_instant(p.now)
+        self._timeline: list[TimedRequest] = []
+        self._order = count()
+        self._events: list[tuple[datetime, int, bool, _Event]] = []
+        self._open: set[str] = {one.id for one in p.requests if one.arrives <= p.now}
+        self._plan()
+
+    @property
+    @override
+    def now(self) -> datetime:
+        return self._now
+
+    @property
+    @override
+    def timeline(self) -> tuple[TimedRequest, ...]:
+        return tuple(self._timeline)
+
+    @override
+    def answer(self, action: Action, request: Request) -> Response:
+        response = self._handle(request)
+        if _reads_worklist(response) and not self._open and self._wait():
+            response = self._handle(request)
+        self._timeline.append(TimedRequest(LoggedRequest(action, request, response), self._now))
+        self._listen(response)
+        self._pass(duration(response))
+        return response
+
+    @override
+    def pass_time(self) -> None:
+        self._pass(READ)
+
+    def _handle(self, request: Request) -> Response:
+        self._session.set_clock(self._now)
+        return self._session.handle(request)
+
+    def _plan(self) -> None:
+        for one in self._p.requests:
+            if one.arrives > self._p.now:
+                self._at(one.arrives, partial(self._arrive, one), shows=True)
+            if one.withdrawn:
+                self._at(one.withdrawn, partial(self._withdraw, one))
+            if one.hurried:
+                self._at(one.hurried, partial(self._hurry, one))
+        for booking in self._p.bookings:
+            self._at(booking.at, partial(self._book, booking))
+
+    def _at(self, time: str, event: _Event, *, shows: bool = False) -> None:
+        """Plan an event.
+
+        Args:
+            time: Time of the event.
+            event: Function that writes.
+            shows: Whether the event brings work to the desk. An agent without work waits for such events.
+        """
+        heapq.heappush(self._events, (parse_instant(time), next(self._order), shows, event))
+
+    def _pass(self, time: timedelta) -> None:
+        """Let time pass, and let everything happen that is planned until then."""
+        until = self._now + time
+        while self._events and self._events[0][0] <= until:
+            self._next()
+        self._now = until
+
+    def _wait(self) -> bool:
+        """Let time pass until work arrives; return whether any does."""
+        if not any(shows for _, _, shows, _ in self._events):
+            return False
+        while not self._next():
+            pass
+        return True
+
+    def _next(self) -> bool:
+        """Let the next event happen; return whether it brings work."""
+        time, _, shows, event = heapq.heappop(self._events)
+        self._now = max(self._now, time)
+        event()
+        return shows
+
+    def _send(self, event: str, action: Action) -> Response | None:
+        """Send a request of somebody else."""
+        request = to_request(action, self._session.base_url)
+        assert not isinstance(request, Invalid), request.reason
+        response = self._handle(request)
+        self._timeline.append(TimedRequest(LoggedRequest(action, request, response), self._now, event))
+        return response
+
+    def _task(self, one: DeskRequest, status: str) -> Resource | None:
+        """Return the Task of a request if it has a status."""
+        task = self._session.read("Task", one.id)
+        return task if status_of(task) == status else None
+
+    def _arrive(self, one: DeskRequest) -> None:
+        self._send("request", Put(f"/Task/{one.id}", task_resource(one, self._titles[one.kind], self._p.desk)))
+        self._open.add(one.id)
+
+    def _withdraw(self, one: DeskRequest) -> None:
+        if (task := self._task(one, "requested")) is not None:
+            self._send("withdrawn", Put(f"/Task/{one.id}", _written(task) | {"status": "cancelled"}))
+            self._open.discard(one.id)
+
+    def _hurry(self, one: DeskRequest) -> None:
+        if (task := self._task(one, "requested")) is not None:
+            changed = {"priority": "stat", "restriction": {"period": {"end": one.hurried_due}}}
+            self._send("urgent now", Put(f"/Task/{one.id}", _written(task) | changed))
+
+    def _book(self, booking: ColleagueBooking) -> None:
+        for slot, practitioner in booking.choices:
+            found = self._session.read("Slot", slot.id)
+            if status_of(found) == "free" and found is not None:
+                actors = (f"Patient/{booking.patient}", f"Practitioner/{practitioner}")
+                appointment = {
+                    "resourceType": "Appointment",
+                    "status": "booked",
+                    "start": slot.start,
+                    "end": slot.end,
+                    "slot": [{"reference": f"Slot/{slot.id}"}],
+                    "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in actors],
+                }
+                self._send("colleague booked", Post("/Appointment", appointment))
+                self._send("colleague booked", Put(f"/Slot/{slot.id}", _written(found) | {"status": "busy"}))
+                return
+
+    def _listen(self, response: Response) -> None:
+        """Notice what the agent did to Tasks and asked in Communications."""
+        for done in response.done:
+            if not done.effect:
+                continue
+            if done.resource_type == "Task" and done.id in self._requests:
+                is_open = status_of(self._session.read("Task", done.id)) in OPEN
+                (self._open.add if is_open else self._open.discard)(done.id)
+            elif done.resource_type == "Communication" and done.effect == "created":
+                question = self._session.read("Communication", done.id)
+                asked = question_of(question, self._session.base_url) if question else None
+                if question and asked and asked[0] in self._requests:
+                    self._plan_answer(question, self._requests[asked[0]], asked[1])
+
+    def _plan_answer(self, question: Resource, one: DeskRequest, code: str) -> None:
+        sent = instant(self._now + timedelta(minutes=one.answer_after))
+        text = answer_text(one, code)
+        self._at(sent, partial(self._reply, question, one, text, sent), shows=True)
+
+    def _reply(self, question: Resource, one: DeskRequest, text: str, sent: str) -> None:
+        answer = answer_resource(question, one.id, self._p.desk, text, sent)
+        self._send("answer", Post("/Communication", answer))
+        if (task := self._task(one, "on-hold")) is not None:
+            self._send("answer", Put(f"/Task/{one.id}", _written(task) | {"status": "in-progress"}))
+            self._open.add(one.id)
+
+
+def _reads_worklist(response: Response) -> bool:
+    return any(one.kind == "search" and one.resource_type == "Task" for one in response.done)
+
+
+def _written(resource: Resource) -> Resource:
+    """Return a resource as a client sends it."""
+    return {name: value for name, value in resource.items() if name != "meta"}

@@ -1,0 +1,108 @@
+"""The Tasks of the worklist and the Communications about them, as FHIR resources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fhir_gym.tasks.grading import parse_reference
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, QUESTIONS, WHICH_PATIENT, DeskRequest
+from fhir_gym.tasks.packs.shift.outcomes import DONE
+from fhir_gym.types import Json, Resource
+
+OPEN = ("requested", "in-progress")
+CLOSED = ("completed", "rejected")
+
+
+def task_resource(one: DeskRequest, title: str, desk: str) -> Resource:
+    """Return the Task of a request at its arrival."""
+    return {
+        "resourceType": "Task",
+        "id": one.id,
+        "status": "requested",
+        "intent": "order",
+        "priority": one.priority,
+        "code": {"text": title},
+        "description": one.text,
+        "authoredOn": one.arrives,
+        "requester": {"reference": one.requester},
+        "owner": {"reference": f"Organization/{desk}"},
+        "restriction": {"period": {"end": one.due}},
+    }
+
+
+def answer_resource(question: Resource, task: str, desk: str, text: str, sent: str) -> Resource:
+    """Return the Communication that answers a question."""
+    return {
+        "resourceType": "Communication",
+        "basedOn": [{"reference": f"Task/{task}"}],
+        "inResponseTo": [{"reference": f"Communication/{question['id']}"}],
+        "status": "completed",
+        "recipient": [{"reference": f"Organization/{desk}"}],
+        "sent": sent,
+        "payload": [{"contentString": text}],
+    }
+
+
+def answer_text(one: DeskRequest, code: str) -> str:
+    """Return the answer to a question about a request."""
+    if code == WHICH_PATIENT:
+        patient = getattr(one.request.ask, "patient", None)
+        born = getattr(patient, "birth_date", "")
+        return f"The patient was born on {born}." if born else "The request names nobody else."
+    if code == IS_AGREED:
+        return "Yes, the patient agrees." if one.agreed else "No, the patient does not agree."
+    return f'Please ask with the code "{WHICH_PATIENT}" or "{IS_AGREED}".'
+
+
+def question_of(communication: Resource, base_url: str) -> tuple[str, str] | None:
+    """Return the id of the Task and the code of the question that a Communication asks; None if it asks none.
+
+    The code is an empty text if the Communication is about a Task but has no known code.
+    """
+    based_on = communication.get("basedOn")
+    found = (parse_reference(one, base_url) for one in (based_on if isinstance(based_on, list) else []))
+    task = next((one[1] for one in found if one and one[0] == "Task"), None)
+    if task is None or communication.get("inResponseTo"):
+        return None
+    told = {*_words(communication.get("reasonCode"))}
+    return task, next((one for one in QUESTIONS if one in told), "")
+
+
+def _words(concepts: Json) -> Iterator[str]:
+    """Yield the codes and texts of a list of CodeableConcepts."""
+    for concept in concepts if isinstance(concepts, list) else []:
+        if isinstance(concept, dict):
+            yield str(concept.get("text", "")).strip()
+            for coding in concept.get("coding") or []:
+                if isinstance(coding, dict):
+                    yield str(coding.get("code", "")).strip()
+
+
+def status_of(task: Resource | None) -> str:
+    """Return the status of a Task; an empty text without a Task."""
+    return str((task or {}).get("status", ""))
+
+
+def outcome_of(task: Mapping[str, Json]) -> str:
+    """Return what a closed Task reports, in lower case: its value, if it has one, or its business status."""
+    told = next((one.casefold().rstrip(".") for one in _words([task.get("businessStatus")]) if one), "")
+    values = [one for one in _outputs(task) if one]
+    return values[0].casefold() if values and told in ("", DONE) else told
+
+
+def _outputs(task: Mapping[str, Json]) -> Iterator[str]:
+    outputs = task.get("output")
+    for one in outputs if isinstance(outputs, list) else []:
+        if isinstance(one, dict):
+            for name, value in one.items():
+                if name.startswith("value") and isinstance(value, str | int | float) and not isinstance(value, bool):
+                    yield str(value).strip()
+                if name == "valueQuantity" and isinstance(value, dict):
+                    yield str(value.get("value", "")).strip()
+
+
+def due_of(task: Resource) -> str:
+    """Return the due time of a Task; an empty text for none."""
+    restriction = task.get("restriction")
+    period = restriction.get("period") if isinstance(restriction, dict) else None
+    return str(period.get("end", "")) if isinstance(period, dict) else ""

@@ -1,0 +1,243 @@
+"""Tasks day-3 and day-4: a stretch of the day at a clinic's desk, simulated while the agent works."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from typing_extensions import override
+
+from fhir_gym.fhir import FhirSession, World
+from fhir_gym.tasks import ADD_NOTHING, Check, EmptyAnswer, EndState, Gold, LatestResponse, Simulation, Task
+from fhir_gym.tasks.authoring import instant, moment_in_words
+from fhir_gym.tasks.grading.tool_usage import prohibited_uses
+from fhir_gym.tasks.packs.shift.live.clock import RULE
+from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects
+from fhir_gym.tasks.packs.shift.live.drawing import LiveDrawing, LiveSize
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.judge import LiveJudge
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, LiveParams
+from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
+from fhir_gym.tasks.packs.shift.live.worklist import task_resource
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.policies import policy_resources, validity_rules
+from fhir_gym.types import Json, Resource
+
+_WORKLIST = (
+    "Your worklist consists of the Tasks whose owner is {desk} (Organization/{desk_id}). Each Task is one request: its "
+    "code names the subject, its description says what is wanted, priority and restriction.period.end say how urgent "
+    "it is and until when it must be closed. New Tasks arrive while you work, the last ones by {until}. If you search "
+    "for Tasks while none of yours is requested or in-progress, the time moves on to the next Task or answer. If that "
+    "search finds none either, the shift is over: end it with FINISH([])."
+)
+_EVENTS = (
+    "You are not alone: colleagues book appointments on the same server, and a Task that is still requested may "
+    "become more urgent, or be withdrawn (status cancelled; then change nothing for it). Set a Task to in-progress "
+    "before you work on it; from then on, nobody else changes it. A request is decided by the records as they are "
+    'when you make your first change for it. Wherever a rule says "the present", it means {now}.'
+)
+_CLOSING = (
+    "Close a Task by an update, and leave its other elements as they are. If you did what was wanted, or answered the "
+    f'question: status completed and businessStatus.text "{DONE}"; a question also gets the value in output, with '
+    'type.text "answer" and valueString. With every other outcome: status rejected, and the outcome in '
+    "businessStatus.text."
+)
+_ASKING = (
+    "You can ask about a Task: create a Communication with status completed, basedOn (a list with the reference to the "
+    "Task) and reasonCode (a list whose text is the code of the question). Some minutes later, a Communication with "
+    "the same basedOn answers it. While you wait, you may set the Task to on-hold; when the answer arrives, it becomes "
+    "in-progress again. There are two questions:\n"
+    f'- "{WHICH_PATIENT}": the description says "{NOT_GIVEN}". If only one patient has the given name and the family '
+    "name, it is that one. If there are several, ask.\n"
+    f'- "{IS_AGREED}": the requester of the Task is an Organization. Always ask then, unless the Task is a question. '
+    f'If the patient does not agree, change nothing for the request: the outcome is "{NOT_ALLOWED}".\n'
+    "An answer counts only if you read it before your first change for the request."
+)
+_SCORE = (
+    "A Task that is right and closed in time counts fully, a late one half; a wrong change costs points. Urgent Tasks "
+    "weigh twice, stat Tasks three times as much as routine ones."
+)
+
+
+class LiveShift(Task[LiveParams], abstract=True):
+    """Handle the requests that arrive at a desk while time passes and other people write.
+
+    Attributes:
+        size: How large the shift is.
+    """
+
+    size: ClassVar[LiveSize]
+    category = "live"
+    kind = "action"
+    difficulty = 3
+    required_tools = (("search",),)
+    required_resources = ("Task",)
+    prohibited_tools = ("delete",)
+    judges_changes = True
+    is_live = True
+    answer = EmptyAnswer()
+    answer_instructions = "Finish with FINISH([])."
+    prompts = (
+        "You work at the desk of a clinic.",
+        "You are on duty at the desk of our clinic.",
+        "The desk is yours for this shift.",
+    )
+
+    @override
+    def sample(self, rng: random.Random, world: World) -> LiveParams:
+        drawn = LiveDrawing(rng, world, self.size, live_kinds())
+        return LiveParams(
+            scene=drawn.scenes,
+            now=instant(drawn.now),
+            until=instant(drawn.until),
+            desk=drawn.desk,
+            desk_name=drawn.desk_name,
+            library=drawn.library,
+            requests=drawn.requests,
+            bookings=drawn.bookings,
+            background=(*drawn.organizations, *drawn.namesakes),
+        )
+
+    @override
+    def setup(self, p: LiveParams, world: World) -> list[Resource]:
+        kinds = live_kinds()
+        subjects = desk_subjects(kinds, p.scene)
+        return [
+            *(one for key, scene in p.scene.items() for one in kinds[key].resources(scene, world)),
+            *p.background,
+            *policy_resources(p.library, subjects),
+            *(task_resource(one, kinds[one.kind].title, p.desk) for one in p.requests if one.arrives <= p.now),
+        ]
+
+    @override
+    def prompt_values(self, p: LiveParams, world: World) -> Mapping[str, str]:
+        return {}
+
+    @override
+    def prompt(self, p: LiveParams, world: World, phrasing: int) -> str:
+        values = {"desk": p.desk_name, "desk_id": p.desk, "until": p.until[11:16], "now": moment_in_words(world.now)}
+        parts = [
+            f"Present: {moment_in_words(world.now)}.",
+            self.prompts[phrasing],
+            _WORKLIST.format_map(values),
+            RULE,
+            _EVENTS.format_map(values),
+            _ASKING,
+            f"The rules for each subject:\n{validity_rules(desk_subjects(live_kinds(), p.scene))}",
+            _CLOSING,
+            f"Change nothing else, and delete nothing. {ADD_NOTHING}",
+            _SCORE,
+        ]
+        return "\n\n".join(parts)
+
+    @override
+    def simulate(self, p: LiveParams, session: FhirSession) -> Simulation:
+        return LiveSimulation(p, {key: kind.title for key, kind in live_kinds().items()}, session)
+
+    @override
+    def gold(self, p: LiveParams, fhir: LatestResponse) -> Gold:
+        yield from GoldDesk(p, live_kinds()).play()
+
+    @override
+    def checks(self, p: LiveParams, end: EndState) -> Iterator[Check]:
+        yield from self.scored_checks(p, end)[0]
+
+    @override
+    def scored_checks(self, p: LiveParams, end: EndState) -> tuple[list[Check], float]:
+        judge = LiveJudge(p, live_kinds(), end)
+        checks = [
+            Check(
+                name=f"request {number} ({one.request.kind})",
+                passed=one.passed,
+                expected="withdrawn" if one.withdrawn else one.judgement.expected,
+                actual=one.found,
+            )
+            for number, one in enumerate(judge.results, 1)
+        ]
+        surplus: list[Json] = [*judge.surplus]
+        checks.append(Check(name="nothing else changed", passed=not surplus, expected=[], actual=surplus))
+        deleted = any(True for _ in prohibited_uses(end.requests, self.prohibited_tools))
+        finished = end.answer is not None and self.answer.problem(end.answer, end.base_url) is None
+        return checks, judge.score if finished and not deleted else 0.0
+
+
+class LiveLevel3(LiveShift):
+    """Two hours at the desk, with about 25 requests.
+
+    Starting state: the records of several kinds of request, each at its own place; 60 policies; the first requests.
+    Decoys: those of the kinds; namesakes of patients; policies that are superseded, drafts or about other subjects.
+    Checks: each request by the rules of its kind, against the state that the agent met; the answers to necessary
+    questions were read; the Task is closed in time with the right outcome.
+    Light: nothing.
+    Differs: new.
+    """
+
+    key = "day-3"
+    title = "Two hours at the desk"
+    level = 3
+    max_steps = gold_steps = 300
+    size = LiveSize(level=3, requests=25, kinds=8, minutes=120, waiting=4, bookings=3, documents=60)
+
+
+class LiveLevel4(LiveShift):
+    """A whole day at the desk, with about 100 requests and 300 policies.
+
+    Starting state: as in day-3, of all kinds.
+    Decoys: as in day-3.
+    Checks: as in day-3.
+    Light: nothing.
+    Differs: new.
+    """
+
+    key = "day-4"
+    title = "A whole day at the desk"
+    level = 4
+    max_steps = gold_steps = 1_000
+    size = LiveSize(level=4, requests=100, kinds=16, minutes=480, waiting=8, bookings=8, documents=300)
+
+
+def live_shift(
+    key: str,
+    level: Literal[3, 4] = 3,
+    *,
+    minutes: int | None = None,
+    load: float = 1.0,
+    policies: int | None = None,
+    events: float = 1.0,
+    asking: float = 1.0,
+) -> LiveShift:
+    """Return a live shift of another size, for research; `fhir_gym.tasks.register` adds it to the pack.
+
+    Args:
+        key: Key of the task.
+        level: The level to start from.
+        minutes: Minutes in which requests arrive; None for those of the level.
+        load: Factor of the number of requests per hour.
+        policies: Number of policy documents; None for those of the level.
+        events: Factor of what other people do: bookings, withdrawn requests, and requests that become more urgent.
+        asking: Factor of the share of requests that need a question.
+    """
+    base = LiveLevel3 if level == 3 else LiveLevel4
+    usual = base.size
+    minutes = usual.minutes if minutes is None else minutes
+    factor = load * minutes / usual.minutes
+    size = replace(
+        usual,
+        minutes=minutes,
+        requests=max(1, round(usual.requests * factor)),
+        waiting=min(usual.waiting, max(1, round(usual.requests * factor))),
+        bookings=round(usual.bookings * events * minutes / usual.minutes),
+        documents=usual.documents if policies is None else policies,
+        events=events,
+        asking=asking,
+    )
+    steps = max(1, round(base.max_steps * factor))
+    found = type(base.__name__, (base,), {"key": key, "size": size, "max_steps": steps, "gold_steps": steps})
+    shift: LiveShift = found()
+    return shift
+
+
+TASKS = (LiveLevel3, LiveLevel4)

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fhir_gym import Episode, Step
+from fhir_gym.actions import Action, Finish, Get, Post, Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from fhir_gym.types import Json, Resource
+from tests.tasks.packs.shift.playing import ENV, answer_of, read_all
+
+Change = Callable[[Action], list[Action]]
+
+
+def opened(world: World, variation: int = 0, key: str = "day-3") -> Episode:
+    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
+    episode.start()
+    return episode
+
+
+def params_of(episode: Episode) -> LiveParams:
+    found = episode.variation.params
+    assert isinstance(found, LiveParams)
+    return found
+
+
+def play(
+    episode: Episode, change: Change = lambda action: [action], rank: Callable[[Resource], Any] | None = None
+) -> Step:
+    """Play the reference solution.
+
+    Args:
+        episode: The episode.
+        change: Replaces the actions. The solution receives the response to the first one.
+        rank: See `GoldDesk`.
+    """
+    ranked = {} if rank is None else {"rank": rank}
+    solution = GoldDesk(params_of(episode), live_kinds(), **ranked).play()
+    action = next(solution)
+    while True:
+        sent: Json = None
+        for number, one in enumerate(change(action)):
+            step = episode.step(one)
+            if step.done:
+                return step
+            sent = answer_of(step) if number == 0 else sent
+        action = solution.send(sent)
+
+
+def results(episode: Episode) -> dict[str, tuple[DeskRequest, Any]]:
+    """Return the requests and their checks by Task id."""
+    checks = [one for one in episode.verdict().checks if one.name.startswith("request ")]
+    return {one.id: (one, check) for one, check in zip(params_of(episode).requests, checks, strict=True)}
+
+
+def failed(episode: Episode) -> set[str]:
+    """Return the ids of the Tasks of the failed requests."""
+    return {id for id, (_, check) in results(episode).items() if not check.passed}
+
+
+def events(episode: Episode) -> list[str]:
+    assert episode._simulation is not None
+    return [one.event for one in episode._simulation.timeline if one.event]
+
+
+def worklist(episode: Episode) -> list[Resource]:
+    desk = params_of(episode).desk
+    return read_all(episode, f"/Task?owner=Organization/{desk}&status=requested,in-progress&_count=200")
+
+
+def task_of(action: Action) -> str:
+    """Return the id of the Task that an action updates; an empty text for other actions."""
+    return action.url.rpartition("/")[2] if action.kind == "PUT" and "/Task/" in action.url else ""
+
+
+SMALL, WORLD = "Test/HalfHour-v0", "hospital-small"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def half_hours() -> None:
+    """Register shifts of half an hour."""
+    dials: dict[str, dict[str, Any]] = {
+        "plain": {"events": 0, "asking": 0},
+        "eventful": {"events": 6, "asking": 0},
+        "unclear": {"events": 0, "asking": 4},
+        "crowded": {"events": 12, "asking": 0, "load": 2},
+    }
+    shifts = (live_shift(key, **{"minutes": 30, "policies": 20, **one}) for key, one in dials.items())
+    register(SMALL, *shifts, world=WORLD)
+
+
+def half_hour(world: World, key: str, variation: int = 0) -> Episode:
+    episode = Episode(SMALL, task=key, variation=variation, world=world, reward="dense", max_steps=500)
+    episode.start()
+    return episode
+
+
+@pytest.mark.parametrize("key", ["plain", "eventful", "unclear"])
+def test_gold_succeeds(hospital: World, key: str) -> None:
+    with half_hour(hospital, key) as episode:
+        step = play(episode)
+        assert step.info["success"] and step.reward == 1, failed(episode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "fewest"), [("day-3", 100), ("day-4", 400)])
+def test_gold_succeeds_at_the_levels(hospital: World, key: str, fewest: int) -> None:
+    with opened(hospital, key=key) as episode:
+        step = play(episode)
+        assert step.info["success"] and step.reward == 1, failed(episode)
+        assert len(episode.requests) >= fewest
+
+
+def test_an_idle_agent_gets_nothing(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        step = episode.step("FINISH([])")
+        assert step.reward == 0 and not step.info["success"]
+        assert failed(episode) == {one.id for one in params_of(episode).requests}
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [("completed", DONE), ("rejected", NOT_ALLOWED), ("rejected", NO_FREE_TIME)]
+)
+def test_who_only_closes_tasks_gets_nothing(hospital: World, status: str, outcome: str) -> None:
+    with half_hour(hospital, "eventful") as episode:
+        while tasks := worklist(episode):
+            for task in tasks:
+                closed = {**task, "status": status, "businessStatus": {"text": outcome}}
+                episode.step(Put(f"/Task/{task['id']}", closed))
+        step = episode.step("FINISH([])")
+        assert not step.info["success"] and step.reward == 0
+
+
+def test_who_waits_until_the_end_gets_nothing(hospital: World) -> None:
+    with half_hour(hospital, "eventful") as episode:
+        for _ in range(3):
+            for task in worklist(episode):
+                episode.step(Put(f"/Task/{task['id']}", {**task, "status": "on-hold"}))
+        step = episode.step("FINISH([])")
+        assert not step.info["success"] and step.reward == 0
+
+
+def test_the_same_actions_get_the_same_bytes(hospital: World) -> None:
+    runs = []
+    with half_hour(hospital, "eventful") as episode:
+        for _ in range(2):
+            episode.start()
+            play(episode)
+            runs.append((episode._transcript.copy(), episode.verdict()))
+    assert runs[0] == runs[1]
+
+
+def test_time_passes_with_each_action(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        now = parse_instant(params_of(episode).now)
+        ids = [one.id for one in params_of(episode).requests if one.arrives <= params_of(episode).now]
+        task = read_all(episode, f"/Task?_id={ids[0]}")[0]
+        bundle = {"resourceType": "Bundle", "type": "batch", "entry": []}
+        reads = [{"request": {"method": "GET", "url": f"Task/{one}"}} for one in (ids[0], ids[0], ids[0])]
+        actions: list[tuple[Any, int]] = [
+            ("nonsense", 20),
+            (Get("/Patient?_count=1"), 20),
+            (Get("/Patient/unknown"), 20),
+            (Put(f"/Task/{task['id']}", {**task, "status": "in-progress"}), 60),
+            (Post("/", bundle | {"entry": reads}), 20 + 2 * 5),
+        ]
+        spent = 20
+        for action, seconds in actions:
+            step = episode.step(action)
+            spent += seconds
+            assert step.info["invalid"] or f"({now + timedelta(seconds=spent):%H:%M:%S})" in step.observation
+        changed = read_all(episode, f"/Task?_id={task['id']}")[0]
+        assert changed["meta"]["lastUpdated"].startswith(f"{now + timedelta(seconds=81):%Y-%m-%dT%H:%M:%S}")
+
+
+def test_without_open_tasks_the_worklist_waits_for_the_next_one(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        requests = params_of(episode).requests
+        for task in worklist(episode):
+            episode.step(Put(f"/Task/{task['id']}", {**task, "status": "on-hold"}))
+        coming = next(one for one in requests if one.arrives > params_of(episode).now)
+        assert [one["id"] for one in worklist(episode)] == [coming.id]
+        step = episode.step(Get(f"/Task/{coming.id}"))
+        assert f"({parse_instant(coming.arrives) + timedelta(seconds=40):%H:%M:%S})" in step.observation
+
+
+def test_a_colleague_takes_the_next_free_slot(hospital: World) -> None:
+    with half_hour(hospital, "eventful") as episode:
+        booking = next(one for one in params_of(episode).bookings if len(one.choices) > 1)
+        (first, _), (second, _) = booking.choices[:2]
+        slot = read_all(episode, f"/Slot?_id={first.id}")[0]
+        episode.step(Put(f"/Slot/{first.id}", {**slot, "status": "busy"}))
+        others = {one.choices[0][0].id for one in params_of(episode).bookings}
+        assert first.id in others
+        while parse_instant(booking.at) > episode._simulation.now:  # type: ignore[union-attr]
+            episode.step("nonsense")
+        assert read_all(episode, f"/Slot?_id={second.id}")[0]["status"] == "busy"
+
+
+@pytest.mark.slow
+def test_a_slot_that_a_colleague_took_meanwhile_is_lost(hospital: World) -> None:
+    """An agent that looks for slots only once books slots that are taken."""
+    wrong = 0
+    for variation in range(3):
+        remembered: dict[str, Json] = {}
+        with half_hour(hospital, "crowded", variation) as episode:
+            params = params_of(episode)
+            solution = GoldDesk(params, live_kinds()).play()
+            action = next(solution)
+            while True:
+                step = episode.step(action)
+                if step.done:
+                    break
+                seen = answer_of(step)
+                if action.kind == "GET" and "/Slot?" in action.url:
+                    seen = remembered.setdefault(action.url, seen)
+                action = solution.send(seen)
+            taken = failed(episode)
+            wrong += bool(taken)
+            assert all(results(episode)[one][0].kind in ("Q1", "Q2") for one in taken)
+    assert wrong
+
+
+def test_withdrawn_requests_must_not_be_done(hospital: World) -> None:
+    with half_hour(hospital, "eventful") as episode:
+        play(episode)
+        assert {"withdrawn", "colleague booked", "request"} <= {*events(episode)}
+        gone = [one for one in params_of(episode).requests if "withdrawn" in str(results(episode)[one.id][1].expected)]
+        assert gone and all(results(episode)[one.id][1].passed for one in gone)
+
+
+def test_who_never_asks_fails_these_requests_alone(hospital: World) -> None:
+    with half_hour(hospital, "unclear") as episode:
+        params = params_of(episode)
+        told = {one.id: one for one in params.requests if one.asks}
+
+        def guess(action: Action) -> list[Action]:
+            """Leave the questions out: the answers are known from the parameters."""
+            return [Get("/metadata?_elements=status")] if "/Communication" in action.url else [action]
+
+        class Knowing(GoldDesk):
+            def _answer_about(self, task: Resource) -> Any:
+                one = told.get(task["id"])
+                if one is None:
+                    return ""
+                born = getattr(getattr(one.request.ask, "patient", None), "birth_date", "")
+                yes = "Yes." if one.agreed else "No."
+                return f"born {born}." if one.asks == WHICH_PATIENT else yes
+                yield
+
+        solution = Knowing(params, live_kinds()).play()
+        action = next(solution)
+        while not (step := episode.step(guess(action)[0])).done:
+            action = solution.send(answer_of(step))
+        assert {one.asks for one in told.values()} == {WHICH_PATIENT, IS_AGREED}
+        assert failed(episode) == {*told}
+
+
+def test_needless_questions_only_cost_time(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+
+        def ask_too(action: Action) -> list[Action]:
+            task = task_of(action)
+            about = {"basedOn": [{"reference": f"Task/{task}"}], "status": "completed"}
+            question = {"resourceType": "Communication", **about, "reasonCode": [{"text": WHICH_PATIENT}]}
+            return (
+                [action, Post("/Communication", question)] if task and '"in-progress"' in str(action.body) else [action]
+            )
+
+        step = play(episode, ask_too)
+        late = {id for id, (_, check) in results(episode).items() if "late" in str(check.actual)}
+        assert failed(episode) == late and (step.reward or 0) > 0.5
+        assert events(episode).count("answer") > 2
+
+
+def test_a_late_request_counts_half(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        last = params_of(episode).requests[-1]
+
+        step = play(episode, rank=lambda task: (task["id"] == last.id, task["restriction"]["period"]["end"]))
+        assert step.info["success"]
+        episode.start()
+
+        def too_late(action: Action) -> list[Action]:
+            if task_of(action) == last.id and '"in-progress"' not in str(action.body):
+                now = episode._simulation.now  # type: ignore[union-attr]
+                missing = (parse_instant(last.due) - now).total_seconds()
+                for _ in range(int(missing // 20) + 2):
+                    episode.step("nonsense")
+            return [action]
+
+        step = play(episode, too_late, rank=lambda task: (task["id"] == last.id, task["restriction"]["period"]["end"]))
+        weights = {"routine": 1, "urgent": 2, "stat": 3}
+        total = sum(weights[one.priority] for one in params_of(episode).requests)
+        assert failed(episode) == {last.id}
+        assert step.reward == pytest.approx(1 - weights[last.priority] / 2 / total)
+
+
+def _random(rng: random.Random, _: Resource) -> float:
+    return rng.random()
+
+
+@pytest.mark.slow
+def test_the_order_of_independent_requests_does_not_matter(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        for seed in range(20):
+            rng = random.Random(seed)
+            episode.start()
+            play(episode, rank=partial(_random, rng))
+            wrong = [check.actual for _, check in results(episode).values() if not check.passed]
+            assert all("late" in str(one) and "judged" not in str(one) for one in wrong), wrong
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"status": "completed", "basedOn": "Task/1", "reasonCode": "which-patient"},
+        {"status": "completed", "basedOn": [None, {"reference": 3}], "reasonCode": [{"coding": [None]}]},
+        {"status": "completed", "basedOn": [{"reference": "Task/unknown"}]},
+    ],
+)
+def test_odd_questions_are_ignored(hospital: World, body: Resource) -> None:
+    with half_hour(hospital, "plain") as episode:
+        episode.step(Post("/Communication", {"resourceType": "Communication", **body}))
+        task = worklist(episode)[0]
+        for odd in (
+            {"businessStatus": "done"},
+            {"businessStatus": {"text": 3}, "output": [None, {"valueString": None}]},
+        ):
+            episode.step(Put(f"/Task/{task['id']}", {**task, "status": "completed", **odd}))
+        step = episode.step(Finish([]))
+        assert step.reward == 0
+
+
+def test_deletions_end_the_score(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        task = worklist(episode)[0]
+        episode.step(f"DELETE /Task/{task['id']}")
+        assert not play(episode).info["success"]
+
+
+@pytest.mark.slow
+def test_another_process_draws_and_plays_the_same(hospital: World) -> None:
+    code = (
+        "from tests.tasks.packs.shift.test_t20_live import *\n"
+        "from fhir_gym import worlds\n"
+        "import hashlib\n"
+        "with opened(worlds.open_world('hospital-small')) as episode:\n"
+        "    play(episode)\n"
+        "    print(hashlib.sha256(repr(episode._transcript).encode()).hexdigest())\n"
+    )
+    found = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
+        for env in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
+    }
+    assert len(found) == 1
