@@ -68,6 +68,8 @@ class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
     key = "P4"
     title = "Critical results"
     codes = (NOTHING_TO_DO,)
+    is_sweep = True
+    minutes = 60
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {

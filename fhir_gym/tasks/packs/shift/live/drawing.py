@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
@@ -100,14 +100,14 @@ class LiveDrawing:
         self.library = draw_desk_library(rng, self._ids, self.now, subjects, size.documents)
 
     def _draw_scenes(self) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
-        """Draw the scene and the requests of each kind; no two scenes share an id, a name of a place or a person."""
+        """Draw the scene and the requests of each kind; no two scenes share a record or a name."""
         rng = self._rng
         keys = sorted(rng.sample(sorted(self._kinds), min(self._size.kinds, len(self._kinds))))
         for _ in range(_TRIES):
             counts = self._share(keys)
             drawn = {key: self._draw_kind(self._kinds[key], counts[key]) for key in keys}
             scenes = {key: scene for key, (scene, _) in drawn.items()}
-            if _is_disjoint(one for key in keys for one in self._kinds[key].resources(scenes[key], self._world)):
+            if _is_disjoint(self._kinds[key].resources(scenes[key], self._world) for key in keys):
                 return scenes, [(key, one) for key, (_, requests) in drawn.items() for one in requests]
         raise TaskError(f"no scenes without common records in {_TRIES} tries")
 
@@ -298,15 +298,20 @@ def _rounded(minutes: float) -> int:
     return 5 * ceil(minutes / 5)
 
 
-def _is_disjoint(resources: Iterator[Resource]) -> bool:
-    """Whether no two resources of different scenes share an id, the name of a place, or name and date of birth."""
+def _is_disjoint(scenes: Iterable[Sequence[Resource]]) -> bool:
+    """Whether no two scenes share an id, a patient's name and date of birth, or the beginning of another name."""
     seen: set[tuple[str, ...]] = set()
-    places: set[str] = set()
-    for one in resources:
-        key = (one["resourceType"], one["id"])
-        if key in seen or (one["resourceType"] == "Location" and one.get("name") in places):
+    names: list[tuple[str, str]] = []
+    for resources in scenes:
+        keys = {(one["resourceType"], one["id"]) for one in resources}
+        keys |= {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
+        own = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
+        if keys & seen or any(
+            kind == other and (name.startswith(known) or known.startswith(name))
+            for kind, name in own
+            for other, known in names
+        ):
             return False
-        seen.add(key)
-        if one["resourceType"] == "Location":
-            places.add(str(one.get("name")))
+        seen |= keys
+        names += own
     return True

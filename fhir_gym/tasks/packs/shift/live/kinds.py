@@ -17,7 +17,10 @@ from fhir_gym.tasks.packs.shift import (
     t09_medications,
     t10_trends,
     t11_contacts,
+    t12_contradictions,
     t13_booking_rules,
+    t15_releases,
+    t16_critical_results,
 )
 from fhir_gym.tasks.packs.shift.kind import RequestKind
 
@@ -32,7 +35,10 @@ _MODULES = (
     t09_medications,
     t10_trends,
     t11_contacts,
+    t12_contradictions,
     t13_booking_rules,
+    t15_releases,
+    t16_critical_results,
 )
 
 
