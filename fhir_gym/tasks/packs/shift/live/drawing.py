@@ -50,7 +50,8 @@ class LiveSize:
     Attributes:
         level: The level, 3 or 4.
         requests: Number of requests.
-        kinds: Number of kinds.
+        kinds: Maximum number of kinds of requests that are no sweeps.
+        sweeps: Maximum number of sweeps, each of another kind.
         minutes: Minutes in which requests arrive.
         waiting: Number of requests that wait at the start.
         bookings: Number of bookings by colleagues at each place with slots.
@@ -62,6 +63,7 @@ class LiveSize:
     level: int
     requests: int
     kinds: int
+    sweeps: int
     minutes: int
     waiting: int
     bookings: int
@@ -101,24 +103,24 @@ class LiveDrawing:
 
     def _draw_scenes(self) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
         """Draw the scene and the requests of each kind; no two scenes share a record or a name."""
-        rng = self._rng
-        keys = sorted(rng.sample(sorted(self._kinds), min(self._size.kinds, len(self._kinds))))
+        counts = self._share()
+        keys = sorted(counts)
         for _ in range(_TRIES):
-            counts = self._share(keys)
             drawn = {key: self._draw_kind(self._kinds[key], counts[key]) for key in keys}
             scenes = {key: scene for key, (scene, _) in drawn.items()}
             if _is_disjoint(self._kinds[key].resources(scenes[key], self._world) for key in keys):
                 return scenes, [(key, one) for key, (_, requests) in drawn.items() for one in requests]
         raise TaskError(f"no scenes without common records in {_TRIES} tries")
 
-    def _share(self, keys: Sequence[str]) -> Counter[str]:
-        """Share the requests among the kinds: one sweep of a kind of sweeps, and the rest evenly."""
-        single = [key for key in keys if self._kinds[key].is_sweep]
-        others = [key for key in keys if key not in single]
-        counts = Counter({key: 1 for key in single})
-        for number in range(self._size.requests - len(single)):
-            counts[others[number % len(others)]] += 1
-        return counts
+    def _share(self) -> Counter[str]:
+        """Draw the kinds, and share the requests among them: one for each kind of sweep, and the rest evenly."""
+        size = self._size
+        sweeps = sorted(key for key, kind in self._kinds.items() if kind.is_sweep)
+        others = sorted(self._kinds.keys() - set(sweeps))
+        chosen = self._rng.sample(sweeps, min(size.sweeps, len(sweeps), size.requests - 1))
+        left = size.requests - len(chosen)
+        kinds = self._rng.sample(others, min(size.kinds, len(others), left))
+        return Counter(chosen) + Counter(kinds[number % len(kinds)] for number in range(left))
 
     def _draw_kind(self, kind: RequestKind[Any, Any], count: int) -> tuple[Any, Sequence[Any]]:
         for _ in range(_TRIES):
@@ -303,7 +305,7 @@ def _is_disjoint(scenes: Iterable[Sequence[Resource]]) -> bool:
     seen: set[tuple[str, ...]] = set()
     names: list[tuple[str, str]] = []
     for resources in scenes:
-        keys = {(one["resourceType"], one["id"]) for one in resources}
+        keys: set[tuple[str, ...]] = {(one["resourceType"], one["id"]) for one in resources}
         keys |= {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
         own = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
         if keys & seen or any(
