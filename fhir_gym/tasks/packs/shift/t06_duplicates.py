@@ -232,14 +232,14 @@ class _SiteRequests:
 
 
 class DuplicatesLevel1(StaticShift, requests=Duplicates(), level=1):
-    """Merge the duplicate records of a site, or of two.
+    """Merge the duplicate records of one or two groups of patients of a site.
 
-    Starting state: two sites with about 40 patient records in all, of households with similar names. Some people have
+    Starting state: three sites with about 60 patient records in all, of households with similar names. Some people have
         two or three records, which may have a former name, a wrong date of birth, other telephone or health card
-        numbers, or belong to the other site. Appointments, diagnoses, orders and coverages refer to them.
+        numbers, or belong to another site. Appointments, diagnoses, orders and coverages refer to them.
     Decoys: twins, parents and children with the same name, namesakes without a common number, households that share a
         telephone or a member number, numbers that are no longer valid, records that are no longer in use, records at
-        the other site, and open and finished records that refer to duplicates.
+        other sites, and open and finished records that refer to duplicates.
     Checks: each record is as the rules say; the score is the share of records right minus the share harmed. A site
         without duplicates needs its outcome, and the agent must have read its patients. Nothing else changed.
     Light: none of the checks.
@@ -247,10 +247,10 @@ class DuplicatesLevel1(StaticShift, requests=Duplicates(), level=1):
 
 
 class DuplicatesLevel2(StaticShift, requests=Duplicates(), level=2):
-    """Merge the duplicate records of two or three sites or age groups, which share appointments and coverages.
+    """Merge the duplicate records of two or three groups of patients, which may overlap.
 
-    Starting state: as at level 1, with about 140 patient records of two groups of names at each site.
-    Decoys: as at level 1; appointments and coverages that refer to patients of two requests.
+    Starting state: as at level 1, with two sites, and about 80 patient records of two groups of names at each of them.
+    Decoys: as at level 1; patients whom an earlier request covers, too.
     Checks: as at level 1.
     Light: none of the checks.
     """

@@ -247,7 +247,7 @@ class _Chooser:
 class InsurerEndsLevel1(StaticShift, requests=InsurerEnds(), level=1):
     """End the contract of an insurer with a place, or two such contracts.
 
-    Starting state: three places with ten patients each and four insurers, one of which has the longer name of another.
+    Starting state: three places with nine patients each and four insurers, one of which has the longer name of another.
         The patients have up to three coverages, some of them self-pay, and accounts, appointments and tasks.
     Decoys: contracts that have ended or are no longer in use; coverages that have ended, are void or start later;
         patients of the other place, patients with another coverage, accounts of other coverages, appointments that are
@@ -261,7 +261,7 @@ class InsurerEndsLevel1(StaticShift, requests=InsurerEnds(), level=1):
 class InsurerEndsLevel2(StaticShift, requests=InsurerEnds(), level=2):
     """End two or three contracts of insurers with places; patients may have coverages with two of the insurers.
 
-    Starting state: as at level 1, with 34 patients at each place.
+    Starting state: as at level 1, with three insurers, and 24 patients at each place.
     Decoys: as at level 1; coverages that an earlier request ends.
     Checks: as at level 1.
     Light: none of the checks.
