@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
+from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep, target_of
+from fhir_gym.types import Json
 
 RIGHT, LEFT = RecordVerdict("Slot/1"), RecordVerdict("Slot/2", "still free")
 HARMED = RecordVerdict("Slot/3", "busy", harmed=True)
@@ -28,3 +29,11 @@ def test_the_score_is_the_share_of_records_right_minus_the_share_harmed(
     assert judged.points == points
     assert judged.right is (points == 1)
     assert judged.harmed is any(one.harmed for one in records)
+
+
+def test_target_of_a_reference() -> None:
+    base = "http://localhost:8080/fhir"
+    assert target_of({"reference": "Patient/1", "display": "Ana"}) == "Patient/1"
+    assert target_of({"reference": f"{base}/Patient/1"}, base) == "Patient/1"
+    odd: list[Json] = [None, "Patient/1", {}, {"reference": 3}, {"reference": "#p"}, {"reference": f"{base}/Patient/1"}]
+    assert [target_of(one) for one in odd] == [""] * len(odd)
