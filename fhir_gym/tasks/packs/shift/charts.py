@@ -277,7 +277,7 @@ class ChartDrawer:
                 else ("active", "completed", "completed", "stopped", "cancelled", "on-hold", "entered-in-error")
             ),
             intent=rng.choice(("order", "order", "order", "plan", "proposal")),
-            written=self._ago(28) if recent else self._ago(120, 32),
+            written=self._ago(28, 1) if recent else self._ago(120, 32),
             dose=item.dose(rng.uniform(50, 112), False) if item.group else 0,
         )
 

@@ -133,15 +133,11 @@ def _gold_actions(episode: Episode) -> list[Action]:
     return actions
 
 
-VARIATIONS = {"not in force": 1, "weeks": 2}
-"""For each flaw that does not matter in variation 0, a variation in which it does."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("flaw", POLICY_FLAWS)
 def test_a_solver_with_a_flaw_fails(hospital: World, flaw: str) -> None:
-    step = played(hospital, "P1-2", VARIATIONS.get(flaw, 0), flaw)
-    assert failed(step) and not step.info["success"]
+    # Not every flaw matters in every variation.
+    assert any(failed(played(hospital, "P1-2", variation, flaw)) for variation in range(6))
 
 
 def test_odd_appointments_and_documents_are_judged(hospital: World) -> None:

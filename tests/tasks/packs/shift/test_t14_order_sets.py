@@ -144,22 +144,11 @@ def test_a_guess_without_the_policies_is_worth_nothing(hospital: World) -> None:
         assert wrong and failed(step) == wrong
 
 
-VARIATIONS = {
-    "drafts": 0,
-    "no allergies": 0,
-    "old weights": 0,
-    "no substitute": 2,
-    "all tests": 3,
-    "intolerances count": 5,
-}
-"""For each flaw that does not matter in variation 1, a variation in which it does."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("flaw", [*READING_FLAWS, *SET_FLAWS])
 def test_a_solver_with_a_flaw_fails(hospital: World, flaw: str) -> None:
-    step = played(hospital, "P2-2", VARIATIONS.get(flaw, 1), flaw)
-    assert failed(step) and not step.info["success"]
+    # Not every flaw matters in every variation.
+    assert any(failed(played(hospital, "P2-2", variation, flaw)) for variation in range(8))
 
 
 def test_odd_orders_are_judged(hospital: World) -> None:
