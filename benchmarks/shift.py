@@ -99,14 +99,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shift", description=__doc__)
     parser.add_argument("--variations", type=int, default=20, help="measured variations of each task")
     parser.add_argument("--tasks", nargs="*", default=task_keys(_PACK), help="keys of the tasks; default: all")
+    parser.add_argument("--quick", action="store_true", help="one variation of each task")
     options = parser.parse_args()
+    count = 1 if options.quick else options.variations
     with worlds.load(get_pack(_PACK).world) as world:
         report = Report(world.name, world.manifest.total)
         for task in options.tasks:
             get_task(_PACK, task)  # an unknown task is an error
             unit = median(timed(machine_unit, time.process_time_ns) for _ in range(10))
-            figures = measure_task(task, world, range(options.variations + 1))
-            report.line(f"shift {task}", n=options.variations, unit_us=round(unit, 1), **figures)
+            figures = measure_task(task, world, range(count + 1))
+            report.line(f"shift {task}", n=count, unit_us=round(unit, 1), **figures)
 
 
 if __name__ == "__main__":
