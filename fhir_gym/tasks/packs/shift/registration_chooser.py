@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
@@ -193,8 +193,6 @@ class Chooser:
     def _append(self, ask: RegistrationAsk, outcome: str) -> None:
         scene, start = self._scene, self._start
         insurer, parents = insurer_id(scene, ask.insurer), start.parents(ask)
-        adults = {day for family in scene.families for day in family.adults}
-        grown = [one.person for one in scene.people if one.active and one.person.birth_date in adults]
         request = RegistrationRequest(
             ask=ask,
             outcome=outcome,
@@ -203,14 +201,22 @@ class Chooser:
             insurer=insurer,
             accepted=start.accepts(insurer),
             covered=len(parents) == 1 and start.insurance(parents[0], insurer) is not None,
-            target=f"Patient/{parents[0]}" if len(parents) == 1 else "",
-            qualifying=tuple(f"Patient/{one.id}" for one in grown) if len(parents) == 1 else (),
+            **self._aimed_at(parents, outcome),
         )
         if outcome == DONE:
             for one in registered(ask, decide(self._now, ask), scene, f"new-{len(self.requests)}"):
                 self._now.add(one)
             self._done.append(ask)
         self.requests.append(request)
+
+    def _aimed_at(self, parents: Sequence[str], outcome: str) -> dict[str, Any]:
+        """Return the fields `target` and `qualifying` of a request: the parent on whose insurance it rests."""
+        if len(parents) != 1 or outcome != DONE:
+            return {}
+        people = [one.person for one in self._scene.people if one.active]
+        able = [one.id for one in people if any(self._with_insurers(Named.of(one), outcome))]
+        ids = dict.fromkeys((*able, *parents))  # a request may name the parent by a former name
+        return {"target": f"Patient/{parents[0]}", "qualifying": tuple(f"Patient/{one}" for one in ids)}
 
 
 class NearOthers:

@@ -213,13 +213,19 @@ def _draw_request(
             continue
         if len(ids) != 1 or _outcome(ask, visit, calendar) == outcome:
             return ChangeRequest(
-                ask=ask,
-                outcome=outcome,
-                patients=ids,
-                visit=visit.id if visit else "",
-                **target_among(ids, scene.people),
+                ask=ask, outcome=outcome, patients=ids, visit=visit.id if visit else "", **_aimed_at(ids, visit, scene)
             )
     return None
+
+
+def _aimed_at(ids: Sequence[str], visit: Visit | None, scene: ClinicScene) -> dict[str, Any]:
+    """Return the fields `target` and `qualifying`: only patients with such an appointment qualify."""
+    aimed = target_among(ids, scene.people)
+    if aimed and visit is not None:
+        active = visit.status in ACTIVE
+        able = {f"Patient/{one.patient}" for one in scene.visits if (one.status in ACTIVE) == active}
+        aimed["qualifying"] = tuple(one for one in aimed["qualifying"] if one in able)
+    return aimed
 
 
 def _draw_change(
