@@ -23,6 +23,7 @@ from fhir_gym.tasks import (
     BeforeView,
     EndState,
     LoggedRequest,
+    RemoteView,
     Simulation,
     TurnProtocol,
     Variation,
@@ -364,18 +365,20 @@ class Episode(AbstractContextManager["Episode"]):
 
     def _grade(self) -> Verdict:
         changes = tuple(self._session.changes(self._origin))
+        setup, session = self.variation.setup, self._session
+        after = RemoteView(session, setup, changes) if self.config.fhir_server else session
         end = EndState(
             answer=self._answer,
             requests=tuple(self._log),
-            before=BeforeView(self.world, self.variation.setup, self._session, changes),
-            after=self._session,
+            before=BeforeView(self.world, setup, after, changes),
+            after=after,
             changes=changes,
             world=self.world,
             base_url=self._session.base_url,
             said=tuple(self._transcript),
             timeline=self._simulation.timeline if self._simulation else (),
         )
-        session, state, grading = self._session, self._start_state, self.config.grading
+        state, grading = self._start_state, self.config.grading
         unchanged = isinstance(session, Session) and session.is_at(self._origin)
         open_scratch = self._with_records if unchanged else None if state is None else self._beside_start_state
         idle = None if state is None else state.idle.get(grading)

@@ -38,7 +38,7 @@ from fhir_gym.tasks.grading.answers import (
 )
 from fhir_gym.tasks.grading.checks import Check, equal
 from fhir_gym.tasks.grading.diagnosis import Diagnosis
-from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, TimedRequest, View
+from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, RemoteView, TimedRequest, View
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.meaning import ADD_NOTHING
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
@@ -77,6 +77,7 @@ __all__ = [
     "Params",
     "ParsedTurn",
     "Part",
+    "RemoteView",
     "RewardRule",
     "SceneParams",
     "SceneTask",

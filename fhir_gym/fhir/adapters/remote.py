@@ -23,6 +23,7 @@ from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.batch_reads import Key, read_all
 from fhir_gym.fhir.adapters.credentials import Credentials
+from fhir_gym.fhir.adapters.reference_order import batches_by_reference
 from fhir_gym.fhir.adapters.remote_client import NotSentError, RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates, created, interactions
 from fhir_gym.fhir.adapters.server_lock import ServerLock
@@ -48,8 +49,8 @@ from fhir_gym.types import Json, Resource
 SETTLING = 1.0
 """Seconds that the server has to finish a write whose answer was lost, before the session looks for its effects."""
 
-_BATCH = 2_000
-"""Resources in one transaction. A start state must fit in one, because its resources refer to each other."""
+_BATCH = 1_000
+"""Resources in one transaction."""
 _PAGE = 500
 _logger = logging.getLogger(__name__)
 
@@ -211,11 +212,10 @@ class RemoteSession(FhirSession):
     @override
     def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
         """PUT resources at their ids, in transactions; HAPI refuses ids that consist of digits only."""
-        pending = list(resources)
-        for start in range(0, len(pending), _BATCH):
+        for batch in batches_by_reference(list(resources), _BATCH):
             entries = [
-                {"resource": r, "request": {"method": "PUT", "url": f"{r['resourceType']}/{r['id']}"}}
-                for r in pending[start : start + _BATCH]
+                {"resource": one, "request": {"method": "PUT", "url": f"{one['resourceType']}/{one['id']}"}}
+                for one in batch
             ]
             bundle = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
             headers = {"content-type": "application/fhir+json"}

@@ -7,10 +7,14 @@ from typing import Any
 
 from fhir_gym.errors import FhirServerError
 from fhir_gym.fhir import serialization
+from fhir_gym.fhir.adapters.reference_order import batches_by_reference
 from fhir_gym.fhir.adapters.remote_client import RemoteClient
 from fhir_gym.fhir.adapters.remote_interactions import ResourceStates
 from fhir_gym.fhir.messages import JSON, Request
 from fhir_gym.types import Resource
+
+_BATCH = 500
+"""Resources in one transaction."""
 
 
 def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resource | None]]) -> None:
@@ -23,17 +27,28 @@ def put_back(client: RemoteClient, changed: Sequence[tuple[ResourceStates, Resou
     Raises:
         FhirServerError: The server refuses, or does not answer.
     """
-    entries: list[dict[str, Any]] = []
+    updates: list[dict[str, Any]] = []
+    new: list[Resource] = []
     for old, now in changed:
         url = f"{old.type}/{old.id}"
         if old.before is None:
-            entries.insert(0, {"request": {"method": "DELETE", "url": url}})  # undo the newest creation first
+            new.append(now or {"resourceType": old.type, "id": old.id})
         else:
             body = {name: value for name, value in old.before.items() if name != "meta"} | _labels(old.before)
-            entries.append({"resource": body, "request": {"method": "PUT", "url": url}})
+            updates.append({"resource": body, "request": {"method": "PUT", "url": url}})
             _remove_labels(client, url, _added(_labels(old.before), _labels(now or {})))
-    if entries:
-        _post(client, "", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
+    deletions = [[_deletion(one) for one in reversed(batch)] for batch in reversed(batches_by_reference(new, _BATCH))]
+    if len(changed) <= _BATCH:
+        batches = [[entry for batch in deletions for entry in batch] + updates]
+    else:  # the updates come first, because they remove references to what is deleted
+        batches = [*(updates[start : start + _BATCH] for start in range(0, len(updates), _BATCH)), *deletions]
+    for entries in batches:
+        if entries:
+            _post(client, "", {"resourceType": "Bundle", "type": "transaction", "entry": entries})
+
+
+def _deletion(resource: Resource) -> dict[str, Any]:
+    return {"request": {"method": "DELETE", "url": f"{resource['resourceType']}/{resource['id']}"}}
 
 
 def _remove_labels(client: RemoteClient, url: str, meta: Resource) -> None:

@@ -70,6 +70,27 @@ class BeforeView:
             return scratch.search(resource_type, **params)
 
 
+class RemoteView:
+    """The content of a server elsewhere, which is not asked for seeded resources that did not change.
+
+    Args:
+        server: The server.
+        setup: The seeded resources.
+        changes: The changes that the episode made.
+    """
+
+    def __init__(self, server: View, setup: Sequence[Resource], changes: Iterable[Change]) -> None:
+        changed = {(change.resource_type, change.id) for change in changes}
+        seeded = {(one["resourceType"], one["id"]): one for one in setup}
+        self._unchanged = {key: one for key, one in seeded.items() if key not in changed}
+        self.search = server.search
+        self._read = server.read
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """Read one resource; None if it does not exist."""
+        return self._unchanged.get((resource_type, id)) or self._read(resource_type, id)
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
     """One request of the agent and its response.

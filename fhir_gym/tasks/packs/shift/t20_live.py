@@ -179,7 +179,7 @@ class LiveLevel3(LiveShift):
     title = "Two hours at the desk"
     level = 3
     max_steps = gold_steps = 300
-    size = LiveSize(level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=3, documents=60)
+    size = LiveSize(level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=10, documents=60)
 
 
 class LiveLevel4(LiveShift):
@@ -196,7 +196,7 @@ class LiveLevel4(LiveShift):
     title = "A whole day at the desk"
     level = 4
     max_steps = gold_steps = 1_000
-    size = LiveSize(level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=8, documents=300)
+    size = LiveSize(level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300)
 
 
 def live_shift(

@@ -243,7 +243,7 @@ class LiveDrawing:
             for _ in range(self._size.bookings if others else 0):
                 service = rng.choice(scene.practitioners).service
                 fitting = [slot for slot in free if doctors[slot.schedule].service == service]
-                place = rng.randrange(max(len(fitting) // 2, 1))
+                place = rng.randrange(max(len(fitting) // 3, 1))
                 choices = tuple((slot, doctors[slot.schedule].person.id) for slot in fitting[place : place + 4])
                 yield ColleagueBooking(
                     at=self._time(rng.randint(1, self._size.minutes)), patient=rng.choice(others), choices=choices
