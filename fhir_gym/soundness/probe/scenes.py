@@ -72,7 +72,7 @@ def _scenes(task: Task[Any], variation: Variation, run: PolicyRun) -> Iterator[S
     named = sorted({name for one in requests for name in one.qualifying})
     records = _records(variation, run, named)
     for target, qualifying, answer in requests:
-        mismatch = _mismatch(task, variation, run, target, qualifying)
+        mismatch = _unqualified(run, target, qualifying)  # requests share lookups, so nothing more can be checked
         yield Scene(variation.number, records, target, qualifying, answer, answer, True, True, mismatch)
 
 
@@ -115,13 +115,9 @@ def _solved(task: Task[Any], variation: Variation, run: PolicyRun) -> str:
 
 def _mismatch(task: Task[Any], variation: Variation, run: PolicyRun, target: str, qualifying: tuple[str, ...]) -> str:
     """Why a declared target disagrees with the reference solution; empty if it agrees."""
-    if not target:
-        return ""
-    gone = [name for name in qualifying if run.end.before.read(*name.split("/", 1)) is None]
-    if gone:
-        return f"{gone[0]} qualifies but is not on the server"
-    if target not in qualifying:
-        return f"{target} is not among those that qualify"
+    problem = _unqualified(run, target, qualifying)
+    if problem or not target:
+        return problem
     id = target.partition("/")[2]
     texts = [action.text() for action in run.actions] + list(task.required_records(variation.params))
     if any(id in text for text in texts):
@@ -131,6 +127,14 @@ def _mismatch(task: Task[Any], variation: Variation, run: PolicyRun, target: str
     if any(id.encode() in body and not any(other in body for other in others) for body in found):
         return ""
     return f"the solution neither answers {target}, nor writes to it, refers to it or reads it alone"
+
+
+def _unqualified(run: PolicyRun, target: str, qualifying: tuple[str, ...]) -> str:
+    """Why a target cannot have been chosen among the qualifying records; empty if it can, or if there is no target."""
+    gone = [name for name in qualifying if run.end.before.read(*name.split("/", 1)) is None]
+    if target and gone:
+        return f"{gone[0]} qualifies but is not on the server"
+    return f"{target} is not among those that qualify" if target and target not in qualifying else ""
 
 
 def _written(run: PolicyRun) -> str:

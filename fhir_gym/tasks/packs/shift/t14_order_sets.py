@@ -48,7 +48,7 @@ from fhir_gym.tasks.packs.shift.order_sets import (
     order_set_for,
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for, target_among
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_resources, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
@@ -202,7 +202,6 @@ class _Chooser:
         self._charts = {"": SetCharts(scene, scene.now)}
         self._charts |= {one: SetCharts(scene.with_valid(one), scene.now) for one in DECOYS}
         self._sets: dict[tuple[str, str, str], OrderSet] = {}
-        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
         self._ids: dict[Named, tuple[str, ...]] = {}
         for one in scene.people:
             self._ids[Named.of(one)] = (*self._ids.get(Named.of(one), ()), one.id)
@@ -223,10 +222,8 @@ class _Chooser:
         for wanted, ask in product([*self._wanted(outcome), ""], asks):
             ids = self._ids.get(ask.patient, ())
             if len(ids) != 1 or self._qualifies(ask, ids[0], outcome, wanted):
-                target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
-                self.found.append(
-                    OrderSetRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
-                )
+                aimed = target_among(ids, self._scene.people)
+                self.found.append(OrderSetRequest(ask=ask, outcome=outcome, patients=ids, **aimed))
                 return True
         return False
 

@@ -26,7 +26,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     SEVERAL_PATIENTS,
 )
 from fhir_gym.tasks.packs.shift.patient_records import Chart
-from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.release_judge import ReleaseJudge
 from fhir_gym.tasks.packs.shift.release_records import (
@@ -223,7 +223,6 @@ class _Chooser:
             for one in scene.departments
         }
         self._readings: dict[tuple[str | int, ...], Reading] = {}
-        self._everyone = tuple(f"Patient/{one.id}" for one in scene.people)
         self.found: list[ReleaseRequest] = []
 
     def add(self, outcome: str) -> bool:
@@ -256,8 +255,8 @@ class _Chooser:
             if any(one.ask == ask for one in self.found):
                 continue
             if len(ids) != 1 or self._qualifies(ask, f"Patient/{ids[0]}", outcome, mistake):
-                target, others = (f"Patient/{ids[0]}", self._everyone) if ids else ("", ())
-                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, target=target, qualifying=others)
+                aimed = target_among(ids, scene.people)
+                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
         return None
 
     def _qualifies(self, ask: ReleaseAsk, patient: str, outcome: str, mistake: str) -> bool:
