@@ -41,6 +41,8 @@ class InsurerEnds(RequestKind[InsurerScene, InsurerRequest]):
     key = "S3"
     title = "Ends of contracts with insurers"
     codes = (NOTHING_TO_DO,)
+    is_sweep = True
+    minutes = 25
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
