@@ -359,7 +359,7 @@ def test_large_start_states_are_written_and_undone_in_several_transactions(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("level", [2, 3, 4])
+@pytest.mark.parametrize("level", [2, 3])
 def test_verdicts_of_long_tasks_equal_those_of_the_embedded_server(
     own_world: Callable[[str], World], level: int
 ) -> None:
