@@ -326,7 +326,8 @@ class _Counterfactual:
         if not shown:
             return frozenset()
         others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
-        unknown = {one for one in others if not self._is_known(one)}
+        here = then.returned_resources()
+        unknown = {one for one in others if not (self._is_known(one) or self._is_in_full(one, here.get(one, {})))}
         return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
 
     def _is_about_other_types(self, request: Request) -> bool:
@@ -371,13 +372,15 @@ class _Counterfactual:
         return self._alike[wanted]
 
     def _is_known(self, reference: str) -> bool:
-        """Whether the agent saw a record in full, as it is now."""
+        """Whether what the agent saw of a record in the whole episode is the record in full, as it is now."""
         if reference not in self._seen_in_full:
-            seen = self._seen.get(reference, {})
-            whole = self._scratch.read(*reference.split("/"))
-            same = whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
-            self._seen_in_full[reference] = same
+            self._seen_in_full[reference] = self._is_in_full(reference, self._seen.get(reference, {}))
         return self._seen_in_full[reference]
+
+    def _is_in_full(self, reference: str, seen: Resource) -> bool:
+        """Whether what a response showed of a record is the record in full, as it is now."""
+        whole = self._scratch.read(*reference.split("/"))
+        return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
 
 
 def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
@@ -416,6 +419,8 @@ class _Pages:
             search, offset = self._place(body)
             if self._reached.get(search, 0) < offset:
                 return None
+            if not offset:  # the same search again: what it found before may have changed since
+                self._seen.pop(search, None)
             found |= self._seen.get(search, set())
             self._seen.setdefault(search, set()).update(name for name, _ in _resources(body))
             self._reached[search] = max(self._reached.get(search, 0), offset + _matches_on(body))

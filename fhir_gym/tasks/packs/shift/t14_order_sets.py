@@ -72,6 +72,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     key = "P2"
     title = "Order sets under policies"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    minutes = 20
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (3, 3), 2: (7, 8)})
     resource_types = (
         *("Patient", "Observation", "AllergyIntolerance", "Condition"),
