@@ -172,7 +172,6 @@ class LiveLevel3(LiveShift):
     Checks: each request by the rules of its kind, against the state that the agent met; the answers to necessary
     questions were read; the Task is closed in time with the right outcome.
     Light: nothing.
-    Differs: new.
     """
 
     key = "day-3"
@@ -189,7 +188,6 @@ class LiveLevel4(LiveShift):
     Decoys: as in day-3.
     Checks: as in day-3.
     Light: nothing.
-    Differs: new.
     """
 
     key = "day-4"

@@ -39,11 +39,11 @@ def test_the_reference_solution_is_right(hospital: World, key: str, variation: i
 
 
 def test_levels_select_tasks(hospital: World) -> None:
-    assert {one.level for one in tasks.task_set(ENV).values()} == {1, 2}
+    assert {one.level for one in tasks.task_set(ENV).values()} == {1, 2, 3, 4}
     with Episode(ENV, task="Q1-2", world=hospital, level=2) as episode:
         assert {one.level for one in episode.config.task_set().values()} == {2}
-    with pytest.raises(Exception, match="levels 1, 2, not level 3"):
-        Episode(ENV, task="Q1-1", world=hospital, level=3)
+    with pytest.raises(Exception, match="levels 1, 2, 3, 4, not level 5"):
+        Episode(ENV, task="Q1-1", world=hospital, level=5)
     with pytest.raises(Exception, match="Appointment-v0 has no levels"):
         Episode("FHIRAgent/Appointment-v0", task="01", world=hospital, level=1)
 
