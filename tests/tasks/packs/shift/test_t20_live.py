@@ -260,7 +260,12 @@ def test_withdrawn_requests_must_not_be_done(hospital: World) -> None:
 def first_with(world: World, key: str, condition: Callable[[DeskRequest], bool]) -> int:
     """Return the number of the first variation in which a request satisfies a condition."""
     task = get_task(SMALL, key)
-    return next(number for number in range(30) if any(map(condition, task.variation(number, world).params.requests)))
+    for number in range(30):
+        params = task.variation(number, world).params
+        assert isinstance(params, LiveParams)
+        if any(map(condition, params.requests)):
+            return number
+    raise AssertionError("no variation has such a request")
 
 
 class _Guesser(GoldDesk):
