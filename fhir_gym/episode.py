@@ -198,6 +198,11 @@ class Episode(AbstractContextManager["Episode"]):
         """The requests that the agent has sent since the start, with the server's responses."""
         return tuple(self._log)
 
+    @property
+    def simulation(self) -> Simulation | None:
+        """What happened while the agent worked; None for tasks that simulate nothing."""
+        return self._simulation
+
     def start(self) -> str:
         """Start or restart the episode from its start state.
 

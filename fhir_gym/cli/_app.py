@@ -33,6 +33,7 @@ from fhir_gym.cli import (
     report,
     rollout,
     serve,
+    shift,
     suites,
     tasks,
     train,
@@ -80,6 +81,7 @@ app.command("report")(report.report)
 app.add_typer(worlds.app, name="worlds")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(suites.app, name="suites")
+app.add_typer(shift.app, name="shift")
 app.add_typer(train.app, name="train")
 app.add_typer(memory.app, name="memory")
 app.add_typer(mcp.app, name="mcp")

@@ -7,4 +7,11 @@ from fhir_gym.tasks import Pack
 
 __all__ = ["PACK"]
 
-PACK = Pack("FHIRAgent/Shift-v0", title="a clinic's desk: many requests in one episode", package=__name__, max_steps=30)
+PACK = Pack(
+    "FHIRAgent/Shift-v0",
+    title="a clinic's desk: many requests in one episode",
+    package=__name__,
+    max_steps=30,
+    # One kind of each family.
+    held_out=("I3-1", "I3-2", "P3-1", "P3-2", "Q3-1", "Q3-2", "S3-1", "S3-2"),
+)

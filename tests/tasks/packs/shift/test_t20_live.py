@@ -77,8 +77,8 @@ def failed(episode: Episode) -> set[str]:
 
 
 def events(episode: Episode) -> list[str]:
-    assert episode._simulation is not None
-    return [one.event for one in episode._simulation.timeline if one.event]
+    assert episode.simulation is not None
+    return [one.event for one in episode.simulation.timeline if one.event]
 
 
 def worklist(episode: Episode) -> list[Resource]:
@@ -203,14 +203,14 @@ def test_without_open_tasks_the_worklist_waits_for_the_next_one(hospital: World)
         params = params_of(episode)
         for task in worklist(episode):
             episode.step(Put(f"/Task/{task['id']}", {**task, "status": "on-hold"}))
-        assert episode._simulation is not None
-        now = episode._simulation.now
+        assert episode.simulation is not None
+        now = episode.simulation.now
         coming = min(parse_instant(one.arrives) for one in params.requests if parse_instant(one.arrives) > now)
         open_now = {one.id for one in params.requests if instant(now) >= one.arrives > params.now}
         found = worklist(episode)
         if not open_now:
             assert {parse_instant(one["authoredOn"]) for one in found} == {coming}
-            assert episode._simulation.now == coming + timedelta(seconds=20)
+            assert episode.simulation.now == coming + timedelta(seconds=20)
         else:
             assert {one["id"] for one in found} == open_now
 
@@ -223,7 +223,7 @@ def test_a_colleague_takes_the_next_free_slot(hospital: World) -> None:
         episode.step(Put(f"/Slot/{first.id}", {**slot, "status": "busy"}))
         others = {one.choices[0][0].id for one in params_of(episode).bookings}
         assert first.id in others
-        while parse_instant(booking.at) > episode._simulation.now:  # type: ignore[union-attr]
+        while parse_instant(booking.at) > episode.simulation.now:  # type: ignore[union-attr]
             episode.step("nonsense")
         assert read_all(episode, f"/Slot?_id={second.id}")[0]["status"] == "busy"
 
@@ -318,7 +318,7 @@ def test_a_late_request_counts_half(hospital: World) -> None:
 
         def too_late(action: Action) -> list[Action]:
             if task_of(action) == last.id and '"in-progress"' not in str(action.body):
-                now = episode._simulation.now  # type: ignore[union-attr]
+                now = episode.simulation.now  # type: ignore[union-attr]
                 missing = (parse_instant(last.due) - now).total_seconds()
                 for _ in range(int(missing // 20) + 2):
                     episode.step("nonsense")

@@ -29,7 +29,7 @@ from fhir_gym.types import Resource
 
 _TRIES = 200
 _PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", "stat")
-_SLACK: Mapping[str, tuple[int, int]] = {"routine": (30, 60), "urgent": (15, 30), "stat": (10, 15)}
+_SLACK: Mapping[str, tuple[int, int]] = {"routine": (10, 40), "urgent": (5, 20), "stat": (0, 10)}
 """Minutes between the time at which a steady worker is done with a request and its due time, by priority."""
 _RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
 _SPEEDS = (1.0, 0.85, 0.7, 0.55, 0.4)
@@ -164,7 +164,7 @@ class LiveDrawing:
             dues = [max(due, _rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]
         longest = max(minutes)
         own = zip(dues, arrivals, minutes, strict=True)
-        dues = [max(due, _rounded(arrival + longest + 2 * one)) for due, arrival, one in own]
+        dues = [max(due, _rounded(arrival + longest + one)) for due, arrival, one in own]
         timed = zip(order, arrivals, dues, priorities, strict=True)
         return tuple(self._request(*one, arrival, due, priority) for one, arrival, due, priority in timed)
 

@@ -1,0 +1,151 @@
+"""Measure what scripted agents of different strength score on the live levels of Shift-v0.
+
+Run `python -m benchmarks.shift_live_agents`. It prints one JSON line per agent and level. Every agent but the first
+makes one systematic mistake; otherwise it works like the reference solution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Generator, Iterator
+from statistics import mean
+from typing import Any
+
+from typing_extensions import override
+
+from fhir_gym import Episode
+from fhir_gym.actions import Action, Finish, Get, Put
+from fhir_gym.episode import read_response
+from fhir_gym.fhir import World
+from fhir_gym.tasks import Gold, get_pack
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import LiveParams
+from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.outcomes import DONE
+from fhir_gym.types import Json, Resource
+from fhir_gym.worlds import load
+
+__all__ = ["AGENTS", "play"]
+
+_PACK = "FHIRAgent/Shift-v0"
+
+Sees = Callable[[Action, Json], Json]
+"""What an agent sees of the response to an action."""
+
+
+class _NeverAsks(GoldDesk):
+    """Takes agreement for granted, and takes the first patient with a name."""
+
+    @override
+    def _answer_about(self, task: Resource) -> Generator[Action, Json, str]:
+        one = self._by_text[task["description"]]
+        if not one.asks:
+            return ""
+        if not one.unclear:
+            yield Get(f"/Task/{task['id']}")
+            return "Yes."
+        patient = one.request.ask.patient
+        found = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
+        return f"born {found[0]['birthDate']}." if found else ""
+
+
+def _first_half(p: LiveParams) -> Gold:
+    half = {one.id for one in p.requests[: len(p.requests) // 2]}
+    solution = GoldDesk(p, live_kinds()).play()
+    action = next(solution)
+    done: set[str] = set()
+    while action.kind != "FINISH" and not half <= done:
+        if "/Task/" in action.url and '"in-progress"' not in (action.body or ""):
+            done.add(action.url.rpartition("/")[2])
+        action = solution.send((yield action))
+    yield Finish([])
+
+
+def _only_closes(p: LiveParams) -> Gold:
+    query = {"owner": f"Organization/{p.desk}", "status": "requested,in-progress", "_count": "200"}
+    while tasks := (yield from search_all("/Task", query)):
+        for one in tasks:
+            yield Put(f"/Task/{one['id']}", one | {"status": "completed", "businessStatus": {"text": DONE}})
+    yield Finish([])
+
+
+def _nothing(_: LiveParams) -> Gold:
+    yield Finish([])
+
+
+def _remembering() -> Sees:
+    """Return the eyes of an agent that sends no search for slots twice."""
+    seen: dict[str, Json] = {}
+    return lambda action, answer: seen.setdefault(action.url, answer) if "/Slot?" in action.url else answer
+
+
+def _everything(_: Action, answer: Json) -> Json:
+    return answer
+
+
+AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
+    "reference solution": (lambda p: GoldDesk(p, live_kinds()).play(), lambda: _everything),
+    "handles requests in the order of their arrival": (
+        lambda p: GoldDesk(p, live_kinds(), lambda task: (task["authoredOn"], task["id"])).play(),
+        lambda: _everything,
+    ),
+    "handles the latest request first": (
+        lambda p: GoldDesk(p, live_kinds(), lambda task: tuple(-ord(one) for one in task["authoredOn"])).play(),
+        lambda: _everything,
+    ),
+    "never searches for slots again": (lambda p: GoldDesk(p, live_kinds()).play(), _remembering),
+    "never asks": (lambda p: _NeverAsks(p, live_kinds()).play(), lambda: _everything),
+    "handles the first half of the requests": (_first_half, lambda: _everything),
+    "closes every request as done": (_only_closes, lambda: _everything),
+    "does nothing": (_nothing, lambda: _everything),
+}
+"""The agents by name: their actions, and what they see."""
+
+
+def play(agent: str, key: str, variation: int, world: World) -> dict[str, Any]:
+    """Play an episode, and return its success, score and number of requests.
+
+    Args:
+        agent: Name of the agent.
+        key: Key of a live task.
+        variation: Number of the variation.
+        world: The world.
+    """
+    actions, eyes = AGENTS[agent]
+    sees = eyes()
+    with Episode(_PACK, task=key, variation=variation, world=world, reward="dense") as episode:
+        params = episode.variation.params
+        assert isinstance(params, LiveParams)
+        episode.start()
+        solution = actions(params)
+        action = next(solution)
+        while not (step := episode.step(action)).done:
+            response = read_response(step.observation)
+            answer = response.json() if response and response.body else None
+            action = solution.send(sees(action, answer))
+        return {"success": step.info["success"], "score": step.reward, "requests": len(episode.requests)}
+
+
+def _measure(key: str, variations: int, world: World) -> Iterator[dict[str, Any]]:
+    for agent in AGENTS:
+        found = [play(agent, key, number, world) for number in range(variations)]
+        means = {name: round(mean(float(one[name]) for one in found), 3) for name in found[0]}
+        yield {"task": key, "agent": agent, "n": variations, **means}
+
+
+def main() -> None:
+    """Print the scores."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shift_live_agents", description=__doc__)
+    parser.add_argument("--variations", type=int, default=10, help="variations of each task")
+    parser.add_argument("--tasks", nargs="*", default=["day-3", "day-4"], help="keys of the tasks")
+    options = parser.parse_args()
+    with load(get_pack(_PACK).world) as world:
+        for key in options.tasks:
+            for line in _measure(key, options.variations, world):
+                print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The commands `fhir-gym shift …`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fhir_gym.cli._console import print_json, print_text, table
+from fhir_gym.cli._options import JsonOption
+
+if TYPE_CHECKING:
+    from fhir_gym.rollouts.timeline import Timeline
+
+app = typer.Typer(no_args_is_help=True, help="Show recorded shifts, and other episodes, as timelines.")
+
+
+@app.command("replay")
+def replay(
+    rollouts: Annotated[Path, typer.Argument(help="A rollout file.")],
+    number: Annotated[int, typer.Option("--episode", min=1, help="Position of the episode in the file.")] = 1,
+    world: Annotated[
+        str | None, typer.Option(help="Name or path of the world; default: the default world of the pack.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Replay an episode on the embedded server, and show what the agent and other people did, and what was right.
+
+    Example: fhir-gym shift replay rollouts.jsonl --episode 2
+    """
+    from itertools import islice
+
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.rollouts import read_rollouts
+    from fhir_gym.rollouts.timeline import replay
+
+    rollout = next(islice(read_rollouts(rollouts), number - 1, None), None)
+    if rollout is None:
+        raise typer.BadParameter(f"{rollouts} has fewer than {number} episodes")
+    found_world, is_own = EpisodeConfig(rollout.env_id, world=world).resolve_world()
+    try:
+        found = replay(rollout, found_world)
+    finally:
+        if is_own:
+            found_world.close()
+    if json:
+        entries = [asdict(one) for one in found.entries]
+        print_json({"timeline": entries, "verdict": found.verdict.model_dump(mode="json")})
+    else:
+        _print(found)
+
+
+def _print(found: Timeline) -> None:
+    timed = any(one.time for one in found.entries)
+    for number, one in enumerate(found.entries, 1):
+        when = one.time if timed else f"{number:4d}"
+        who = "        " if one.who == "agent" else f"[{one.who}] "
+        print_text(f"{when}  {who}{one.action}  ->  {one.result}")
+    print_text()
+    rows = [(one.name, "right" if one.passed else "wrong", one.expected, one.actual) for one in found.verdict.checks]
+    table(("check", "result", "expected", "found"), rows)
+    score = "" if found.verdict.score is None else f", score {found.verdict.score:.3f}"
+    print_text(f"{'success' if found.verdict.success else 'no success'}{score}")

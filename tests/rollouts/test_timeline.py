@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from fhir_gym.errors import RecordError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import Rollout, run
+from fhir_gym.rollouts.timeline import replay
+
+SHIFT = "FHIRAgent/Shift-v0"
+
+
+def recorded(world: World, env_id: str, task: str, agent: str = "gold") -> Rollout:
+    (rollout,) = run(env_id, agent, tasks=[task], variations=0, world=world)
+    return rollout
+
+
+def test_a_replay_shows_the_requests_and_the_verdict(hospital: World) -> None:
+    rollout = recorded(hospital, "FHIRAgent/Appointment-v0", "01")
+    found = replay(rollout, hospital)
+    assert found.verdict.success and len(found.entries) == len(rollout.turns) - 1
+    assert {one.who for one in found.entries} == {"agent"} and {one.time for one in found.entries} == {""}
+    assert any(one.action == "POST /Patient" and "201, created Patient/" in one.result for one in found.entries)
+
+
+def test_a_live_shift_shows_times_and_events(hospital: World) -> None:
+    rollout = recorded(hospital, SHIFT, "day-3")
+    found = replay(rollout, hospital)
+    assert found.verdict.success and found.verdict.score == 1
+    times = [one.time for one in found.entries]
+    assert times == sorted(times) and times[0] == "10:15:00"
+    events = {one.who: one.result for one in found.entries if one.who != "agent"}
+    assert {"request", "colleague booked", "answer"} <= events.keys()
+    assert events["request"].startswith("requested, ") and "created Appointment/" not in events["request"]
+    assert events["answer"]
+
+
+def test_an_unfinished_episode_is_graded_as_it_is(hospital: World) -> None:
+    rollout = recorded(hospital, SHIFT, "Q1-1")
+    found = replay(rollout.model_copy(update={"turns": rollout.turns[:3]}), hospital)
+    assert not found.verdict.success and len(found.entries) == 3
+
+
+def test_records_of_other_worlds_and_versions_are_refused(hospital: World, tiny_world: World) -> None:
+    rollout = recorded(hospital, "FHIRAgent/Appointment-v0", "01")
+    with pytest.raises(RecordError, match="variation 0: the episode was recorded in another world than"):
+        replay(rollout, tiny_world)
+    with pytest.raises(RecordError, match="another version of fhir_gym recorded the episode"):
+        replay(rollout.model_copy(update={"prompt": "Do something else."}), hospital)
+
+
+def test_hostile_records_do_not_raise(hospital: World) -> None:
+    rollout = recorded(hospital, SHIFT, "Q1-1")
+    odd = rollout.turns[0].model_copy(update={"action": "GET /Patient?\x1b[31m<script>"})
+    found = replay(rollout.model_copy(update={"turns": (odd, *rollout.turns)}), hospital)
+    assert found.verdict.success
