@@ -13,9 +13,8 @@ from tests.cli.conftest import Cli
 @pytest.fixture
 def rollouts(cli: Cli, tmp_path: Path) -> Path:
     path = tmp_path / "rollouts.jsonl"
-    made = cli(
-        "rollout", "FHIRAgent/Shift-v0", "--tasks", "Q1-1", "--variations", "0", "--agent", "gold", "--out", path
-    )
+    chosen = ("--tasks", "Q1-1", "--variations", "0", "--agent", "gold")
+    made = cli("rollout", "FHIRAgent/Shift-v0", *chosen, "--out", path)
     assert made.code == 0
     return path
 
