@@ -108,7 +108,8 @@ class LiveDrawing:
         for _ in range(_TRIES):
             drawn = {key: self._draw_kind(self._kinds[key], counts[key]) for key in keys}
             scenes = {key: scene for key, (scene, _) in drawn.items()}
-            if _is_disjoint(self._kinds[key].resources(scenes[key], self._world) for key in keys):
+            resources = (self._kinds[key].resources(scenes[key], self._world) for key in keys)
+            if _is_disjoint(zip(resources, (_absent(drawn[key][1]) for key in keys), strict=True)):
                 return scenes, [(key, one) for key, (_, requests) in drawn.items() for one in requests]
         raise TaskError(f"no scenes without common records in {_TRIES} tries")
 
@@ -300,12 +301,22 @@ def _rounded(minutes: float) -> int:
     return 5 * ceil(minutes / 5)
 
 
-def _is_disjoint(scenes: Iterable[Sequence[Resource]]) -> bool:
-    """Whether no two scenes share an id, a patient's name and date of birth, or the beginning of another name."""
+def _absent(requests: Sequence[Any]) -> set[tuple[str, ...]]:
+    """Return the names and dates of birth of the patients who must not be on file."""
+    asks = (one.ask for one in requests if not getattr(one, "patients", ("",)) and hasattr(one.ask, "patient"))
+    return {(ask.patient.given, ask.patient.family, ask.patient.birth_date) for ask in asks}
+
+
+def _is_disjoint(scenes: Iterable[tuple[Sequence[Resource], set[tuple[str, ...]]]]) -> bool:
+    """Whether no two scenes share an id, a patient's name and date of birth, or the beginning of another name.
+
+    Args:
+        scenes: For each scene, the resources, and the names and dates of birth of patients who must not be on file.
+    """
     seen: set[tuple[str, ...]] = set()
     names: list[tuple[str, str]] = []
-    for resources in scenes:
-        keys: set[tuple[str, ...]] = {(one["resourceType"], one["id"]) for one in resources}
+    for resources, absent in scenes:
+        keys = absent | {(one["resourceType"], one["id"]) for one in resources}
         keys |= {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
         own = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
         if keys & seen or any(
