@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
@@ -103,15 +103,20 @@ class LiveDrawing:
 
     def _draw_scenes(self) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
         """Draw the scene and the requests of each kind; no two scenes share a record or a name."""
-        counts = self._share()
-        keys = sorted(counts)
-        for _ in range(_TRIES):
-            drawn = {key: self._draw_kind(self._kinds[key], counts[key]) for key in keys}
-            scenes = {key: scene for key, (scene, _) in drawn.items()}
-            resources = (self._kinds[key].resources(scenes[key], self._world) for key in keys)
-            if _is_disjoint(zip(resources, (_absent(drawn[key][1]) for key in keys), strict=True)):
-                return scenes, [(key, one) for key, (_, requests) in drawn.items() for one in requests]
-        raise TaskError(f"no scenes without common records in {_TRIES} tries")
+        scenes: dict[str, Any] = {}
+        chosen: list[tuple[str, Any]] = []
+        taken = _Taken()
+        for key, count in sorted(self._share().items()):
+            kind = self._kinds[key]
+            for _ in range(_TRIES):
+                scene, requests = self._draw_kind(kind, count)
+                if taken.add(kind.resources(scene, self._world), requests):
+                    break
+            else:
+                raise TaskError(f"kind {key} found no scene without records of others in {_TRIES} tries")
+            scenes[key] = scene
+            chosen += [(key, one) for one in requests]
+        return scenes, chosen
 
     def _share(self) -> Counter[str]:
         """Draw the kinds, and share the requests among them: one for each kind of sweep, and the rest evenly."""
@@ -301,30 +306,41 @@ def _rounded(minutes: float) -> int:
     return 5 * ceil(minutes / 5)
 
 
+class _Taken:
+    """What the scenes of a shift contain."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, ...]] = set()
+        self._names: list[tuple[str, str]] = []
+
+    def add(self, resources: Sequence[Resource], requests: Sequence[Any]) -> bool:
+        """Add a scene, unless it shares an id, a patient's name and date of birth, or another name with the others.
+
+        Other names (of places, organizations, …) must not begin alike, because searches for them find both.
+
+        Args:
+            resources: The resources of the scene.
+            requests: The requests. If nobody is on file whom a request names, no other scene may have the patient.
+
+        Returns:
+            Whether the scene was added.
+        """
+        patients = {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
+        keys = patients | _absent(requests) | {(one["resourceType"], one["id"]) for one in resources}
+        names = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
+        alike = any(
+            kind == other and (name.startswith(known) or known.startswith(name))
+            for kind, name in names
+            for other, known in self._names
+        )
+        if alike or keys & self._keys:
+            return False
+        self._keys |= keys
+        self._names += names
+        return True
+
+
 def _absent(requests: Sequence[Any]) -> set[tuple[str, ...]]:
     """Return the names and dates of birth of the patients who must not be on file."""
     asks = (one.ask for one in requests if not getattr(one, "patients", ("",)) and hasattr(one.ask, "patient"))
     return {(ask.patient.given, ask.patient.family, ask.patient.birth_date) for ask in asks}
-
-
-def _is_disjoint(scenes: Iterable[tuple[Sequence[Resource], set[tuple[str, ...]]]]) -> bool:
-    """Whether no two scenes share an id, a patient's name and date of birth, or the beginning of another name.
-
-    Args:
-        scenes: For each scene, the resources, and the names and dates of birth of patients who must not be on file.
-    """
-    seen: set[tuple[str, ...]] = set()
-    names: list[tuple[str, str]] = []
-    for resources, absent in scenes:
-        keys = absent | {(one["resourceType"], one["id"]) for one in resources}
-        keys |= {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
-        own = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
-        if keys & seen or any(
-            kind == other and (name.startswith(known) or known.startswith(name))
-            for kind, name in own
-            for other, known in names
-        ):
-            return False
-        seen |= keys
-        names += own
-    return True
