@@ -1,19 +1,45 @@
-"""The judgement of sweeps: requests about many records."""
+"""Sweeps: requests about many records, and their judgement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
+from typing import ClassVar
+
+from typing_extensions import override
 
 from fhir_gym.tasks.grading import parse_reference
-from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.kind import Judgement, R, RequestKind, S
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.types import Json, Resource
 
 _MOST_SHOWN = 12
 """Number of problems that a judgement shows."""
 _KNOWN = 4_096
 """Size limit of the cache of references."""
+
+
+class SweepKind(RequestKind[S, R]):
+    """A kind of sweeps: one request is about many records, and at most one of several has nothing to do.
+
+    Attributes:
+        nothing_share: Probability that one of several requests has nothing to do.
+    """
+
+    codes = (NOTHING_TO_DO,)
+    is_sweep = True
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
+    nothing_share: ClassVar[float] = 0.3
+
+    @override
+    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
+        found = [DONE] * count
+        if count > 1 and rng.random() < self.nothing_share:
+            found[rng.randrange(count)] = NOTHING_TO_DO
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from typing_extensions import override
 
@@ -27,30 +26,26 @@ from fhir_gym.tasks.packs.shift.absences import (
     supposed_records,
 )
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-_NOTHING_TO_DO = 0.3
-"""Probability that one of several absences has nothing to do."""
 _SEVERAL = 3
 """From this number of requests on, an absence changes fewer records."""
 _LAST_PRIORITY = 10
 
 
-class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
+class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
     """Move the appointments of practitioners who are away."""
 
     key = "S1"
     title = "Absences of practitioners"
-    codes = (NOTHING_TO_DO,)
-    is_sweep = True
     minutes = 60
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
     rules = (
         "- All requests are about {place} (a Location). An appointment is at {place} if {place} is one of its "
@@ -78,13 +73,6 @@ class Absences(RequestKind[AbsenceScene, AbsenceRequest]):
         f'- The outcome is "{DONE}"; if there is neither an appointment that must move nor a free slot to set, it is '
         f'"{NOTHING_TO_DO}".'
     )
-
-    @override
-    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE] * count
-        if count > 1 and rng.random() < _NOTHING_TO_DO:
-            found[rng.randrange(count)] = NOTHING_TO_DO
-        return found
 
     @override
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> AbsenceScene:

@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from typing_extensions import override
 
@@ -24,17 +23,15 @@ from fhir_gym.tasks.packs.shift.duplicates import (
     is_covered,
     references_in,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.registry import CARD
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import record_name
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-_NOTHING = 0.5
-"""Probability that one of several requests has nothing to do."""
 _RELATED = 0.6
 """Probability that a request preferably covers patients whom an earlier request covers."""
 _DECISIVE_FOR_NOTHING = 2
@@ -48,15 +45,13 @@ _SEARCHES = (
 )
 
 
-class Duplicates(RequestKind[DuplicatesScene, MergeRequest]):
+class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
     """Merge the duplicate records of patients."""
 
     key = "S2"
     title = "Duplicate records"
-    codes = (NOTHING_TO_DO,)
-    is_sweep = True
     minutes = 25
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
+    nothing_share = 0.5
     resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
     rules = (
         "- Each request is about one site, the Organization with exactly that name. It covers the Patients whose "
@@ -89,13 +84,6 @@ class Duplicates(RequestKind[DuplicatesScene, MergeRequest]):
         if size.level == 1:
             return draw_duplicates(rng, world, sites=3, families=1, households=5, due=(4, 7), decisive=4)
         return draw_duplicates(rng, world, sites=2, families=2, households=10, due=(10, 14), decisive=6)
-
-    @override
-    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE] * count
-        if count > 1 and rng.random() < _NOTHING:
-            found[rng.randrange(count)] = NOTHING_TO_DO
-        return found
 
     @override
     def choose(

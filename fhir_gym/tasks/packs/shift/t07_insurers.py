@@ -6,7 +6,6 @@ import random
 from collections.abc import Generator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import islice, product
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -16,17 +15,15 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.insurer_judge import InsurerJudge
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene, draw_insured, insured_resources
 from fhir_gym.tasks.packs.shift.insurers import FLAWS, Ending, InsurerAsk, InsurerRequest, missing_contract, records_of
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
-from fhir_gym.tasks.packs.shift.sweeps import record_name
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind, record_name
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _WITH_COVERAGES = {"_revinclude": "Coverage:beneficiary"}
-_NOTHING = 0.5
-"""Probability that one of several requests has nothing to do."""
 _TRIES = 3
 """Number of choices of requests from a scene, until one of them depends on an earlier one."""
 _LAST_DAYS = (7, 60)
@@ -35,15 +32,13 @@ _DAYS = 6
 """Number of last days from which a scene's requests are drawn."""
 
 
-class InsurerEnds(RequestKind[InsurerScene, InsurerRequest]):
+class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
     """End the contract of an insurer with a place."""
 
     key = "S3"
     title = "Ends of contracts with insurers"
-    codes = (NOTHING_TO_DO,)
-    is_sweep = True
     minutes = 25
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
+    nothing_share = 0.5
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),
     )
@@ -80,13 +75,6 @@ class InsurerEnds(RequestKind[InsurerScene, InsurerRequest]):
         if size.level == 1:
             return draw_insured(rng, world, places=3, insurers=3, patients=9, due=(4, 7), decisive=3)
         return draw_insured(rng, world, places=3, insurers=2, patients=24, due=(10, 14), decisive=6)
-
-    @override
-    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE] * count
-        if count > 1 and rng.random() < _NOTHING:
-            found[rng.randrange(count)] = NOTHING_TO_DO
-        return found
 
     @override
     def choose(

@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import product
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -14,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.actions import Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import instant
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
@@ -31,6 +30,7 @@ from fhir_gym.tasks.packs.shift.recalls import (
     recall_resources,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
@@ -46,15 +46,12 @@ _HOLDERS = 2
 """Minimum number of patients with the condition if nobody needs a recall."""
 
 
-class Recalls(RequestKind[RecallScene, RecallRequest]):
+class Recalls(SweepKind[RecallScene, RecallRequest]):
     """Recall the patients of a place who have a condition and no recent result of a test."""
 
     key = "S4"
     title = "Recall of patients"
-    codes = (NOTHING_TO_DO,)
-    is_sweep = True
     minutes = 25
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Patient", "Condition", "Observation", "ServiceRequest", "Appointment", "Consent", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ServiceRequest": ("status", "intent", "priority", "code", "subject", "authoredOn", "reasonCode")

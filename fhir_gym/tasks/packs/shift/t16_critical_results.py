@@ -6,7 +6,6 @@ import random
 from collections.abc import Generator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -39,17 +38,16 @@ from fhir_gym.tasks.packs.shift.critical_tests import (
     conversions,
     is_critical,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
+from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-_NOTHING_TO_DO = 0.3
-"""Probability that one of several departments has no critical result without a Task."""
 _MISTAKES = 2
 """Number of mistakes that should change the result of a request."""
 _HOURS = (8, 12, 18, 24, 30, 36, 48, 60, 72)
@@ -62,15 +60,12 @@ _MOST_DEPARTMENTS = 5
 """Minimum number of new results."""
 
 
-class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
+class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     """Create Tasks for critical results for the practitioners on call."""
 
     key = "P4"
     title = "Critical results"
-    codes = (NOTHING_TO_DO,)
-    is_sweep = True
     minutes = 60
-    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (1, 2), 2: (2, 3)})
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Task": (
@@ -99,13 +94,6 @@ class CriticalResults(RequestKind[CriticalScene, CriticalRequest]):
         f"{ON_CALL.code} and the department as organization, from period.start until just before period.end.\n"
         f'- The outcome is "{DONE}"; if no Task has to be created, it is "{NOTHING_TO_DO}".'
     )
-
-    @override
-    def draw_outcomes(self, rng: random.Random, count: int) -> list[str]:
-        found = [DONE] * count
-        if count > 1 and rng.random() < _NOTHING_TO_DO:
-            found[rng.randrange(count)] = NOTHING_TO_DO
-        return found
 
     @override
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> CriticalScene:

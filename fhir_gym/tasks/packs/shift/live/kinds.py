@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from fhir_gym.tasks.packs.shift import (
-    t01_bookings,
-    t02_changes,
-    t03_registrations,
-    t04_orders,
-    t05_absence,
-    t06_duplicates,
-    t07_insurers,
-    t08_recalls,
-    t09_medications,
-    t10_trends,
-    t11_contacts,
-    t12_contradictions,
-    t13_booking_rules,
-    t14_order_sets,
-    t15_releases,
-    t16_critical_results,
-)
+from fhir_gym.tasks.packs import shift
 from fhir_gym.tasks.packs.shift.kind import RequestKind
+from fhir_gym.tasks.packs.shift.static_task import StaticShift
 
-_MODULES = (
-    t01_bookings,
-    t02_changes,
-    t03_registrations,
-    t04_orders,
-    t05_absence,
-    t06_duplicates,
-    t07_insurers,
-    t08_recalls,
-    t09_medications,
-    t10_trends,
-    t11_contacts,
-    t12_contradictions,
-    t13_booking_rules,
-    t14_order_sets,
-    t15_releases,
-    t16_critical_results,
-)
+_TASK_MODULE = re.compile(r"t[0-9]+_")
 
 
 @cache
 def live_kinds() -> Mapping[str, RequestKind[Any, Any]]:
-    """Return the kinds by their keys."""
-    return {task.requests.key: task.requests for module in _MODULES for task in module.TASKS}
+    """Return the kinds of all static tasks by their keys."""
+    names = sorted(module.name for module in iter_modules(shift.__path__) if _TASK_MODULE.match(module.name))
+    tasks = (task for name in names for task in import_module(f"{shift.__name__}.{name}").TASKS)
+    return {task.requests.key: task.requests for task in tasks if issubclass(task, StaticShift)}
