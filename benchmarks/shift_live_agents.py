@@ -52,13 +52,12 @@ class _NeverAsks(GoldDesk):
 
 
 def _first_half(p: LiveParams) -> Gold:
-    half = {one.id for one in p.requests[: len(p.requests) // 2]}
     solution = GoldDesk(p, live_kinds()).play()
     action = next(solution)
-    done: set[str] = set()
-    while action.kind != "FINISH" and not half <= done:
-        if "/Task/" in action.url and '"in-progress"' not in (action.body or ""):
-            done.add(action.url.rpartition("/")[2])
+    closed: set[str] = set()
+    while action.kind != "FINISH" and len(closed) < len(p.requests) // 2:
+        if "/Task/" in action.url and '"businessStatus"' in (action.body or ""):
+            closed.add(action.url.rpartition("/")[2])
         action = solution.send((yield action))
     yield Finish([])
 

@@ -15,6 +15,8 @@ from benchmarks.integrations import gold_actions, overhead
 from benchmarks.server import Workload
 from benchmarks.shift import measure_task
 from benchmarks.shift_agents import measure as shift_scores
+from benchmarks.shift_live_agents import AGENTS
+from benchmarks.shift_live_agents import play as play_shift
 from benchmarks.training import Episodes
 from fhir_gym import Episode, tasks, worlds
 from fhir_gym.actions import Action
@@ -95,6 +97,19 @@ def test_scripted_agents_of_shift_score_less_than_the_reference_solution() -> No
     assert (best.success, best.score) == (True, 1.0)
     assert len(others) == 7
     assert all(one.score < 1 and not one.success for one in others)
+
+
+@pytest.mark.slow
+def test_agents_of_live_shifts_score_less_than_the_reference_solution() -> None:
+    with worlds.load("hospital-small") as world:
+        found = {agent: play_shift(agent, "day-3", 0, world) for agent in AGENTS}
+    best = found.pop("reference solution")
+    assert best["success"] and best["score"] == 1
+    assert all(one["score"] <= 1 for one in found.values())
+    half = found["handles the first half of the requests"]
+    assert not half["success"] and half["score"] < 0.75
+    for idle in ("closes every request as done", "does nothing"):
+        assert not found[idle]["success"] and found[idle]["score"] == 0
 
 
 def test_shift_tasks_are_measured_from_new_and_prepared_start_states() -> None:
