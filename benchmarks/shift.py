@@ -94,17 +94,21 @@ def _play(task: str, number: int, world: World, states: StartStates | None, figu
             raise RuntimeError(f"the reference solution of task {task}, variation {number} failed")
 
 
+_QUICK = ("Q1-1", "Q1-2", "day-3")
+
+
 def main() -> None:
-    """Print the measurements of all tasks."""
+    """Print the measurements of the tasks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shift", description=__doc__)
     parser.add_argument("--variations", type=int, default=20, help="measured variations of each task")
-    parser.add_argument("--tasks", nargs="*", default=task_keys(_PACK), help="keys of the tasks; default: all")
-    parser.add_argument("--quick", action="store_true", help="one variation of each task")
+    parser.add_argument("--tasks", nargs="*", help="keys of the tasks; default: all")
+    parser.add_argument("--quick", action="store_true", help="one variation of one task of each of the levels 1 to 3")
     options = parser.parse_args()
     count = 1 if options.quick else options.variations
+    chosen = options.tasks or (_QUICK if options.quick else task_keys(_PACK))
     with worlds.load(get_pack(_PACK).world) as world:
         report = Report(world.name, world.manifest.total)
-        for task in options.tasks:
+        for task in chosen:
             get_task(_PACK, task)  # an unknown task is an error
             unit = median(timed(machine_unit, time.process_time_ns) for _ in range(10))
             figures = measure_task(task, world, range(count + 1))

@@ -25,7 +25,7 @@ from fhir_gym.agents.tool_sources.specification import SpecificationTools
 from fhir_gym.errors import MissingExtraError
 from fhir_gym.fhir import World
 from fhir_gym.mcp_servers import SourceTools, TaskTools, ToolSet, WorldTools, make_app, make_server, require_sdk
-from fhir_gym.tasks import pack_ids, task_keys
+from fhir_gym.tasks import get_task, pack_ids, task_keys
 from fhir_gym.testing.app_server import AppServer
 from tests.mcp_servers.clients import APPOINTMENT, Caller, play_gold
 
@@ -200,14 +200,17 @@ def test_64_clients_at_once_do_not_see_each_other(hospital: World) -> None:
         assert len(tools.sessions) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "long", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("env_id", pack_ids())
-def test_gold_succeeds_in_all_tasks(own_world: Callable[[str], World], env_id: str) -> None:
+def test_gold_succeeds_in_all_tasks(own_world: Callable[[str], World], env_id: str, long: bool) -> None:
     world = own_world(env_id)
+    keys = [key for key in task_keys(env_id) if ((get_task(env_id, key).level or 1) > 1) == long]
 
     async def play() -> None:
         async with mcp.Client(make_server(tools)) as client:
-            await gold(client, world, task_keys(env_id), env_id)
+            await gold(client, world, keys, env_id)
 
     with TaskTools([EpisodeConfig(env_id, world=world)]) as tools:
         asyncio.run(play())

@@ -127,8 +127,10 @@ def test_gold_succeeds(hospital: World, key: str) -> None:
         assert step.info["success"] and step.reward == 1, failed(episode)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("key", "fewest"), [("day-3", 100), ("day-4", 400)])
+@pytest.mark.parametrize(
+    ("key", "fewest"),
+    [pytest.param("day-3", 100, marks=pytest.mark.slow), pytest.param("day-4", 400, marks=pytest.mark.exhaustive)],
+)
 def test_gold_succeeds_at_the_levels(hospital: World, key: str, fewest: int) -> None:
     with opened(hospital, key=key) as episode:
         step = play(episode)
