@@ -206,7 +206,7 @@ def test_64_clients_at_once_do_not_see_each_other(hospital: World) -> None:
 @pytest.mark.parametrize("env_id", pack_ids())
 def test_gold_succeeds_in_all_tasks(own_world: Callable[[str], World], env_id: str, long: bool) -> None:
     world = own_world(env_id)
-    keys = [key for key in task_keys(env_id) if ((get_task(env_id, key).level or 1) > 1) == long]
+    keys = tuple(key for key in task_keys(env_id) if ((get_task(env_id, key).level or 1) > 1) == long)
 
     async def play() -> None:
         async with mcp.Client(make_server(tools)) as client:

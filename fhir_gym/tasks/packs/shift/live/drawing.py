@@ -34,7 +34,7 @@ _SLACK: Mapping[str, tuple[int, int]] = {"routine": (10, 40), "urgent": (5, 20),
 _RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
 _SPEEDS = (1.0, 0.85, 0.7, 0.55, 0.4)
 """Shares of the minutes that requests need at most, for which due times are tried."""
-_MARGIN = 8
+_MARGIN = 15
 _SHORT = 3
 """Level of a short shift."""
 _ASKING = 0.2
@@ -170,7 +170,7 @@ class LiveDrawing:
             dues = [max(due, _rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]
         longest = max(minutes)
         own = zip(dues, arrivals, minutes, strict=True)
-        dues = [max(due, _rounded(arrival + longest + one)) for due, arrival, one in own]
+        dues = [max(due, _rounded(arrival + longest + one + 5)) for due, arrival, one in own]
         timed = zip(order, arrivals, dues, priorities, strict=True)
         return tuple(self._request(*one, arrival, due, priority) for one, arrival, due, priority in timed)
 
@@ -314,7 +314,7 @@ class _Taken:
         self._names: list[tuple[str, str]] = []
 
     def add(self, resources: Sequence[Resource], requests: Sequence[Any]) -> bool:
-        """Add a scene, unless it shares an id, a patient's name and date of birth, or another name with the others.
+        """Add a scene, unless it shares an id, a patient's name and date of birth, or another name with others.
 
         Other names (of places, organizations, …) must not begin alike, because searches for them find both.
 
@@ -327,6 +327,7 @@ class _Taken:
         """
         patients = {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
         keys = patients | _absent(requests) | {(one["resourceType"], one["id"]) for one in resources}
+        keys |= {("Practitioner", *_name(one)) for one in resources if one["resourceType"] == "Practitioner"}
         names = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
         alike = any(
             kind == other and (name.startswith(known) or known.startswith(name))

@@ -11,7 +11,7 @@ from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import has_name, parse_instant
 from fhir_gym.tasks.packs.shift.kind import RequestKind
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
-from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.live.worklist import due_of
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
@@ -59,14 +59,14 @@ class GoldDesk:
             task = begun
         told = yield from self._answer_about(task)
         ask = one.request.ask
-        if one.requester.startswith("Organization/"):
+        if task["requester"]["reference"].startswith("Organization/"):
             if not told:
                 yield from self._ask(task, IS_AGREED)
                 return
             if told.startswith("No"):
                 yield from _close(task, NOT_ALLOWED, is_value=False)
                 return
-        if one.unclear:
+        if NOT_GIVEN in task["description"]:
             born = told.rpartition(" ")[2].rstrip(".") if told else (yield from self._only_birth_date(one))
             if not born:
                 yield from self._ask(task, WHICH_PATIENT)
