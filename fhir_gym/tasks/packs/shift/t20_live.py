@@ -40,7 +40,8 @@ _EVENTS = (
     'when you make your first change for it. Wherever a rule says "the present", it means {now}.'
 )
 _CLOSING = (
-    "Close a Task by an update, and leave its other elements as they are. If you did what was wanted, or answered the "
+    "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
+    "lastModified may be added). If you did what was wanted, or answered the "
     f'question: status completed and businessStatus.text "{DONE}"; a question also gets the value in output, with '
     'type.text "answer" and valueString. With every other outcome: status rejected, and the outcome in '
     "businessStatus.text."

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -367,6 +368,31 @@ def test_odd_questions_are_ignored(hospital: World, body: Resource) -> None:
             episode.step(Put(f"/Task/{task['id']}", {**task, "status": "completed", **odd}))
         step = episode.step(Finish([]))
         assert step.reward == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "right"),
+    [
+        ({"restriction": None}, False),
+        ({"priority": "routine", "description": "Nothing."}, False),
+        ({"doNotPerform": True, "modifierExtension": [{"url": "http://example.org/x", "valueBoolean": True}]}, False),
+        ({"note": [{"text": "Done at once."}], "lastModified": "2023-11-13T10:30:00Z"}, True),
+    ],
+)
+def test_other_elements_of_a_task_must_stay(hospital: World, change: dict[str, Any], right: bool) -> None:
+    with half_hour(hospital, "plain") as episode:
+        first = params_of(episode).requests[0].id
+
+        def close_differently(action: Action) -> list[Action]:
+            if task_of(action) != first or '"businessStatus"' not in str(action.body):
+                return [action]
+            body = {
+                name: value for name, value in (json.loads(action.body or "{}") | change).items() if value is not None
+            }
+            return [Put(action.url, body)]
+
+        play(episode, close_differently)
+        assert failed(episode) == (set() if right else {first})
 
 
 def test_deletions_end_the_score(hospital: World) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fhir_gym.tasks import EndState
 from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WEIGHTS, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, answer_text, outcome_of, question_of, status_of
@@ -19,6 +20,8 @@ from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
 _LATE = 0.5
+_CLOSING = ("status", "statusReason", "businessStatus", "executionPeriod", "lastModified", "note", "output")
+"""Elements of a Task that may change when the agent works on it and closes it."""
 _HARM = -0.5
 
 
@@ -198,9 +201,28 @@ class LiveJudge:
                 return "changed, although the patient does not agree"
             if closing.outcome != NOT_ALLOWED:
                 return f'the outcome is not "{NOT_ALLOWED}"'
+        if changed := self._changed_elements(one):
+            return f"other elements of the Task changed: {', '.join(changed)}"
         is_done = closing.outcome == DONE or (bool(self._kinds[one.kind].value) and not self._declines(one, closing))
         wanted = "completed" if is_done else "rejected"
         return "" if closing.status == wanted else f"status {closing.status}"
+
+    def _changed_elements(self, one: DeskRequest) -> list[str]:
+        """Return the elements of the Task, other than those that close it, that the agent changed or added."""
+        record = f"Task/{one.id}"
+        by_others = next(
+            (write.after for write in self.log.writes if write.record == record and not write.by_agent), {}
+        )
+        first = self.log.at_start(record) or by_others or {}
+        if self._event("urgent now", one) is not None:
+            first = first | {"priority": "stat", "restriction": {"period": {"end": one.hurried_due}}}
+        last = self.log.at_end(record) or {}
+        outputs = last.get("output")
+        several = ["output"] if isinstance(outputs, list) and len(outputs) > 1 else []
+        return sorted(
+            {str(name) for name in differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
+            | set(several)
+        )
 
     def _declines(self, one: DeskRequest, closing: Closing) -> bool:
         return closing.outcome in self._kinds[one.kind].codes
