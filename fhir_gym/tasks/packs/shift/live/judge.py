@@ -120,11 +120,10 @@ class LiveJudge:
 
     @property
     def score(self) -> float:
-        """The weighted points, divided by the sum of the weights, without other faults."""
+        """The weighted points, divided by the sum of the weights. Other changes cost one point."""
         weights = sum(one.weight for one in self.results) or 1
         points = sum(one.points * WEIGHTS[one.request.priority] for one in self.results)
-        faults = bool(self.surplus)
-        return max(0.0, (points - faults) / weights)
+        return max(0.0, (points - bool(self.surplus)) / weights)
 
     @cached_property
     def surplus(self) -> list[str]:
@@ -133,19 +132,6 @@ class LiveJudge:
         own = {f"Task/{one.id}" for one in self._p.requests}
         left = self.log.touched - claimed - own
         return sorted({one for one in left if not self._is_question(one)} | (self.log.recreated - claimed))
-
-    @property
-    def needless_questions(self) -> int:
-        """Number of questions about requests that need none."""
-        needed = {one.id: one.asks for one in self._p.requests}
-        return sum(1 for task, code in self._asked if needed.get(task) != code)
-
-    @cached_property
-    def _asked(self) -> list[tuple[str, str]]:
-        """The questions of the agent."""
-        written = (one for one in self.log.writes_of_agent if one.resource_type == "Communication" and not one.before)
-        found = (question_of(one.after, self._end.base_url) for one in written if one.after)
-        return [one for one in found if one is not None]
 
     def _is_question(self, record: str) -> bool:
         """Whether a record is a new Communication about a request."""
@@ -176,7 +162,7 @@ class LiveJudge:
         if is_withdrawn:
             found: Json = "changed, although it was withdrawn" if left else "withdrawn"
             return Result(one, False, left, False, True, 0.0, judgement, found)
-        problem = self._problem(one, judgement, closing, first, left)
+        problem = self._problem(one, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
         if one.asks == IS_AGREED and not one.agreed:
             right, harmed = not problem, left
@@ -188,9 +174,7 @@ class LiveJudge:
         found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
         return Result(one, right, harmed, late, False, share, judgement, found)
 
-    def _problem(
-        self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, left: bool
-    ) -> str:
+    def _problem(self, one: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
         """Describe what is wrong apart from the judgement of the kind; an empty text for nothing."""
         if closing is None:
             return "the Task is not closed"
