@@ -21,7 +21,7 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold, get_pack
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
-from fhir_gym.tasks.packs.shift.live.plan import LiveParams
+from fhir_gym.tasks.packs.shift.live.plan import NOT_GIVEN, LiveParams
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.types import Json, Resource
@@ -43,7 +43,7 @@ class _NeverAsks(GoldDesk):
         one = self._by_text[task["description"]]
         if not one.asks:
             return ""
-        if not one.unclear:
+        if NOT_GIVEN not in one.text:
             yield Get(f"/Task/{task['id']}")
             return "Yes."
         patient = one.request.ask.patient

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -26,15 +26,9 @@ from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskR
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.t20_live import live_shift
 from fhir_gym.types import Json, Resource
-from tests.tasks.packs.shift.playing import ENV, answer_of, read_all
+from tests.tasks.packs.shift.playing import answer_of, follow, opened, read_all
 
 Change = Callable[[Action], list[Action]]
-
-
-def opened(world: World, variation: int = 0, key: str = "day-3") -> Episode:
-    episode = Episode(ENV, task=key, variation=variation, world=world, reward="dense")
-    episode.start()
-    return episode
 
 
 def params_of(episode: Episode) -> LiveParams:
@@ -54,16 +48,7 @@ def play(
         rank: See `GoldDesk`.
     """
     ranked = {} if rank is None else {"rank": rank}
-    solution = GoldDesk(params_of(episode), live_kinds(), **ranked).play()
-    action = next(solution)
-    while True:
-        sent: Json = None
-        for number, one in enumerate(change(action)):
-            step = episode.step(one)
-            if step.done:
-                return step
-            sent = answer_of(step) if number == 0 else sent
-        action = solution.send(sent)
+    return follow(episode, GoldDesk(params_of(episode), live_kinds(), **ranked).play(), change)
 
 
 def results(episode: Episode) -> dict[str, tuple[DeskRequest, Any]]:
@@ -80,6 +65,11 @@ def failed(episode: Episode) -> set[str]:
 def events(episode: Episode) -> list[str]:
     assert episode.simulation is not None
     return [one.event for one in episode.simulation.timeline if one.event]
+
+
+def now_of(episode: Episode) -> datetime:
+    assert episode.simulation is not None
+    return episode.simulation.now
 
 
 def worklist(episode: Episode) -> list[Resource]:
@@ -206,14 +196,13 @@ def test_without_open_tasks_the_worklist_waits_for_the_next_one(hospital: World)
         params = params_of(episode)
         for task in worklist(episode):
             episode.step(Put(f"/Task/{task['id']}", {**task, "status": "on-hold"}))
-        assert episode.simulation is not None
-        now = episode.simulation.now
+        now = now_of(episode)
         coming = min(parse_instant(one.arrives) for one in params.requests if parse_instant(one.arrives) > now)
         open_now = {one.id for one in params.requests if instant(now) >= one.arrives > params.now}
         found = worklist(episode)
         if not open_now:
             assert {parse_instant(one["authoredOn"]) for one in found} == {coming}
-            assert episode.simulation.now == coming + timedelta(seconds=20)
+            assert now_of(episode) == coming + timedelta(seconds=20)
         else:
             assert {one["id"] for one in found} == open_now
 
@@ -226,7 +215,7 @@ def test_a_colleague_takes_the_next_free_slot(hospital: World) -> None:
         episode.step(Put(f"/Slot/{first.id}", {**slot, "status": "busy"}))
         others = {one.choices[0][0].id for one in params_of(episode).bookings}
         assert first.id in others
-        while parse_instant(booking.at) > episode.simulation.now:  # type: ignore[union-attr]
+        while parse_instant(booking.at) > now_of(episode):
             episode.step("nonsense")
         assert read_all(episode, f"/Slot?_id={second.id}")[0]["status"] == "busy"
 
@@ -321,8 +310,7 @@ def test_a_late_request_counts_half(hospital: World) -> None:
 
         def too_late(action: Action) -> list[Action]:
             if task_of(action) == last.id and '"in-progress"' not in str(action.body):
-                now = episode.simulation.now  # type: ignore[union-attr]
-                missing = (parse_instant(last.due) - now).total_seconds()
+                missing = (parse_instant(last.due) - now_of(episode)).total_seconds()
                 for _ in range(int(missing // 20) + 2):
                     episode.step("nonsense")
             return [action]

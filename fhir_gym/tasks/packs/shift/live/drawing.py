@@ -194,7 +194,8 @@ class LiveDrawing:
         changed = max(arrival, 0) + rng.randint(2, 20)
         longest = max(self._minutes(self._kinds[one]) for one in self.scenes)
         hurried_due = _rounded(changed + longest + 3 * self._minutes(kind))
-        hurries = priority != "stat" and withdrawn <= fate < withdrawn + self._size.events * _HURRIED
+        hurries = withdrawn <= fate < withdrawn + self._size.events * _HURRIED
+        hurries = hurries and priority != "stat" and hurried_due < due
         return DeskRequest(
             id=self._ids.new("Task"),
             kind=key,
@@ -204,13 +205,12 @@ class LiveDrawing:
             due=self._time(due),
             priority=priority,
             requester=requester,
-            unclear=unclear,
             asks=asks,
             agreed=asks != IS_AGREED or rng.random() < 0.6,
             answer_after=rng.randint(3, 9),
             withdrawn=self._time(changed) if fate < withdrawn else "",
-            hurried=self._time(changed) if hurries and hurried_due < due else "",
-            hurried_due=self._time(hurried_due) if hurries and hurried_due < due else "",
+            hurried=self._time(changed) if hurries else "",
+            hurried_due=self._time(hurried_due) if hurries else "",
         )
 
     def _person(self, key: str, request: Any) -> Person | None:

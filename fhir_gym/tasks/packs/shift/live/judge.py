@@ -14,7 +14,14 @@ from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WEIGHTS, DeskRequest, LiveParams
-from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, answer_text, outcome_of, question_of, status_of
+from fhir_gym.tasks.packs.shift.live.worklist import (
+    CLOSED,
+    answer_text,
+    outcome_of,
+    question_of,
+    status_of,
+    urgent_elements,
+)
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -199,7 +206,7 @@ class LiveJudge:
         )
         first = self.log.at_start(record) or by_others or {}
         if self._event("urgent now", one) is not None:
-            first = first | {"priority": "stat", "restriction": {"period": {"end": one.hurried_due}}}
+            first = first | urgent_elements(one)
         last = self.log.at_end(record) or {}
         outputs = last.get("output")
         several = ["output"] if isinstance(outputs, list) and len(outputs) > 1 else []

@@ -34,7 +34,6 @@ class DeskRequest(Params):
         due: Time until which the request must be handled, an instant.
         priority: Priority of the Task.
         requester: Reference to who asks.
-        unclear: Whether the text leaves the date of birth out.
         asks: The question that must be asked first: `WHICH_PATIENT`, `IS_AGREED` or an empty text.
         agreed: Whether the patient agrees; always true unless `asks` is `IS_AGREED`.
         answer_after: Minutes until a question about the request is answered.
@@ -51,7 +50,6 @@ class DeskRequest(Params):
     due: str
     priority: Priority
     requester: str
-    unclear: bool = False
     asks: str = ""
     agreed: bool = True
     answer_after: int = 5

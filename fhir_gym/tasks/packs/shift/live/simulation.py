@@ -24,6 +24,7 @@ from fhir_gym.tasks.packs.shift.live.worklist import (
     question_of,
     status_of,
     task_resource,
+    urgent_elements,
 )
 from fhir_gym.types import Resource
 
@@ -144,8 +145,7 @@ class LiveSimulation(Simulation):
 
     def _hurry(self, one: DeskRequest) -> None:
         if (task := self._task(one, "requested")) is not None:
-            changed = {"priority": "stat", "restriction": {"period": {"end": one.hurried_due}}}
-            self._send("urgent now", Put(f"/Task/{one.id}", _written(task) | changed))
+            self._send("urgent now", Put(f"/Task/{one.id}", _written(task) | urgent_elements(one)))
 
     def _book(self, booking: ColleagueBooking) -> None:
         for slot, practitioner in booking.choices:

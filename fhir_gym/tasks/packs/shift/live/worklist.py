@@ -30,6 +30,11 @@ def task_resource(one: DeskRequest, title: str, desk: str) -> Resource:
     }
 
 
+def urgent_elements(one: DeskRequest) -> Resource:
+    """Return the elements of a Task that change when its request becomes more urgent."""
+    return {"priority": "stat", "restriction": {"period": {"end": one.hurried_due}}}
+
+
 def answer_resource(question: Resource, task: str, desk: str, text: str, sent: str) -> Resource:
     """Return the Communication that answers a question."""
     return {
