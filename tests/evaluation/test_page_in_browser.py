@@ -1,26 +1,14 @@
-"""The HTML page in a real browser: accessible, quiet, and without running any text of a record.
-
-The test of accessibility needs axe-core: `npm pack axe-core`, and the path of its `axe.min.js` in `AXE_CORE`.
-"""
+"""The HTML page in a real browser: accessible, quiet, and without running any text of a record."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from fhir_gym.evaluation import write_page
-from tests.evaluation.browser import Browser, browser, missing
+from tests.browser import Browser, browser, missing, needs_axe
 from tests.evaluation.test_page import SHOWN, hostile_report
-
-AXE = Path(os.environ.get("AXE_CORE", "axe.min.js"))
-AUDIT = """
-const done = arguments[arguments.length - 1];
-axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]})
-  .then(found => done(found.violations.map(one => one.id + ": " + one.nodes[0].html.slice(0, 300))));
-"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=f"a test in a browser {missing()}")]
 
@@ -82,11 +70,10 @@ def test_print_shows_everything_on_white(window: Browser, url: str) -> None:
     assert window.run(f"return {boxes}.filter(one => one.scrollHeight > one.clientHeight + 1).length") == 0
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: set AXE_CORE to the path of its axe.min.js")
+@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_accessibility(window: Browser, url: str, scheme: str, width: int) -> None:
     window.emulate(width, scheme)
     window.open(url)
-    window.run(AXE.read_text("utf-8"))
-    assert window.wait(AUDIT) == []
+    assert window.audit() == []
