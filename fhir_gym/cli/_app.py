@@ -38,6 +38,7 @@ from fhir_gym.cli import (
     tasks,
     train,
     version,
+    view,
     worlds,
 )
 from fhir_gym.cli._console import note
@@ -78,6 +79,7 @@ app.command("rollout")(rollout.rollout)
 app.command("evaluate")(evaluate.evaluate)
 app.command("dataset")(dataset.dataset)
 app.command("report")(report.report)
+app.command("view")(view.view)
 app.add_typer(worlds.app, name="worlds")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(suites.app, name="suites")

@@ -7,17 +7,15 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError
 from fhir_gym.evaluation.figures import Drawing, Figure, Table, draw_svg, lettered, run_names, study_figures
 from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.sections import sections
 from fhir_gym.files import write_file
-from fhir_gym.printable import visible
+from fhir_gym.html_templates import html_templates
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NUMERIC = re.compile(r"[-+<]?\d[\d.,]*( ?%)?( to -?\d[\d.,]*)?|no data|no calls|")
@@ -73,7 +71,7 @@ def write_page(report: Report, path: str | PathLike[str], drawings: Sequence[Dra
 
 def html(report: Report, drawings: Sequence[Drawing] | None = None) -> str:
     """Return a report as an HTML page; see `write_page`."""
-    environment, markup = _jinja()
+    environment, markup = html_templates(_TEMPLATES, needed_by="the HTML page", extra="report")
     css = (_TEMPLATES / "report.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     report = report.brief()
@@ -94,25 +92,6 @@ def html(report: Report, drawings: Sequence[Drawing] | None = None) -> str:
         tables=[_content(section.title, Table(section.columns, section.rows)) for section in sections(report)],
     )
     return rendered
-
-
-def _jinja() -> tuple[Any, Any]:
-    """Return a Jinja2 environment that escapes every text, and the class of texts that are HTML already."""
-    try:
-        jinja2, markupsafe = import_module("jinja2"), import_module("markupsafe")
-    except ImportError as error:
-        raise MissingExtraError("the HTML page needs Jinja2: pip install 'fhir-gym[report]'") from error
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    return environment, markupsafe.Markup
 
 
 def _about(report: Report) -> str:

@@ -134,7 +134,7 @@ def read_rollouts(path: str | PathLike[str]) -> Iterator[Rollout]:
                 _require_rollout_prefix(line, number, source)
                 warnings.warn(f"{source}:{number}: skipped an incomplete line of an interrupted writer", stacklevel=2)
             elif line.strip():
-                yield _rollout(line, f"{source}:{number}")
+                yield parse_rollout(line, f"{source}:{number}")
 
 
 def completed(
@@ -157,7 +157,16 @@ def completed(
         return frozenset((r.task.key, r.task.variation, r.repeat) for r in kept)
 
 
-def _rollout(line: bytes, where: str) -> Rollout:
+def parse_rollout(line: bytes, where: str) -> Rollout:
+    """Return the rollout of a line.
+
+    Args:
+        line: The line.
+        where: File and line number for error messages.
+
+    Raises:
+        RecordError: The line is not a rollout.
+    """
     try:
         return Rollout.model_validate(_plain(line, where))
     except ValidationError as error:

@@ -1,0 +1,35 @@
+"""The command `fhir-gym view`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fhir_gym.cli._console import note, progress
+
+
+def view(
+    rollouts: Annotated[list[Path] | None, typer.Argument(help="Rollout files.", show_default=False)] = None,
+    world: Annotated[
+        str | None, typer.Option(help="Name of a world (see `worlds list`) or path of a world file to show.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free port.")] = 8765,
+) -> None:
+    """Show rollouts and worlds in a browser, and let a person play tasks.
+
+    The table of episodes is live while a run appends to the files.
+
+    Example: fhir-gym view rollouts.jsonl
+    """
+    from fhir_gym import web, worlds
+
+    opened = None
+    if world is not None:
+        with progress(f"Building {world}") as update:
+            opened = worlds.load(world, progress=update)
+    web.serve_viewer(
+        rollouts or [], world=opened, host=host, port=port, ready=lambda url: note(f"{url} (stop with Ctrl-C)")
+    )

@@ -1,0 +1,5 @@
+"""The viewer: web pages that show rollouts and worlds, on this machine or exported as static files."""
+
+from fhir_gym.web.app import create_viewer, serve_viewer
+
+__all__ = ["create_viewer", "serve_viewer"]

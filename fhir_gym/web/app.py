@@ -1,0 +1,138 @@
+"""The viewer as a Starlette application, and `serve_viewer` for `fhir-gym view`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from os import PathLike
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.fhir import World
+from fhir_gym.fhir.adapters.http import bind, make_http_server
+from fhir_gym.web import episode_list
+from fhir_gym.web.context import ViewerContext
+from fhir_gym.web.html import ASSETS, PageTemplates
+from fhir_gym.web.links import ServerLinks
+from fhir_gym.web.rollout_index import RolloutIndex
+from fhir_gym.web.security import SecurityMiddleware, is_loopback
+from fhir_gym.web.world_store import WorldStore
+
+_PAGES: tuple[Callable[[ViewerContext], list[BaseRoute]], ...] = (episode_list.routes,)
+"""Functions that return the routes of the pages."""
+_log = logging.getLogger(__name__)
+
+
+def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | None = None) -> Starlette:
+    """Return an ASGI application with the pages of the viewer.
+
+    The application follows the files in a thread from its start to its end. It has no login and must listen on a
+    loopback address only; it refuses requests with another Host header.
+
+    Args:
+        paths: Rollout files.
+        world: A world to show in addition to the installed worlds. The application closes it.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+        RecordError: A file does not exist.
+    """
+    context = ViewerContext(
+        index=RolloutIndex(paths),
+        worlds=WorldStore([world] if world else []),
+        links=ServerLinks(),
+        templates=PageTemplates(),
+        world=world.manifest.name if world else None,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        context.index.follow()
+        yield
+        context.index.close()
+        context.worlds.close()
+
+    def show_error(_: Request, error: Exception) -> Response:
+        return _error_page(context, error)
+
+    own = [Route("/static/{name}", _asset, name="asset"), Route("/state", _state(context), name="state")]
+    return Starlette(
+        routes=[*own, *(route for routes in _PAGES for route in routes(context))],
+        middleware=[Middleware(SecurityMiddleware)],
+        exception_handlers={HTTPException: show_error, FhirGymError: show_error, Exception: show_error},
+        lifespan=lifespan,
+    )
+
+
+def serve_viewer(
+    paths: Sequence[str | PathLike[str]],
+    *,
+    world: World | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    ready: Callable[[str], object] | None = None,
+) -> None:
+    """Serve the viewer until the process is interrupted.
+
+    Args:
+        paths: Rollout files.
+        world: A world to show in addition to the installed worlds.
+        host: A loopback address.
+        port: The port; 0 selects a free port.
+        ready: Function that is called with the viewer's URL as soon as browsers can connect.
+
+    Raises:
+        FhirGymError: The address is not a loopback address or cannot be bound, or a file does not exist.
+    """
+    if not is_loopback(host):
+        raise FhirGymError(
+            f"{host} is not a loopback address: the viewer has no login; use 127.0.0.1 and an SSH tunnel"
+        )
+    server = make_http_server(create_viewer(paths, world=world))
+    with bind(host, port) as listener:
+        if ready is not None:
+            shown = f"[{host}]" if ":" in host else host
+            ready(f"http://{shown}:{listener.getsockname()[1]}/")
+        server.run(sockets=[listener])
+
+
+def _asset(request: Request) -> Response:
+    """Return a static file of the package; the name is looked up in a table, never used as a path."""
+    found = ASSETS.get(request.path_params["name"])
+    if found is None:
+        raise HTTPException(404, "There is no such file.")
+    path, media_type = found
+    return Response(path.read_bytes(), media_type=media_type)
+
+
+def _state(context: ViewerContext) -> Callable[[Request], Response]:
+    """Return the endpoint that tells the script of the pages whether the table has changed."""
+
+    def state(_: Request) -> Response:
+        found = context.index.state
+        return JSONResponse({"version": found.version, "complete": found.complete})
+
+    return state
+
+
+def _error_page(context: ViewerContext, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        status, message = error.status_code, error.detail
+    elif isinstance(error, UnknownNameError):
+        status, message = 404, str(error)
+    elif isinstance(error, FhirGymError):
+        status, message = 500, str(error)
+    else:
+        _log.error("a page of the viewer failed", exc_info=error)
+        status, message = 500, f"{type(error).__name__}: a bug in fhir_gym; the terminal shows the traceback."
+    title = HTTPStatus(status).phrase
+    message = message if message != title else "There is no such page."
+    return HTMLResponse(context.render("error.html.j2", title=title, message=message), status)

@@ -1,0 +1,56 @@
+"""What all pages of the viewer share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fhir_gym.web.html import PageTemplates
+from fhir_gym.web.links import Links
+from fhir_gym.web.rollout_index import RolloutIndex
+from fhir_gym.web.world_store import WorldStore
+
+
+@dataclass(frozen=True)
+class ViewerContext:
+    """What all pages of the viewer share.
+
+    Attributes:
+        index: The episodes of the given files.
+        worlds: The worlds.
+        links: The URLs of the pages.
+        templates: The templates.
+        world: Name of the world that `--world` gives; None without one.
+        form_token: Secret that each form of the viewer contains, so that other sites cannot send forms.
+    """
+
+    index: RolloutIndex
+    worlds: WorldStore
+    links: Links
+    templates: PageTemplates
+    world: str | None = None
+    form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    def render(self, template: str, **values: Any) -> str:
+        """Return a page as HTML.
+
+        Args:
+            template: Name of the template.
+            values: The template's variables, in addition to `context` and `links`.
+        """
+        return self.templates.render(template, context=self, links=self.links, **values)
+
+
+@dataclass(frozen=True)
+class ExportedPage:
+    """A page of an export.
+
+    Attributes:
+        name: Name of the file; see `FileLinks`.
+        render: Function that returns the page as HTML.
+    """
+
+    name: str
+    render: Callable[[], str]
