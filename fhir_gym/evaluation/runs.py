@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from os import PathLike
@@ -127,15 +127,23 @@ def _sources(path: Path) -> Iterator[_Source]:
     if not path.is_dir():
         yield _Source(path)
         return
-    folder = path / "rollouts" if (path / "rollouts").is_dir() else path
-    order = [*CONFIGURATIONS]
-    files = [file for file in folder.glob("*.jsonl") if not file.name.startswith(".")]
-    files.sort(key=lambda file: (order.index(file.stem) if file.stem in order else len(order), file.stem))
+    files = rollout_files(path)
     if not files:
-        raise RecordError(f"{folder}: contains no rollout files (*.jsonl)")
+        raise RecordError(f"{_folder_of_rollouts(path)}: contains no rollout files (*.jsonl)")
     experiment = _experiment(path)
     for file in files:
         yield _Source(file) if file.name == "rollouts.jsonl" else _Source(file, experiment, file.stem)
+
+
+def rollout_files(folder: Path) -> list[Path]:
+    """Return the rollout files that a folder stands for; see `read_runs`."""
+    order = [*CONFIGURATIONS]
+    files = [file for file in _folder_of_rollouts(folder).glob("*.jsonl") if not file.name.startswith(".")]
+    return sorted(files, key=lambda file: (order.index(file.stem) if file.stem in order else len(order), file.stem))
+
+
+def _folder_of_rollouts(folder: Path) -> Path:
+    return folder / "rollouts" if (folder / "rollouts").is_dir() else folder
 
 
 def _experiment(folder: Path) -> str:
@@ -206,7 +214,8 @@ def _names(runs: Sequence[_Found]) -> list[str]:
     runs of a configuration that has several, are named after the agent and its settings.
     """
     files = [run for run in runs if not run.source.configuration]
-    by_settings = dict(zip(map(id, files), _names_by_settings(files), strict=True))
+    described = [(run.agent, run.settings, run.source.path) for run in files]
+    by_settings = dict(zip(map(id, files), names_by_settings(described), strict=True))
     experiments = len({run.source.experiment for run in runs})
     models = len({str(run.settings.get("model")) for run in runs})
     agents = Counter(id(run.source) for run in runs)
@@ -219,10 +228,10 @@ def _names(runs: Sequence[_Found]) -> list[str]:
             names.append(" ".join([*parts, run.source.configuration, *model]))
         else:
             names.append(by_settings[id(run)])
-    return _unique(names)
+    return unique_names(names)
 
 
-def _unique(names: Iterable[str]) -> list[str]:
+def unique_names(names: Iterable[str]) -> list[str]:
     """Append numbers to equal names."""
     unique: list[str] = []
     for name in names:
@@ -231,18 +240,21 @@ def _unique(names: Iterable[str]) -> list[str]:
     return unique
 
 
-def _names_by_settings(runs: Sequence[_Found]) -> list[str]:
-    """Name runs after agent, model and differing settings, and after the file if the name is not unique."""
+def names_by_settings(runs: Sequence[tuple[str, Mapping[str, Any], Path]]) -> list[str]:
+    """Name runs after agent, model and differing settings, and after the file if the name is not unique.
+
+    Args:
+        runs: Agent, settings and file of each run.
+    """
     names = []
-    for run in runs:
-        own = run.settings
-        same = [other.settings for other in runs if other.agent == run.agent]
-        differing = [key for key in sorted(own) if any(other.get(key) != own[key] for other in same)]
+    for agent, own, _ in runs:
+        same = [settings for other, settings, _ in runs if other == agent]
+        differing = [key for key in sorted(own) if any(settings.get(key) != own[key] for settings in same)]
         shown = [f"{key}={_short(own[key])}" for key in differing if key != "model"]
         model = [_model(own["model"])] if "model" in own else []
-        names.append(" ".join([run.agent, *model, *shown]))
+        names.append(" ".join([agent, *model, *shown]))
     if len(set(names)) < len(names):
-        names = [f"{name} ({run.source.path.stem})" for name, run in zip(names, runs, strict=True)]
+        names = [f"{name} ({file.stem})" for name, (_, _, file) in zip(names, runs, strict=True)]
     return names
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from os import PathLike
+from traceback import format_exception
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,15 +15,17 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import bind, make_http_server
+from fhir_gym.printable import visible
 from fhir_gym.web import episode_list
 from fhir_gym.web.context import ViewerContext
 from fhir_gym.web.html import ASSETS, PageTemplates
 from fhir_gym.web.links import ServerLinks
-from fhir_gym.web.rollout_index import RolloutIndex
+from fhir_gym.web.rollout_index import RolloutIndex, UnknownEpisodeError
 from fhir_gym.web.security import SecurityMiddleware, is_loopback
 from fhir_gym.web.world_store import WorldStore
 
@@ -66,8 +69,8 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
     own = [Route("/static/{name}", _asset, name="asset"), Route("/state", _state(context), name="state")]
     return Starlette(
         routes=[*own, *(route for routes in _PAGES for route in routes(context))],
-        middleware=[Middleware(SecurityMiddleware)],
-        exception_handlers={HTTPException: show_error, FhirGymError: show_error, Exception: show_error},
+        middleware=[Middleware(SecurityMiddleware), Middleware(_BugPages, context=context)],
+        exception_handlers={HTTPException: show_error, FhirGymError: show_error},
         lifespan=lifespan,
     )
 
@@ -118,20 +121,41 @@ def _state(context: ViewerContext) -> Callable[[Request], Response]:
 
     def state(_: Request) -> Response:
         found = context.index.state
-        return JSONResponse({"version": found.version, "complete": found.complete})
+        return JSONResponse({"version": found.version, "episodes": found.episodes, "complete": found.complete})
 
     return state
+
+
+class _BugPages:
+    """Shows a page after an unexpected exception, which Starlette would show without the security headers."""
+
+    def __init__(self, app: ASGIApp, context: ViewerContext) -> None:
+        self._app, self._context = app, context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except Exception as error:
+            _log.error("%s", visible("".join(format_exception(error)), keep="\n"))
+            if not started and scope["type"] == "http":
+                await _error_page(self._context, error)(scope, receive, send)
 
 
 def _error_page(context: ViewerContext, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
-    elif isinstance(error, UnknownNameError):
+    elif isinstance(error, UnknownNameError | UnknownEpisodeError):
         status, message = 404, str(error)
     elif isinstance(error, FhirGymError):
         status, message = 500, str(error)
     else:
-        _log.error("a page of the viewer failed", exc_info=error)
         status, message = 500, f"{type(error).__name__}: a bug in fhir_gym; the terminal shows the traceback."
     title = HTTPStatus(status).phrase
     message = message if message != title else "There is no such page."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -76,6 +77,15 @@ class EpisodeRow:
             return _row(data)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a rollout: {type(error).__name__}: {error}"[:_MAX_TEXT]) from error
+
+    @property
+    def run_digest(self) -> bytes:
+        """A digest of the agent and its settings."""
+        return blake2b(f"{self.agent}\n{self.settings}".encode(), digest_size=16).digest()
+
+    def values(self) -> list[str | float | None]:
+        """Return the values of the `COLUMNS`."""
+        return [getattr(self, name) for name in COLUMNS]
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRow) if field.name not in ("settings", "failed_checks"))

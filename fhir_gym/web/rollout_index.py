@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from fhir_gym.errors import RecordError, UnknownNameError
+from fhir_gym.errors import RecordError
+from fhir_gym.evaluation.runs import names_by_settings, rollout_files, unique_names
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.rollout_files import parse_rollout
-from fhir_gym.web.episode_row import COLUMNS, EpisodeRow, parse_line
+from fhir_gym.web.episode_row import COLUMNS, EpisodeRow
+from fhir_gym.web.rollout_reader import Line, RolloutReader
 
 _SCHEMA = f"""
-CREATE TABLE run (id INTEGER PRIMARY KEY, file INTEGER, agent TEXT, model TEXT, digest BLOB, UNIQUE (file, digest));
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, agent TEXT, settings TEXT, digest BLOB, UNIQUE (file, digest)
+);
 CREATE TABLE episode (
-    id INTEGER PRIMARY KEY, file INTEGER, line INTEGER, start INTEGER, length INTEGER, run INTEGER,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, line INTEGER, start INTEGER, length INTEGER, run INTEGER,
     {", ".join(COLUMNS)}, failed INTEGER, UNIQUE (file, line)
 );
+CREATE INDEX episode_of_run ON episode (run);
 CREATE TABLE failed_check (name TEXT, episode INTEGER, PRIMARY KEY (name, episode)) WITHOUT ROWID;
 CREATE INDEX failed_check_of ON failed_check (episode);
 CREATE TABLE bad_line (file INTEGER, line INTEGER, problem TEXT);
+CREATE TABLE hit (search INTEGER, episode INTEGER, PRIMARY KEY (search, episode)) WITHOUT ROWID;
 """
-_BATCH = 500
-"""Number of lines after which pages see the new episodes."""
-_MAX_LINE = 64 * 1024 * 1024
 _INTERVAL = 1.0
 """Seconds between two looks at the files."""
+_MAX_DESCRIBED_RUNS = 200
+"""Number of runs up to which names show the settings that differ; with more runs, names show numbers."""
+
+_T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class _Source:
-    """A rollout file and how far it has been read.
-
-    Attributes:
-        path: The file.
-        number: Index of the file in the viewer.
-        offset: Number of bytes read.
-        lines: Number of lines read.
-        identity: Device and inode of the file; a file with another identity is read from its beginning.
-        unended: Whether the last line that was read had no line end.
-    """
-
-    path: Path
-    number: int
-    offset: int = 0
-    lines: int = 0
-    identity: tuple[int, int] = (0, 0)
-    unended: bool = False
-    runs: dict[bytes, int] = field(default_factory=dict)
+class UnknownEpisodeError(RecordError):
+    """The rollout files have no episode at this place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +57,63 @@ class IndexState:
         bad_lines: Number of lines that are not rollouts.
         complete: Whether all files have been read to their present ends.
         share: Share of the bytes that have been read, from 0 to 1.
+        problem: Why the index is no longer updated; empty if it is.
     """
 
-    version: int
+    version: int = 0
+    episodes: int = 0
+    bad_lines: int = 0
+    complete: bool = False
+    share: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRun:
+    """A run: the episodes of one agent with the same settings in one file.
+
+    Attributes:
+        id: Number of the run in this index.
+        file: Index of the file.
+        name: Name that is unique among the runs.
+        episodes: Number of episodes.
+    """
+
+    id: int
+    file: int
+    name: str
     episodes: int
-    bad_lines: int
-    complete: bool
-    share: float
 
 
 class RolloutIndex(AbstractContextManager["RolloutIndex"]):
     """The episodes of rollout files. All methods may be called from any thread.
 
     Args:
-        paths: The files.
+        paths: Rollout files, and folders of experiments. The files of a folder are found while they appear.
 
     Raises:
         RecordError: A file does not exist, or is not a regular file.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._sources = [_Source(Path(path), number) for number, path in enumerate(paths)]
-        for source in self._sources:
-            if not source.path.is_file():
-                problem = "is not a file" if source.path.exists() else "does not exist"
-                raise RecordError(f"{source.path} {problem}")
+        self._given = [Path(path) for path in paths]
+        self._readers: list[RolloutReader] = []
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # a temporary file
         self._db.executescript(_SCHEMA)
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._state = IndexState(0, 0, 0, not paths, 1.0 if not paths else 0.0)
+        self._state = IndexState()
+        self._cache: tuple[int, dict[str, Any]] = (0, {})
+        for path in self._given:
+            if not path.is_file() and not path.is_dir():
+                raise RecordError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
+        self._find_files()
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files."""
-        return tuple(source.path for source in self._sources)
+        """The files; an episode is named after the position of its file here and the number of its line."""
+        return tuple(reader.path for reader in self._readers)
 
     @property
     def state(self) -> IndexState:
@@ -116,11 +126,19 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         self._thread.start()
 
     def update(self) -> None:
-        """Read what has been added to the files since the last call."""
-        for source in self._sources:
-            with suppress(OSError):  # a file that was deleted keeps its episodes in the table
-                self._update(source)
-        self._set_state(complete=True)
+        """Read what has been added to the files since the last call.
+
+        Raises:
+            sqlite3.Error: The temporary database cannot be written, for example because the disk is full.
+        """
+        self._find_files()
+        for number, reader in enumerate(self._readers):
+            for batch in reader.read():
+                self._add(number, batch)
+                if self._stop.is_set():
+                    return
+        if not self._state.complete:
+            self._set_state(complete=True)
 
     @override
     def __exit__(self, *_: object) -> None:
@@ -139,23 +157,71 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         with self._lock:
             return self._db.execute(sql, parameters).fetchall()
 
-    def line(self, file: int, line: int) -> bytes:
-        """Return the bytes of an episode's line.
+    @contextmanager
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """Change the database in one transaction, while no other thread reads it."""
+        with self._lock:
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
 
-        Raises:
-            UnknownNameError: There is no such episode.
-            RecordError: The file cannot be read, or has changed.
+    def cached(self, name: str, compute: Callable[[], _T]) -> _T:
+        """Return a value that is computed once for each state of the index.
+
+        Args:
+            name: Name of the value.
+            compute: Function that computes it.
         """
-        rows = self.select("SELECT start, length FROM episode WHERE file = ? AND line = ?", (file, line))
-        if not rows:
-            raise UnknownNameError("episode", f"{file}/{line}", ())
-        path, (start, length) = self._sources[file].path, rows[0]
+        with self._lock:
+            if self._cache[0] != self._state.version:
+                self._cache = self._state.version, {}
+            values = self._cache[1]
+            if name not in values:
+                values[name] = compute()
+            value: _T = values[name]
+            return value
+
+    def runs(self) -> list[IndexedRun]:
+        """Return the runs in the order of their files."""
+        return self.cached("runs", self._runs)
+
+    def _runs(self) -> list[IndexedRun]:
+        rows = self.select(
+            "SELECT run.id, run.file, run.agent, run.settings, count(*) FROM run JOIN episode ON episode.run = run.id"
+            " GROUP BY run.id ORDER BY run.file, run.id"
+        )
+        if len(rows) <= _MAX_DESCRIBED_RUNS:
+            described = [(agent, json.loads(settings), self.paths[file]) for _, file, agent, settings, _ in rows]
+            names = unique_names(names_by_settings(described))
+        else:
+            names = [f"{agent} #{id}" for id, _, agent, _, _ in rows]
+        return [IndexedRun(row[0], row[1], name, row[4]) for row, name in zip(rows, names, strict=True)]
+
+    def lines(self, places: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
+        """Yield lines of the files; an empty text for a line that cannot be read any more.
+
+        Args:
+            places: File, start and length of each line.
+        """
+        opened, file = None, -1
         try:
-            with path.open("rb") as opened:
-                opened.seek(start)
-                return opened.read(length)
-        except OSError as error:
-            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+            for number, start, length in places:
+                try:
+                    if number != file or opened is None:
+                        if opened is not None:
+                            opened.close()
+                        opened, file = self.paths[number].open("rb"), number
+                    opened.seek(start)
+                    yield opened.read(length)
+                except OSError:
+                    yield b""
+        finally:
+            if opened is not None:
+                opened.close()
 
     def rollout(self, file: int, line: int) -> Rollout:
         """Return the record of an episode.
@@ -165,127 +231,85 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             line: Number of the line, from 1.
 
         Raises:
-            UnknownNameError: There is no such episode.
+            UnknownEpisodeError: There is no such episode.
             RecordError: The file cannot be read, has changed, or the line is not a valid rollout.
         """
-        return parse_rollout(self.line(file, line), f"{self._sources[file].path}:{line}")
+        place = (file, line) if max(file, line) < 2**63 else (-1, -1)  # SQLite's largest number
+        rows = self.select("SELECT file, start, length FROM episode WHERE file = ? AND line = ?", place)
+        if not rows:
+            raise UnknownEpisodeError(f"there is no episode in line {line} of file {file}")
+        where = f"{self.paths[file]}:{line}"
+        (content,) = self.lines(rows)
+        if not content:
+            raise RecordError(f"{where}: cannot be read any more")
+        return parse_rollout(content, where)
+
+    def neighbours(self, file: int, line: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Return file and line of the episodes before and after an episode."""
+        before = self.select(
+            "SELECT file, line FROM episode WHERE (file, line) < (?, ?) ORDER BY file DESC, line DESC LIMIT 1",
+            (file, line),
+        )
+        after = self.select(
+            "SELECT file, line FROM episode WHERE (file, line) > (?, ?) ORDER BY file, line LIMIT 1", (file, line)
+        )
+        return (before[0][0], before[0][1]) if before else None, (after[0][0], after[0][1]) if after else None
+
+    def _find_files(self) -> None:
+        """Start to read files that have appeared in the given folders."""
+        known = set(self.paths)
+        for given in self._given:
+            with suppress(OSError):  # a folder that was deleted has no new files
+                for path in rollout_files(given) if given.is_dir() else [given]:
+                    if path not in known:
+                        known.add(path)
+                        self._readers.append(RolloutReader(path))
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            self.update()
+            try:
+                self.update()
+            except sqlite3.Error as error:
+                problem = f"The table is no longer updated: {error}."
+                self._state = IndexState(self._state.version + 1, *self._counts(), complete=True, problem=problem)
+                return
             self._stop.wait(_INTERVAL)
 
-    def _update(self, source: _Source) -> None:
-        with source.path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            identity = status.st_dev, status.st_ino
-            if identity != source.identity or status.st_size < source.offset:
-                self._forget(source)
-                source.identity = identity
-            while not self._stop.is_set() and self._read_batch(source, file):
-                self._set_state(complete=False)
-
-    def _forget(self, source: _Source) -> None:
-        """Remove the episodes of a file that was replaced."""
-        if source.lines:
-            with self._lock:
-                self._db.execute("BEGIN")
+    def _add(self, file: int, batch: Sequence[Line] | None) -> None:
+        """Add lines of a file; None means that the file was replaced, so its episodes are removed."""
+        with self.changing() as db:
+            if batch is None:
                 episodes = "(SELECT id FROM episode WHERE file = ?)"
-                self._db.execute(f"DELETE FROM failed_check WHERE episode IN {episodes}", (source.number,))
+                db.execute(f"DELETE FROM failed_check WHERE episode IN {episodes}", (file,))
+                db.execute(f"DELETE FROM hit WHERE episode IN {episodes}", (file,))
                 for table in ("episode", "run", "bad_line"):
-                    self._db.execute(f"DELETE FROM {table} WHERE file = ?", (source.number,))
-                self._db.execute("COMMIT")
-        source.offset = source.lines = 0
-        source.unended = False
-        source.runs.clear()
+                    db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
+            for line in batch or ():
+                if isinstance(line.row, str):
+                    db.execute("INSERT INTO bad_line VALUES (?, ?, ?)", (file, line.number, line.row))
+                else:
+                    _add_episode(db, file, line, line.row)
+        self._set_state(complete=False)
 
-    def _read_batch(self, source: _Source, file: BinaryIO) -> bool:
-        """Add up to `_BATCH` lines; return whether there were any."""
-        found: list[tuple[int, int, int, EpisodeRow | str]] = []
-        file.seek(source.offset)
-        while len(found) < _BATCH and (line := file.readline(_MAX_LINE)):
-            if source.unended and line == b"\n":
-                source.offset, source.unended = source.offset + 1, False
-                continue
-            ended = line.endswith(b"\n")
-            if not ended and len(line) < _MAX_LINE and not _is_json(line):
-                break  # a writer is still writing this line
-            source.lines += 1
-            start, length = source.offset, len(line)
-            if not ended and length == _MAX_LINE:
-                length += _skip_line(file)
-                found.append((source.lines, start, length, f"longer than {_MAX_LINE // 1024 // 1024} MiB"))
-            elif line.strip():
-                found.append((source.lines, start, length, _row_or_problem(line)))
-            source.offset, source.unended = start + length, not ended
-        with self._lock:
-            self._db.execute("BEGIN")
-            for number, start, length, row in found:
-                self._add(source, number, start, length, row)
-            self._db.execute("COMMIT")
-        return bool(found)
-
-    def _add(self, source: _Source, line: int, start: int, length: int, row: EpisodeRow | str) -> None:
-        if isinstance(row, str):
-            self._db.execute("INSERT INTO bad_line VALUES (?, ?, ?)", (source.number, line, row))
-            return
-        values = [getattr(row, name) for name in COLUMNS]
-        marks = ", ".join("?" * (6 + len(values)))
-        added = self._db.execute(
-            f"INSERT INTO episode VALUES (NULL, {marks})",
-            (source.number, line, start, length, self._run(source, row), *values, len(row.failed_checks)),
-        )
-        checks = [(name, added.lastrowid) for name in row.failed_checks]
-        self._db.executemany("INSERT INTO failed_check VALUES (?, ?)", checks)
-
-    def _run(self, source: _Source, row: EpisodeRow) -> int:
-        """Return the id of the run: the combination of file, agent and settings."""
-        digest = blake2b(f"{row.agent}\n{row.settings}".encode(), digest_size=16).digest()
-        if digest not in source.runs:
-            sql = "INSERT INTO run VALUES (NULL, ?, ?, ?, ?)"
-            added = self._db.execute(sql, (source.number, row.agent, row.model, digest)).lastrowid
-            assert added is not None
-            source.runs[digest] = added
-        return source.runs[digest]
+    def _counts(self) -> tuple[int, int]:
+        [(episodes, bad_lines)] = self.select("SELECT (SELECT count(*) FROM episode), (SELECT count(*) FROM bad_line)")
+        return episodes, bad_lines
 
     def _set_state(self, *, complete: bool) -> None:
-        [(episodes,)] = self.select("SELECT count(*) FROM episode")
-        [(bad_lines,)] = self.select("SELECT count(*) FROM bad_line")
-        before = self._state
-        changed = (episodes, bad_lines, complete) != (before.episodes, before.bad_lines, before.complete)
-        sizes = sum(_size(source.path) for source in self._sources)
-        read = sum(source.offset for source in self._sources)
-        share = min(1.0, read / sizes) if sizes else 1.0
-        self._state = IndexState(before.version + changed, episodes, bad_lines, complete, share)
+        read, size = (
+            sum(sizes) for sizes in zip((0, 0), *(reader.progress() for reader in self._readers), strict=True)
+        )
+        share = min(1.0, read / size) if size else 1.0
+        self._state = IndexState(self._state.version + 1, *self._counts(), complete, share)
 
 
-def _row_or_problem(line: bytes) -> EpisodeRow | str:
-    try:
-        return EpisodeRow.of(line)
-    except ValueError as error:
-        return str(error)
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        parse_line(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _skip_line(file: BinaryIO) -> int:
-    """Read to the end of the line; return the number of bytes."""
-    skipped = 0
-    while piece := file.readline(_MAX_LINE):
-        skipped += len(piece)
-        if piece.endswith(b"\n"):
-            break
-    return skipped
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _add_episode(db: sqlite3.Connection, file: int, line: Line, row: EpisodeRow) -> None:
+    digest = row.run_digest
+    known = db.execute("SELECT id FROM run WHERE file = ? AND digest = ?", (file, digest)).fetchone()
+    if known is None:
+        new = db.execute("INSERT INTO run VALUES (NULL, ?, ?, ?, ?)", (file, row.agent, row.settings, digest))
+        known = (new.lastrowid,)
+    values = [file, line.number, line.start, line.length, known[0], *row.values(), len(row.failed_checks)]
+    added = db.execute(f"INSERT INTO episode VALUES (NULL, {', '.join('?' * len(values))})", values)
+    checks = [(name, added.lastrowid) for name in row.failed_checks]
+    db.executemany("INSERT INTO failed_check VALUES (?, ?)", checks)

@@ -17,7 +17,7 @@ def rollout_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four episodes: two by `gold`, which succeed, and two by `idle`, which fail."""
     path = tmp_path_factory.mktemp("rollouts") / "rollouts.jsonl"
     for agent in ("gold", "idle"):
-        rollouts = fhir_gym.run("FHIRAgent/Appointment-v0", agent, tasks=["01"], variations=2)
+        rollouts = fhir_gym.run("FHIRAgent/Appointment-v0", agent, tasks=["01"], variations=range(2))
         fhir_gym.write_rollouts(path, rollouts)
     return path
 
