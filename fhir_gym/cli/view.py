@@ -7,22 +7,29 @@ from typing import Annotated
 
 import typer
 
-from fhir_gym.cli._console import note, progress
+from fhir_gym.cli._console import note, print_text, progress
 
 
 def view(
-    rollouts: Annotated[list[Path] | None, typer.Argument(help="Rollout files.", show_default=False)] = None,
+    rollouts: Annotated[
+        list[Path] | None, typer.Argument(help="Rollout files, and folders of experiments.", show_default=False)
+    ] = None,
     world: Annotated[
         str | None, typer.Option(help="Name of a world (see `worlds list`) or path of a world file to show.")
     ] = None,
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free port.")] = 8765,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the pages to this new folder instead of serving them.")
+    ] = None,
 ) -> None:
     """Show rollouts and worlds in a browser, and let a person play tasks.
 
     The table of episodes is live while a run appends to the files.
 
     Example: fhir-gym view rollouts.jsonl
+
+    Example: fhir-gym view rollouts.jsonl --export pages
     """
     from fhir_gym import web, worlds
 
@@ -30,6 +37,11 @@ def view(
     if world is not None:
         with progress(f"Building {world}") as update:
             opened = worlds.load(world, progress=update)
+    if export is not None:
+        with progress("Writing pages") as update:
+            pages = web.export_viewer(rollouts or [], export, world=opened, progress=update)
+        print_text(f"wrote {pages:,} pages; open {export / 'index.html'}")
+        return
     web.serve_viewer(
         rollouts or [], world=opened, host=host, port=port, ready=lambda url: note(f"{url} (stop with Ctrl-C)")
     )

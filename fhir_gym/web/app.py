@@ -14,23 +14,21 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.adapters.http import bind, make_http_server
 from fhir_gym.printable import visible
-from fhir_gym.web import episode_list
 from fhir_gym.web.context import ViewerContext
 from fhir_gym.web.html import ASSETS, PageTemplates
 from fhir_gym.web.links import ServerLinks
+from fhir_gym.web.pages import PAGES
 from fhir_gym.web.rollout_index import RolloutIndex, UnknownEpisodeError
 from fhir_gym.web.security import SecurityMiddleware, is_loopback
 from fhir_gym.web.world_store import WorldStore
 
-_PAGES: tuple[Callable[[ViewerContext], list[BaseRoute]], ...] = (episode_list.routes,)
-"""Functions that return the routes of the pages."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +39,7 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
     loopback address only; it refuses requests with another Host header.
 
     Args:
-        paths: Rollout files.
+        paths: Rollout files, and folders of experiments.
         world: A world to show in addition to the installed worlds. The application closes it.
 
     Raises:
@@ -68,7 +66,7 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
 
     own = [Route("/static/{name}", _asset, name="asset"), Route("/state", _state(context), name="state")]
     return Starlette(
-        routes=[*own, *(route for routes in _PAGES for route in routes(context))],
+        routes=[*own, *(route for module in PAGES for route in module.routes(context))],
         middleware=[Middleware(SecurityMiddleware), Middleware(_BugPages, context=context)],
         exception_handlers={HTTPException: show_error, FhirGymError: show_error},
         lifespan=lifespan,
@@ -86,7 +84,7 @@ def serve_viewer(
     """Serve the viewer until the process is interrupted.
 
     Args:
-        paths: Rollout files.
+        paths: Rollout files, and folders of experiments.
         world: A world to show in addition to the installed worlds.
         host: A loopback address.
         port: The port; 0 selects a free port.

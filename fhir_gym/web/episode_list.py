@@ -14,10 +14,10 @@ from starlette.routing import BaseRoute, Route
 from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_query import EpisodeQuery
 from fhir_gym.web.episode_row import COLUMNS
+from fhir_gym.web.paging import PAGE_SIZE, number_of_pages
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.text_search import TextSearch
 
-PAGE_SIZE = 100
 _MAX_OPTIONS = 500
 """Number of values of a filter; of more values, the most frequent are shown."""
 _MAX_BAD_LINES = 20
@@ -86,7 +86,7 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
     for query in queries:
         where, parameters = query.where(None)
         [(episodes,)] = index.select(f"SELECT count(*) FROM episode WHERE {where}", parameters)
-        for page in range(1, pages(episodes) + 1):
+        for page in range(1, number_of_pages(episodes) + 1):
             wanted = EpisodeQuery.of({name: str(value) for name, value in query.url(page=page).items()})
             name = context.links.episodes(**wanted.url(page=page))
             if name is not None:
@@ -105,7 +105,7 @@ def render(context: ViewerContext, query: EpisodeQuery, search: int | None) -> s
     where, parameters = query.where(search)
     counts = f"SELECT count(*), count(success), coalesce(sum(success), 0) FROM episode WHERE {where}"
     [(episodes, judged, successes)] = index.select(counts, parameters)
-    last = pages(episodes)
+    last = number_of_pages(episodes)
     page = min(query.page, last)
     columns = ("id", "file", "line", "run", *COLUMNS)
     sql = f"SELECT {', '.join(columns)} FROM episode WHERE {where} ORDER BY {query.order()} LIMIT ? OFFSET ?"
@@ -131,11 +131,6 @@ def render(context: ViewerContext, query: EpisodeQuery, search: int | None) -> s
         paths=paths,
         bad_lines=index.select(f"SELECT file, line, problem FROM bad_line LIMIT {_MAX_BAD_LINES}"),
     )
-
-
-def pages(episodes: int) -> int:
-    """Return the number of pages of a table; an empty table has one page."""
-    return max(1, -(-episodes // PAGE_SIZE))
 
 
 def filters(index: RolloutIndex) -> list[Filter]:

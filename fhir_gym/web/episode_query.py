@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
+from fhir_gym.web.paging import number_of, page_number
+
 ORDERS = {
     "task": "env_id {0}, task {0}, variation {0}, repeat {0}",
     "run": "run {0}",
@@ -58,10 +60,9 @@ class EpisodeQuery:
     def of(cls, parameters: Mapping[str, str]) -> Self:
         """Return the query of a URL. Unknown parameters and orders are ignored."""
         given = {field.name: parameters.get(field.name, "")[:_MAX_TEXT] for field in fields(cls)}
-        page = given.pop("page")
+        page = page_number(given.pop("page"))
         sort = given["sort"] if given["sort"].removeprefix("-") in ORDERS else ""
-        number = int(page) if page.isascii() and page.isdigit() and len(page) < 10 else 1
-        return cls(**{**given, "text": given["text"].strip(), "sort": sort}, page=max(1, number))
+        return cls(**{**given, "text": given["text"].strip(), "sort": sort}, page=page)
 
     def url(self, **changes: object) -> dict[str, object]:
         """Return the parameters of a URL after changes; without a change of the page, its first page."""
@@ -85,7 +86,8 @@ class EpisodeQuery:
         for column, value in (("file", self.file), ("run", self.run)):
             if value:
                 conditions.append(f"{column} = ?")
-                parameters.append(int(value) if value.isascii() and value.isdigit() and len(value) < 10 else -1)
+                number = number_of(value)
+                parameters.append(-1 if number is None else number)
         for column, value in (("env_id", self.pack), ("task", self.task), ("stop_reason", self.stop)):
             if value:
                 conditions.append(f"{column} = ?")

@@ -169,12 +169,12 @@ class FileLinks(Links):
 
 def _segment(text: str) -> str:
     """Return a text as one segment of a path; a dot segment would be removed by clients."""
-    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+    return quote(text, safe="", errors="replace") if text.strip(".") else text.replace(".", "%2E")
 
 
 def _with_query(path: str, query: Mapping[str, object]) -> str:
     given = [(name, value) for name, value in query.items() if value not in (None, "")]
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def _part(value: object) -> str:
