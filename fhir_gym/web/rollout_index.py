@@ -97,6 +97,9 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
         self._given = [Path(path) for path in paths]
+        for path in self._given:
+            if not path.is_file() and not path.is_dir():
+                raise RecordError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
         self._readers: list[RolloutReader] = []
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # a temporary file
         self._db.executescript(_SCHEMA)
@@ -105,9 +108,6 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         self._thread: threading.Thread | None = None
         self._state = IndexState()
         self._cache: tuple[int, dict[str, Any]] = (0, {})
-        for path in self._given:
-            if not path.is_file() and not path.is_dir():
-                raise RecordError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
         self._find_files()
 
     @property
