@@ -14,7 +14,7 @@ other values. For a department and a moment, each point is decided in exactly on
 
 from __future__ import annotations
 
-import base64
+import html
 import re
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -29,6 +29,8 @@ from fhir_gym.types import Json, Resource
 
 POLICY = Concept(system="http://example.org/document-types", code="policy", display="Policy")
 _SUBJECTS = "http://example.org/policy-subjects"
+_INTRANET = "https://intranet.example.org/policies"
+_PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
 _IN_FORCE = re.compile(r"In force from (\d{4}-\d\d-\d\d) (\d\d:\d\d) \(UTC\)")
 
 
@@ -48,7 +50,7 @@ class PolicyDocument(Params):
         replaces: Id of the document that this one replaces, or an empty text.
         amends: Id of the document that this one amends, or an empty text.
         values: The values of the points that the document settles.
-        text: The text.
+        text: The text; each line is a paragraph.
     """
 
     id: str
@@ -175,13 +177,14 @@ def _resource(document: PolicyDocument, category: Concept) -> Resource:
     attachment = {
         "contentType": "text/plain; charset=utf-8",
         "language": "en",
-        "data": base64.b64encode(document.text.encode()).decode(),
+        "url": f"{_INTRANET}/{document.number.replace('/', '-')}.txt",
         "title": document.title,
         "creation": document.issued,
     }
     found: Resource = {
         "resourceType": "DocumentReference",
         "id": document.id,
+        "text": {"status": "generated", "div": _narrative(document.text)},
         "identifier": [{"value": document.number}],
         "status": document.status,
         "docStatus": document.doc_status,
@@ -197,12 +200,22 @@ def _resource(document: PolicyDocument, category: Concept) -> Resource:
     return found
 
 
+def _narrative(text: str) -> str:
+    paragraphs = "".join(f"<p>{html.escape(line, quote=False)}</p>" for line in text.splitlines())
+    return f'<div xmlns="http://www.w3.org/1999/xhtml">{paragraphs}</div>'
+
+
+def narrative_text(resource: Resource) -> str:
+    """Return the text of a resource's narrative; each paragraph is a line."""
+    return "\n".join(html.unescape(one) for one in _PARAGRAPH.findall(resource["text"]["div"]))
+
+
 def validity_rules(subjects: Sequence[Subject]) -> str:
     """Return rules for prompts: where the policies are, and how to tell which of them is valid."""
     names = ", ".join(f"{one.title} (code {one.code})" for one in subjects)
     return (
         f"- Values that decide are in the hospital's policies: DocumentReferences with type {POLICY.code} and one "
-        f"of these categories: {names}. The text of a policy is in content.attachment.data (base64). A policy with a "
+        f"of these categories: {names}. The text of a policy is its narrative (text.div). A policy with a "
         "context.practiceSetting is for that department, a policy without one for the whole hospital. A policy that "
         "refers to another with relatesTo.code appends amends it.\n"
         '- A policy is in force if its status is current, its docStatus is final, and the time after "In force from" '
@@ -225,7 +238,7 @@ def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library
 
 
 def _parse(resource: Resource, subject: Subject) -> PolicyDocument:
-    text = base64.b64decode(resource["content"][0]["attachment"]["data"]).decode()
+    text = narrative_text(resource)
     relates = {one["code"]: one["target"]["reference"].rpartition("/")[2] for one in resource.get("relatesTo", [])}
     departments = codings(resource.get("context", {}).get("practiceSetting"))
     stated = _IN_FORCE.search(text)

@@ -298,7 +298,7 @@ class _Drawer:
             in_force=in_force,
             amends=amended.id if amended else "",
             values=values,
-            text="\n".join([*heading, "", *body]) + "\n",
+            text="\n".join([*heading, *body]),
         )
 
     def _changes(self, sentences: Sequence[str], amended: PolicyDocument) -> list[str]:
@@ -307,10 +307,8 @@ class _Drawer:
         points = "the following point" if len(sentences) == 1 else "the following points"
         return [
             " ".join(reasons),
-            "",
             f"{amended.number} is amended in {points}:",
             *(f"- {one}" for one in sentences),
-            "",
             f"Everything else in {amended.number} remains as it is.",
         ]
 
@@ -320,14 +318,14 @@ class _Drawer:
         background = rng.sample(BACKGROUND, rng.randint(4, 18))
         first, second, third = (background[number::3] for number in range(3))
         rules = rng.sample([*sentences, *second], len(sentences) + len(second))
-        found = ["1. Purpose and scope", " ".join(first), "", "2. Rules"]
+        found = ["1. Purpose and scope", " ".join(first), "2. Rules"]
         found += [f"2.{number} {one}" for number, one in enumerate(rules, 1)]
         if family.department:
             found.append(f"2.{len(rules) + 1} For all other points, see the policy of the whole hospital.")
-        found += ["", "3. Responsibility and review", " ".join(third)]
+        found += ["3. Responsibility and review", " ".join(third)]
         others = [one for one in self._titles if one != family.subject.title]
         if others:
-            found += ["", f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
+            found += [f"See also: {'; '.join(rng.sample(others, min(len(others), rng.randint(1, 3))))}."]
         return found
 
 

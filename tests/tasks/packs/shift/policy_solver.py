@@ -3,12 +3,12 @@
 The solver reads everything first, decides all requests in memory, and writes one transaction.
 """
 
-import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 from tests.tasks.packs.shift.shift_requests import (
     COMING,
@@ -50,7 +50,7 @@ POLICY_FLAWS = (
 
 def text_of(document: Record) -> str:
     """Return the text of a policy."""
-    return base64.b64decode(document["content"][0]["attachment"]["data"]).decode()
+    return "\n".join(one.text or "" for one in ElementTree.fromstring(document["text"]["div"]))
 
 
 def refers(document: Record, code: str) -> list[str]:

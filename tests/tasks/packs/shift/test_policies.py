@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import base64
 import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
 
 import pytest
 
@@ -167,7 +167,8 @@ def test_texts_contain_their_values_and_differ(hospital: World) -> None:
     assert library == drawn(hospital, 6, 12) != drawn(hospital, 7, 12)
     assert len({one.text for one in library.documents}) == 12
     for one, resource in zip(library.documents, policy_resources(library, (LOANS,)), strict=True):
-        assert base64.b64decode(resource["content"][0]["attachment"]["data"]).decode() == one.text
+        assert "\n".join(each.text or "" for each in ElementTree.fromstring(resource["text"]["div"])) == one.text
+        assert "data" not in resource["content"][0]["attachment"]
         found = {rule.name: value for rule in LOANS.rules if (value := rule.find(one.text)) is not None}
         assert found == one.values
         assert one.number in one.text and 250 < len(one.text) < 3_000
