@@ -222,7 +222,7 @@ def slots_within_limits(ask: BookingAsk, patient: str, scene: PolicyClinicScene)
     for number, practitioner in enumerate(one for one in scene.practitioners if ask.wants(one)):
         for start, minutes in limits.times() if limits else ():
             slot = ClinicSlot(
-                id=f"free-{patient}-{number}",
+                id=f"free-{patient}-{number}-{start[:13]}-{minutes}",
                 schedule=practitioner.schedule,
                 start=start,
                 minutes=minutes,

@@ -50,6 +50,7 @@ def draw_hospital(
     results: Sequence[int],
     documents: int,
     tasks_due: tuple[int, int],
+    amended_at: Sequence[datetime] = (),
 ) -> CriticalScene:
     """Draw a hospital whose results all come from the same random process.
 
@@ -61,6 +62,7 @@ def draw_hospital(
         results: Numbers of results that a stay may have.
         documents: Number of policies.
         tasks_due: See `CriticalScene`.
+        amended_at: See `Size`.
     """
     ids = IdAllocator(rng, world)
     chosen = rng.sample(SERVICES, departments + 1)
@@ -90,7 +92,7 @@ def draw_hospital(
         stays=tuple(stays),
         results=tuple(found),
         tasks=tuple(_tasks(rng, ids, found, [one.id for one in staff], stays_handled)),
-        library=draw_library(rng, ids, world.now, (CRITICAL,), chosen, documents),
+        library=draw_library(rng, ids, world.now, (CRITICAL,), chosen, documents, soon=amended_at),
         tasks_due=tasks_due,
     )
 

@@ -95,10 +95,12 @@ class Size:
     Attributes:
         level: The level, 1 to 4.
         requests: Number of requests.
+        amended_at: Moments during a live shift; at each of them, an amendment of a policy comes into force.
     """
 
     level: int
     requests: int
+    amended_at: tuple[datetime, ...] = ()
 
 
 R = TypeVar("R", bound=Request)
@@ -118,6 +120,7 @@ class RequestKind(ABC, Generic[S, R]):
             then the outcome of a request that is not declined is ``done``.
         rules: The rules that decide, for prompts. A placeholder ``{name}`` is replaced by `rule_values`.
         minutes: Minutes of work that a request needs at most in a live shift.
+        has_policies: Whether the scenes have policies of their own, which may be amended during a live shift.
         is_sweep: Whether a request is about many records, and is judged by record.
         counts: Minimum and maximum number of requests at each static level.
         resource_types: Resource types that the requests need.
@@ -130,6 +133,7 @@ class RequestKind(ABC, Generic[S, R]):
     value: ClassVar[str] = ""
     rules: ClassVar[str]
     minutes: ClassVar[int] = 8
+    has_policies: ClassVar[bool] = False
     is_sweep: ClassVar[bool] = False
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 14)})
     resource_types: ClassVar[tuple[str, ...]]

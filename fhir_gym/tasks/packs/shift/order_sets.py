@@ -316,7 +316,7 @@ def _absent(patient: str, concept: Concept, value: float, unit: str, day: date) 
     """Return a valid result that does not exist, from the noon of a day."""
     return result_resource(
         Result(
-            id=f"valid-{concept.code}-{patient}",
+            id=f"valid-{concept.code}-{patient}-{day}",
             patient=patient,
             concept=concept,
             value=value,

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Generator, Sequence
-from datetime import datetime
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from fhir_gym.actions import Action
@@ -26,6 +26,9 @@ from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, r
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.policy_texts import FILLERS, Subject
 from fhir_gym.types import Json, Resource
+
+POLICY_TIME = "policy time"
+"""Name of the moment, an instant, at which policies must be in force, among the values that solutions are given."""
 
 POLICY = Concept(system="http://example.org/document-types", code="policy", display="Policy")
 _SUBJECTS = "http://example.org/policy-subjects"
@@ -119,6 +122,18 @@ class Library(Params):
         """Return the code of a department; empty if it has no policies of its own."""
         owners = (one.department for one in self.documents if one.department)
         return next((one.code for one in owners if one.display == display), "")
+
+    def coming(self, now: datetime) -> list[datetime]:
+        """Return the moments after the present at which final documents come into force."""
+        moments = {one.in_force for one in self.documents if one.is_in_force(one.in_force)}
+        return [parse_instant(one) for one in sorted(moments) if one > instant(now)]
+
+    def after(self, time: timedelta) -> Library:
+        """Return a library that has at each moment the values that this one has some time later."""
+        documents = (
+            one.model_copy(update={"in_force": instant(parse_instant(one.in_force) - time)}) for one in self.documents
+        )
+        return Library(documents=tuple(documents))
 
     def _valid(self, subject: str, moment: str) -> list[PolicyDocument]:
         in_force = [one for one in self.documents if one.subject == subject and one.is_in_force(moment)]
@@ -219,13 +234,23 @@ def validity_rules(subjects: Sequence[Subject]) -> str:
         "context.practiceSetting is for that department, a policy without one for the whole hospital. A policy that "
         "refers to another with relatesTo.code appends amends it.\n"
         '- A policy is in force if its status is current, its docStatus is final, and the time after "In force from" '
-        "in its text is not after the present. It is valid if it is in force and no policy that is in force replaces "
+        "in its text is not in the future. It is valid if it is in force and no policy that is in force replaces "
         "it (relatesTo.code replaces). An amendment is valid only if the policy that it amends is valid, too.\n"
         "- Each point is decided by the valid policy of the department with its valid amendments if one of them "
         "settles the point, and otherwise by the valid policy of the whole hospital with its valid amendments. An "
         "amendment goes before the policy that it amends; of several amendments about one point, the one that came "
         "into force last decides."
     )
+
+
+def policy_time(given: Mapping[str, str], now: datetime) -> datetime:
+    """Return the moment at which policies must be in force.
+
+    Args:
+        given: The values that a solution is given.
+        now: The present.
+    """
+    return parse_instant(given[POLICY_TIME]) if POLICY_TIME in given else now
 
 
 def read_library(subjects: Sequence[Subject]) -> Generator[Action, Json, Library]:

@@ -19,6 +19,8 @@ _LEFT_CURRENT = 0.3
 """Probability that the version before the valid one has still the status current."""
 _SOON = 0.6
 """Probability that a document comes into force at one of the given moments, if it is not in force yet."""
+_AMENDED_POINTS = (0.2, 0.3, 0.4)
+"""Shares of the points of a policy that an amendment changes during a live shift."""
 _DAY = timedelta(days=1)
 _MOST_POLICIES = 900
 _HOURS = (0, 6, 8, 12)
@@ -50,14 +52,16 @@ def draw_library(
         departments: The departments that may have policies of their own.
         total: Number of documents. If the subjects need more, there are more.
         fillers: Number of further subjects that no request needs.
-        soon: Moments after the present at which some of the documents come into force that are not in force yet. All
-            others come into force two days after the present or later.
+        soon: Moments after the present. At each of them, an amendment of a valid policy comes into force, and maybe
+            other documents. What else is not in force yet comes into force two days after the present or later.
     """
     drawer = _Drawer(rng, ids, now, soon)
     chosen = [*subjects, *rng.sample(FILLERS, fillers)]
     most = max(1, min(len(departments), total // (2 * len(chosen)) - 1))
     for subject in chosen:
         drawer.add_subject(subject, rng.sample(departments, rng.randint(1, most)) if departments else ())
+    for moment in soon:
+        drawer.add_coming_amendment(rng.choice(subjects), moment)
     for subject in subjects:
         drawer.add_each_kind(subject, total)
     while len(drawer.documents) < total:
@@ -135,6 +139,15 @@ class _Drawer:
             family.versions.append(document)
             self._families.append(family)
             self._add(document)
+
+    def add_coming_amendment(self, subject: Subject, moment: datetime) -> None:
+        """Add an amendment of a valid policy about a subject that changes values at a moment after the present."""
+        rng = self._rng
+        family = rng.choice([one for one in self._families if one.subject is subject])
+        points = [one for one in subject.rules if one.values and one.name in family.values]
+        chosen = rng.sample(points, max(1, round(len(points) * rng.choice(_AMENDED_POINTS))))
+        values = {one.name: rng.choice([new for new in one.values if new != family.values[one.name]]) for one in chosen}
+        self._add(self._amending(family, family.valid, values, _CURRENT, _FINAL, instant(moment)))
 
     def add_each_kind(self, subject: Subject, total: int) -> None:
         """Add a document of each kind to the policies about a subject, up to a total number of documents."""
@@ -216,7 +229,17 @@ class _Drawer:
         if not points:
             return None
         chosen = self._rng.sample(points, min(len(points), self._rng.choice((1, 1, 2))))
-        values = self._values(family, chosen)
+        return self._amending(family, amended, self._values(family, chosen), status, doc_status, in_force)
+
+    def _amending(
+        self,
+        family: _Family,
+        amended: PolicyDocument,
+        values: dict[str, str],
+        status: str,
+        doc_status: str,
+        in_force: str,
+    ) -> PolicyDocument:
         found = self._document(family, values, status, doc_status, in_force, amended=amended)
         family.amendments.append(found)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -120,6 +120,7 @@ class ReleaseDrawer:
         recipients: int,
         documents: Sequence[int],
         policies: int,
+        amended_at: Sequence[datetime] = (),
     ) -> ReleaseScene:
         """Draw the records.
 
@@ -130,6 +131,7 @@ class ReleaseDrawer:
             recipients: Number of organizations.
             documents: Numbers of documents that a patient may have in a department.
             policies: Number of policies.
+            amended_at: See `Size`.
         """
         rng, ids = self._rng, self._ids
         self._departments = rng.sample(SERVICES, departments)
@@ -151,7 +153,9 @@ class ReleaseDrawer:
             recipients=self._recipients,
             people=tuple(patients),
             records=tuple(records),
-            library=draw_library(rng, ids, self._world.now, (RELEASE,), [*self._departments, other], policies),
+            library=draw_library(
+                rng, ids, self._world.now, (RELEASE,), [*self._departments, other], policies, soon=amended_at
+            ),
         )
 
     def _ago(self, first: int, last: int = _OLDEST_DAYS) -> str:

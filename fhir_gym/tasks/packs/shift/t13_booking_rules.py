@@ -48,7 +48,14 @@ from fhir_gym.tasks.packs.shift.outcomes import (
 )
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_resources, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policies import (
+    MISREADINGS,
+    Library,
+    policy_resources,
+    policy_time,
+    read_library,
+    validity_rules,
+)
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
@@ -68,6 +75,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
 
     key = "P1"
     title = "Appointments under policies"
+    has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -116,7 +124,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         clinic = _with_history(rng, ids, drawn)
         offered = [*dict.fromkeys(one.service for one in clinic.practitioners)]
         other = rng.choice([one for one in SERVICES if one not in offered])
-        library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents)
+        library = draw_library(rng, ids, world.now, (BOOKING,), [*offered, other], documents, soon=size.amended_at)
         return PolicyClinicScene(**dict(clinic), library=library)
 
     @override
@@ -156,7 +164,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         coming = [one for one in mine if one["status"] in COMING and one["start"] > instant(now)]
         if any(place.service_of(one) == ask.service for one in coming):
             return ALREADY_DONE
-        values = library.values(BOOKING.code, place.service_code(ask.service), now)
+        values = library.values(BOOKING.code, place.service_code(ask.service), policy_time(given, now))
         attended = [Attendance(one["start"], one["status"], place.service_of(one) == ask.service) for one in mine]
         limits = PolicyLimits.of(values, now.date(), attended)
         if limits is None:

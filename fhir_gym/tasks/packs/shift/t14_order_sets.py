@@ -49,7 +49,14 @@ from fhir_gym.tasks.packs.shift.order_sets import (
 )
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_SUCH_PATIENT, NOT_ALLOWED, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, draw_patients, names_for, target_among
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_resources, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policies import (
+    MISREADINGS,
+    Library,
+    policy_resources,
+    policy_time,
+    read_library,
+    validity_rules,
+)
 from fhir_gym.tasks.packs.shift.policy_drawing import draw_library
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -72,6 +79,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     key = "P2"
     title = "Order sets under policies"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
+    has_policies = True
     minutes = 20
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (3, 3), 2: (7, 8)})
     resource_types = (
@@ -122,7 +130,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         people = draw_patients(rng, world, ids, groups, twins)
         charts = ChartDrawer(rng, world, ids, FORMULARY).scene(people, results, orders)
         departments = rng.sample(SERVICES, 3)
-        library = draw_library(rng, ids, world.now, (ORDER_SETS,), departments, documents)
+        library = draw_library(rng, ids, world.now, (ORDER_SETS,), departments, documents, soon=size.amended_at)
         return OrderSetScene(**dict(charts), library=library, departments=tuple(departments))
 
     @override
@@ -163,7 +171,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         if not known:
             known["library"] = yield from read_library((ORDER_SETS,))
         library: Library = known["library"]
-        values = library.values(ORDER_SETS.code, library.department_code(ask.department), now)
+        values = library.values(ORDER_SETS.code, library.department_code(ask.department), policy_time(given, now))
         order_set = OrderSet.of(values, ask.order_set)
         chart = yield from _read_chart(patient, now)
         decision = SetCharts(chart, chart.now).decide(ask.order_set, order_set, patient, chart.orders)

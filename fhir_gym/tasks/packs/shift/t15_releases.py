@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
 )
 from fhir_gym.tasks.packs.shift.patient_records import Chart
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, policy_time, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.release_judge import ReleaseJudge
 from fhir_gym.tasks.packs.shift.release_records import (
     ACT_REASON,
@@ -73,6 +73,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
 
     key = "P3"
     title = "Releases of documents"
+    has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NOTHING_TO_DO)
     resource_types = ("Patient", "Consent", "Communication", "DocumentReference", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -122,7 +123,13 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
                 people=(12,), twins=2, departments=2, recipients=3, documents=(0, 1, 2, 3, 4), policies=9
             )
         return drawer.scene(
-            people=(13, 13), twins=3, departments=3, recipients=4, documents=(1, 2, 3, 4, 5), policies=15
+            people=(13, 13),
+            twins=3,
+            departments=3,
+            recipients=4,
+            documents=(1, 2, 3, 4, 5),
+            policies=15,
+            amended_at=size.amended_at,
         )
 
     @override
@@ -166,7 +173,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
             known[ask.recipient] = next(str(one["id"]) for one in named if one["name"] == ask.recipient)
         departments = _DEPARTMENTS.validate_json(given["all"])
         department = next(one for one in departments if one.display == ask.department)
-        values = known["library"].values(RELEASE.code, department.code, now)
+        values = known["library"].values(RELEASE.code, department.code, policy_time(given, now))
         patient, recipient, today = str(patients[0]["id"]), known[ask.recipient], instant(now)[:10]
         release = Release(department, f"Organization/{recipient}", ask.purpose, values, today)
         chart = Chart(patients[0], tuple((yield from _of(patient, "Communication"))))

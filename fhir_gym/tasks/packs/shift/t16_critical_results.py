@@ -42,7 +42,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement, Size, Solution
 from fhir_gym.tasks.packs.shift.laboratory import VALID, LabResult, parse_result
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, read_library, validity_rules
+from fhir_gym.tasks.packs.shift.policies import MISREADINGS, Library, policy_time, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.sweeps import SweepKind
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -65,6 +65,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
 
     key = "P4"
     title = "Critical results"
+    has_policies = True
     minutes = 60
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -99,7 +100,13 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> CriticalScene:
         if size.level == 1:
             return draw_hospital(
-                rng, world, departments=2, people=(13,), results=(4, 5, 6, 7), documents=9, tasks_due=(4, 10)
+                *(rng, world),
+                departments=2,
+                people=(13,),
+                results=(4, 5, 6, 7),
+                documents=9,
+                tasks_due=(4, 10),
+                amended_at=size.amended_at,
             )
         low, high = (9, 21) if size.requests < _SEVERAL else (6, 14)
         return draw_hospital(
@@ -110,6 +117,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
             results=(8, 9, 10, 11),
             documents=16,
             tasks_due=(low * size.requests, high * size.requests),
+            amended_at=size.amended_at,
         )
 
     @override
@@ -158,7 +166,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         department: Resource = known["departments"][ask.department]
         library: Library = known["library"]
         organization = f"Organization/{department['id']}"
-        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], now)
+        values = library.values(CRITICAL.code, department["type"][0]["coding"][0]["code"], policy_time(given, now))
         query = {"service-provider": organization, "_include": "Encounter:patient", "_count": "200"}
         found = yield from search_all("/Encounter", {**query, "_revinclude": "Observation:encounter"})
         born = {one["id"]: date.fromisoformat(one["birthDate"]) for one in found if one["resourceType"] == "Patient"}

@@ -36,8 +36,11 @@ _WORKLIST = (
 _EVENTS = (
     "You are not alone: colleagues book appointments on the same server, and a Task that is still requested may "
     "become more urgent, or be withdrawn (status cancelled; then change nothing for it). Set a Task to in-progress "
-    "before you work on it; from then on, nobody else changes it. A request is decided by the records as they are "
-    'when you make your first change for it. Wherever a rule says "the present", it means {now}.'
+    "before you work on it; from then on, nobody else changes it.\n\n"
+    "A request is decided by the records and the policies as they are at one moment: when you make your first change "
+    "for it, or when you close its Task if you change nothing. (Setting the Task to in-progress or on-hold and asking "
+    "are no changes in this sense.) Some amendments of policies come into force during the shift; a policy counts for "
+    'a request if it is in force at that moment. Everywhere else, "the present" in a rule means {now}.'
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
@@ -179,7 +182,9 @@ class LiveLevel3(LiveShift):
     title = "Two hours at the desk"
     level = 3
     max_steps = gold_steps = 300
-    size = LiveSize(level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=10, documents=60)
+    size = LiveSize(
+        level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=10, documents=60, amendments=3
+    )
 
 
 class LiveLevel4(LiveShift):
@@ -195,7 +200,9 @@ class LiveLevel4(LiveShift):
     title = "A whole day at the desk"
     level = 4
     max_steps = gold_steps = 1_000
-    size = LiveSize(level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300)
+    size = LiveSize(
+        level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300, amendments=10
+    )
 
 
 def live_shift(
@@ -216,7 +223,8 @@ def live_shift(
         minutes: Minutes in which requests arrive; None for those of the level.
         load: Factor of the number of requests per hour.
         policies: Number of policy documents; None for those of the level.
-        events: Factor of what other people do: bookings, withdrawn requests, and requests that become more urgent.
+        events: Factor of what other people do: bookings, withdrawn requests, requests that become more urgent, and
+            amendments of policies.
         asking: Factor of the share of requests that need a question.
     """
     base = LiveLevel3 if level == 3 else LiveLevel4
@@ -231,6 +239,7 @@ def live_shift(
         waiting=min(usual.waiting, max(1, round(usual.requests * factor))),
         bookings=round(usual.bookings * events * minutes / usual.minutes),
         documents=usual.documents if policies is None else policies,
+        amendments=round(usual.amendments * events * minutes / usual.minutes),
         events=events,
         asking=asking,
     )

@@ -101,6 +101,15 @@ def test_a_document_comes_into_force_at_its_time() -> None:
     assert before["fee"] == after["fee"] == ("5", "base")
 
 
+def test_a_library_after_some_time_has_the_later_values() -> None:
+    change = document("change", "14", amends="base", since=NOON)
+    replaced = document("draft", "21", replaces="base", since=NOON, doc_status="preliminary")
+    library = Library(documents=(change, BASE, replaced))
+    assert library.coming(NOW) == [NOON] and library.coming(NOON) == []
+    for time in (timedelta(0), NOON - NOW - timedelta(minutes=1), NOON - NOW):
+        assert library.after(time).decisions("loans", "", NOW) == library.decisions("loans", "", NOW + time)
+
+
 def drawn(world: World, seed: int, total: int = 12, soon: Sequence[datetime] = ()) -> Library:
     rng = random.Random(seed)
     return draw_library(
@@ -133,6 +142,7 @@ def test_policies_come_into_force_at_the_given_moments(hospital: World) -> None:
         for place in SERVICES[:3]
     ]
     assert any(before != after for before, after in changes)
+    assert all(library.coming(NOW)[0] == NOON for library in libraries)
     later = {one.in_force for library in libraries for one in library.documents if one.in_force > instant(NOW)}
     assert later and not any(instant(NOW) < one < instant(NOW + timedelta(days=1)) for one in later - {instant(NOON)})
 

@@ -6,14 +6,14 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from typing_extensions import override
 
-from fhir_gym import Episode, Step, get_task
+from fhir_gym import Episode, get_task
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks import register
@@ -26,61 +26,8 @@ from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskR
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.t20_live import live_shift
 from fhir_gym.types import Json, Resource
-from tests.tasks.packs.shift.playing import answer_of, follow, opened, read_all
-
-Change = Callable[[Action], list[Action]]
-
-
-def params_of(episode: Episode) -> LiveParams:
-    found = episode.variation.params
-    assert isinstance(found, LiveParams)
-    return found
-
-
-def play(
-    episode: Episode, change: Change = lambda action: [action], rank: Callable[[Resource], Any] | None = None
-) -> Step:
-    """Play the reference solution.
-
-    Args:
-        episode: The episode.
-        change: Replaces the actions. The solution receives the response to the first one.
-        rank: See `GoldDesk`.
-    """
-    ranked = {} if rank is None else {"rank": rank}
-    return follow(episode, GoldDesk(params_of(episode), live_kinds(), **ranked).play(), change)
-
-
-def results(episode: Episode) -> dict[str, tuple[DeskRequest, Any]]:
-    """Return the requests and their checks by Task id."""
-    checks = [one for one in episode.verdict().checks if one.name.startswith("request ")]
-    return {one.id: (one, check) for one, check in zip(params_of(episode).requests, checks, strict=True)}
-
-
-def failed(episode: Episode) -> set[str]:
-    """Return the ids of the Tasks of the failed requests."""
-    return {id for id, (_, check) in results(episode).items() if not check.passed}
-
-
-def events(episode: Episode) -> list[str]:
-    assert episode.simulation is not None
-    return [one.event for one in episode.simulation.timeline if one.event]
-
-
-def now_of(episode: Episode) -> datetime:
-    assert episode.simulation is not None
-    return episode.simulation.now
-
-
-def worklist(episode: Episode) -> list[Resource]:
-    desk = params_of(episode).desk
-    return read_all(episode, f"/Task?owner=Organization/{desk}&status=requested,in-progress&_count=200")
-
-
-def task_of(action: Action) -> str:
-    """Return the id of the Task that an action updates; an empty text for other actions."""
-    return action.url.rpartition("/")[2] if action.kind == "PUT" and "/Task/" in action.url else ""
-
+from tests.tasks.packs.shift.live.playing import events, failed, now_of, params_of, play, results, task_of, worklist
+from tests.tasks.packs.shift.playing import answer_of, opened, read_all
 
 SMALL, BOOKINGS, WORLD = "Test/HalfHour-v0", "Test/Bookings-v0", "hospital-small"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from fhir_gym.actions import Action
 from fhir_gym.fhir.messages import Response
+from fhir_gym.types import Json
 
 READ = timedelta(seconds=20)
 WRITE = timedelta(seconds=60)
@@ -25,3 +27,23 @@ def duration(response: Response) -> timedelta:
     writes = any(one.effect for one in response.done)
     further = max(len(response.done) - 1, 0)
     return (WRITE if writes else READ) + further * (WRITE_ENTRY if writes else READ_ENTRY)
+
+
+class Watch:
+    """The time that an agent reckons from its own requests, without batches and transactions.
+
+    Args:
+        now: Start of the shift.
+    """
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def count(self, action: Action, answer: Json) -> None:
+        """Add the time of a request."""
+        refused = isinstance(answer, dict) and answer.get("resourceType") == "OperationOutcome"
+        self.now += READ if action.kind == "GET" or refused else WRITE
+
+    def move_to(self, moment: datetime) -> None:
+        """Set the watch to a moment, unless it shows a later one."""
+        self.now = max(self.now, moment)

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
 
@@ -41,6 +41,10 @@ _ASKING = 0.2
 _NAMESAKE = 0.7
 _WITHDRAWN = 0.08
 _HURRIED = 0.08
+_AMENDED = (0.2, 0.8)
+"""The part of a shift, as shares of its length, in which amendments of policies come into force."""
+_STEP = 5
+"""Amendments come into force at multiples of so many minutes after the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class LiveSize:
         waiting: Number of requests that wait at the start.
         bookings: Number of bookings by colleagues at each place with slots.
         documents: Number of policy documents.
+        amendments: Number of amendments of policies that come into force during the shift.
         events: Factor of the probability that a request is withdrawn or becomes more urgent.
         asking: Factor of the probability that a request needs a question.
     """
@@ -68,6 +73,7 @@ class LiveSize:
     waiting: int
     bookings: int
     documents: int
+    amendments: int = 0
     events: float = 1.0
     asking: float = 1.0
 
@@ -106,10 +112,12 @@ class LiveDrawing:
         scenes: dict[str, Any] = {}
         chosen: list[tuple[str, Any]] = []
         taken = _Taken()
-        for key, count in sorted(self._share().items()):
+        shares = sorted(self._share().items())
+        amended_at = self._draw_amendments([key for key, _ in shares])
+        for key, count in shares:
             kind = self._kinds[key]
             for _ in range(_TRIES):
-                scene, requests = self._draw_kind(kind, count)
+                scene, requests = self._draw_kind(kind, count, tuple(amended_at[key]))
                 if taken.add(kind.resources(scene, self._world), requests):
                     break
             else:
@@ -128,12 +136,24 @@ class LiveDrawing:
         kinds = self._rng.sample(others, min(size.kinds, len(others), left))
         return Counter(chosen) + Counter(kinds[number % len(kinds)] for number in range(left))
 
-    def _draw_kind(self, kind: RequestKind[Any, Any], count: int) -> tuple[Any, Sequence[Any]]:
+    def _draw_amendments(self, chosen: Sequence[str]) -> dict[str, list[datetime]]:
+        """Draw for each kind the moments at which its policies are amended, all of them far from start and end."""
+        found: dict[str, list[datetime]] = {key: [] for key in chosen}
+        amended = [key for key in chosen if self._kinds[key].has_policies]
+        first, last = (round(self._size.minutes * share) for share in _AMENDED)
+        possible = [*range(first + -first % _STEP, last + 1, _STEP)]
+        for minutes in self._rng.sample(possible, min(self._size.amendments, len(possible))):
+            if amended:
+                found[self._rng.choice(amended)].append(self.now + timedelta(minutes=minutes))
+        return found
+
+    def _draw_kind(
+        self, kind: RequestKind[Any, Any], count: int, amended_at: tuple[datetime, ...]
+    ) -> tuple[Any, Sequence[Any]]:
+        size = Size(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
             wanted = kind.draw_outcomes(self._rng, count)
-            scene = kind.draw_scene(
-                self._rng, self._world, Size(1 if self._is_small(kind) else self._size.level, count)
-            )
+            scene = kind.draw_scene(self._rng, self._world, size)
             chosen = kind.choose(self._rng, self._world, scene, wanted)
             if chosen is not None:
                 return scene, chosen

@@ -8,13 +8,15 @@ from typing import Any
 
 from fhir_gym.actions import Action, Finish, Post, Put
 from fhir_gym.tasks import Gold
-from fhir_gym.tasks.authoring import has_name, parse_instant
+from fhir_gym.tasks.authoring import has_name, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import RequestKind
+from fhir_gym.tasks.packs.shift.live.clock import READ, Watch
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.live.worklist import due_of
 from fhir_gym.tasks.packs.shift.lookups import search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.policies import POLICY_TIME
 from fhir_gym.types import Json, Resource
 
 _Steps = Generator[Action, Json, bool]
@@ -39,14 +41,26 @@ class GoldDesk:
         self._by_text = {one.text: one for one in p.requests}
         self._asked: dict[str, str] = {}
         self._given: dict[str, Mapping[str, str]] = {}
+        self._watch = Watch(self._now)
 
     def play(self) -> Gold:
         """Yield the actions."""
+        steps = self._play()
+        action = next(steps)
+        while action.kind != "FINISH":
+            answer = yield action
+            self._watch.count(action, answer)
+            action = steps.send(answer)
+        yield action
+
+    def _play(self) -> Gold:
         while True:
             query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
             tasks = yield from search_all("/Task", query)
             if not tasks:
                 break
+            # If there was nothing to do, the search took until the next Task arrived.
+            self._watch.move_to(max(parse_instant(one["authoredOn"]) for one in tasks) + READ)
             yield from self._handle(min(tasks, key=self._rank))
         yield Finish([])
 
@@ -76,12 +90,18 @@ class GoldDesk:
         if one.kind not in self._given:
             values = kind.rule_values(self._p.scene[one.kind])
             self._given[one.kind] = yield from read_rules(kind, values, self._now)
-        outcome = yield from kind.solve(ask, self._given[one.kind], self._now, {})
+        given = {**self._given[one.kind], POLICY_TIME: instant(self._policy_time)}
+        outcome = yield from kind.solve(ask, given, self._now, {})
         yield from _close(task, outcome, is_value=bool(kind.value) and outcome not in kind.codes)
 
     @property
     def _now(self) -> datetime:
         return parse_instant(self._p.now)
+
+    @property
+    def _policy_time(self) -> datetime:
+        """The moment at which policies must be in force for the request at hand."""
+        return self._watch.now
 
     def _answer_about(self, task: Resource) -> Generator[Action, Json, str]:
         """Return the answer to the question about a Task; an empty text if none was asked."""
@@ -89,7 +109,11 @@ class GoldDesk:
             return ""
         found = yield from search_all("/Communication", {"based-on": f"Task/{task['id']}"})
         answers = [one for one in found if one.get("inResponseTo")]
-        return str(answers[0]["payload"][0]["contentString"]) if answers else ""
+        if not answers:
+            return ""
+        # If there was nothing else to do, the search for Tasks took until the answer came.
+        self._watch.move_to(parse_instant(answers[0]["sent"]) + 2 * READ)
+        return str(answers[0]["payload"][0]["contentString"])
 
     def _only_birth_date(self, one: DeskRequest) -> Generator[Action, Json, str]:
         """Return the date of birth of the only patient with a name; an empty text if there are several."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,35 @@ class Closing:
     outcome: str
     request: int
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The time in which the agent worked on a request.
+
+    Attributes:
+        start: Its start.
+        end: Its end.
+    """
+
+    start: datetime
+    end: datetime
+
+    def judgement(self, moment: datetime, before: Judgement, after: Judgement) -> Judgement:
+        """Return the judgement that counts if policies came into force at a moment.
+
+        If it was in the middle of the work, the agent may follow the earlier or the later policies.
+
+        Args:
+            moment: The moment.
+            before: The judgement by the earlier policies.
+            after: The judgement by the later policies.
+        """
+        if moment > self.end:
+            return before
+        if moment <= self.start:
+            return after
+        return max(before, after, key=lambda one: (one.right, not one.harmed, one.points))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +131,27 @@ class LiveJudge:
 
     def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: EndState) -> None:
         self._p, self._kinds, self._end = p, kinds, end
-        absent = [
-            one for asked in p.requests for one in kinds[asked.kind].counterfactuals(asked.request, p.scene[asked.kind])
-        ]
+        absent = (one for asked in p.requests for one in self._counterfactuals(asked))
         self.log = EpisodeLog(end, list({(one["resourceType"], one["id"]): one for one in absent}.values()))
+
+    def _counterfactuals(self, one: DeskRequest) -> Iterator[Resource]:
+        """Yield the counterfactuals of a request, also those under the policies that come into force."""
+        kind, scene = self._kinds[one.kind], self._p.scene[one.kind]
+        yield from kind.counterfactuals(one.request, scene)
+        for moment in self._amended_at(scene):
+            later = self._amended(scene, moment)
+            for outcome in kind.codes:
+                yield from kind.counterfactuals(one.request.model_copy(update={"outcome": outcome}), later)
+
+    def _amended_at(self, scene: Any) -> list[datetime]:
+        """Return the moments of the shift at which policies of a scene came into force."""
+        library = getattr(scene, "library", None)
+        last = self._end.timeline[-1].at if self._end.timeline else parse_instant(self._p.now)
+        return [one for one in library.coming(parse_instant(self._p.now)) if one <= last] if library else []
+
+    def _amended(self, scene: Any, moment: datetime) -> Any:
+        """Return a scene with the policies as they were from a moment on."""
+        return scene.model_copy(update={"library": scene.library.after(moment - parse_instant(self._p.now))})
 
     @cached_property
     def results(self) -> list[Result]:
@@ -119,11 +165,38 @@ class LiveJudge:
                 asked.sort(key=lambda one: closing.request if (closing := closings[one.id]) else len(self.log.requests))
                 answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
                 judged = kind.judge([one.request for one in asked], self._p.scene[key], self.log, answers)
-                shared = Counter(record for judgement in judged for record in judgement.claimed)
-                for one, judgement in zip(asked, judged, strict=True):
-                    own = {record for record in judgement.claimed if shared[record] == 1}
-                    found[one.id] = self._result(one, judgement, closings[one.id], own)
+                firsts = self._first_changes(judged)
+                works = [self._work(one, closings[one.id], first) for one, first in zip(asked, firsts, strict=True)]
+                for moment in self._amended_at(self._p.scene[key]):
+                    if any(moment <= work.end for work in works):
+                        scene = self._amended(self._p.scene[key], moment)
+                        later = kind.judge([one.request for one in asked], scene, self.log, answers)
+                        judged = [work.judgement(moment, *two) for work, *two in zip(works, judged, later, strict=True)]
+                for one, judgement, first in zip(asked, judged, firsts, strict=True):
+                    found[one.id] = self._result(one, judgement, closings[one.id], first)
         return [found[one.id] for one in self._p.requests]
+
+    def _first_changes(self, judged: Sequence[Judgement]) -> list[int | None]:
+        """Return the position of the agent's first change for each request; records of several requests do not count.
+
+        Args:
+            judged: The judgements of all requests of a kind.
+        """
+        shared = Counter(record for judgement in judged for record in judgement.claimed)
+        own = [{record for record in judgement.claimed if shared[record] == 1} for judgement in judged]
+        writes = self.log.writes_of_agent
+        return [min((write.request for write in writes if write.record in records), default=None) for records in own]
+
+    def _work(self, one: DeskRequest, closing: Closing | None, first: int | None) -> Work:
+        """Return when the agent worked on a request."""
+        positions = [at for at in (first, closing.request if closing else None) if at is not None]
+        if not positions:
+            return Work(parse_instant(self._p.now), parse_instant(self._p.now))
+        decided, on_task = positions[0], f"Task/{one.id}"
+        begun = min([decided, *(write.request for write in self.log.writes_of_agent if write.record == on_task)])
+        start, changed, end = (self._end.timeline[at].at for at in (begun, decided, max(positions)))
+        # Who sets all Tasks to in-progress at once does not work on all of them at once.
+        return Work(max(start, changed - timedelta(minutes=self._kinds[one.kind].minutes)), end)
 
     @property
     def score(self) -> float:
@@ -160,9 +233,8 @@ class LiveJudge:
             closing = write
         return Closing(*final, closing.request, self._end.timeline[closing.request].at)
 
-    def _result(self, one: DeskRequest, judgement: Judgement, closing: Closing | None, own: Set[str]) -> Result:
-        """Return the result of a request; `own` are the records that belong to no other request."""
-        first = min((write.request for write in self.log.writes_of_agent if write.record in own), default=None)
+    def _result(self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None) -> Result:
+        """Return the result of a request; `first` is the position of the agent's first change for it."""
         left = bool(judgement.claimed & self.log.changed)
         withdrawn = self._event("withdrawn", one)
         is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)

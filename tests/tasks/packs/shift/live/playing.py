@@ -1,0 +1,68 @@
+"""Play live shifts, and look at what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from fhir_gym import Episode, Step
+from fhir_gym.actions import Action
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
+from fhir_gym.types import Resource
+from tests.tasks.packs.shift.playing import follow, read_all
+
+Change = Callable[[Action], list[Action]]
+
+
+def params_of(episode: Episode) -> LiveParams:
+    found = episode.variation.params
+    assert isinstance(found, LiveParams)
+    return found
+
+
+def play(
+    episode: Episode, change: Change = lambda action: [action], rank: Callable[[Resource], Any] | None = None
+) -> Step:
+    """Play the reference solution.
+
+    Args:
+        episode: The episode.
+        change: Replaces the actions. The solution receives the response to the first one.
+        rank: See `GoldDesk`.
+    """
+    ranked = {} if rank is None else {"rank": rank}
+    return follow(episode, GoldDesk(params_of(episode), live_kinds(), **ranked).play(), change)
+
+
+def results(episode: Episode) -> dict[str, tuple[DeskRequest, Any]]:
+    """Return the requests and their checks by Task id."""
+    checks = [one for one in episode.verdict().checks if one.name.startswith("request ")]
+    return {one.id: (one, check) for one, check in zip(params_of(episode).requests, checks, strict=True)}
+
+
+def failed(episode: Episode) -> set[str]:
+    """Return the ids of the Tasks of the failed requests."""
+    return {id for id, (_, check) in results(episode).items() if not check.passed}
+
+
+def events(episode: Episode) -> list[str]:
+    assert episode.simulation is not None
+    return [one.event for one in episode.simulation.timeline if one.event]
+
+
+def now_of(episode: Episode) -> datetime:
+    assert episode.simulation is not None
+    return episode.simulation.now
+
+
+def worklist(episode: Episode) -> list[Resource]:
+    desk = params_of(episode).desk
+    return read_all(episode, f"/Task?owner=Organization/{desk}&status=requested,in-progress&_count=200")
+
+
+def task_of(action: Action) -> str:
+    """Return the id of the Task that an action updates; an empty text for other actions."""
+    return action.url.rpartition("/")[2] if action.kind == "PUT" and "/Task/" in action.url else ""

@@ -1,0 +1,135 @@
+"""Policies that are amended during a shift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from typing_extensions import override
+
+from fhir_gym import Episode, get_task
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.authoring import parse_instant
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift import t20_live
+from fhir_gym.tasks.packs.shift.kind import Judgement
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.judge import Work
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import LiveParams
+from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from tests.tasks.packs.shift.live.playing import failed, params_of, results
+from tests.tasks.packs.shift.playing import follow
+
+ENV, KEY, KIND = "Test/Amended-v0", "amended", "P2"
+START = datetime.fromisoformat("2023-11-13T10:15:00+00:00")
+
+
+@pytest.fixture
+def amended(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
+    """A shift with order sets alone, whose policies are often amended."""
+    monkeypatch.setattr(t20_live, "live_kinds", lambda: {KIND: live_kinds()[KIND]})
+    register(ENV, live_shift(KEY, minutes=90, events=2, asking=0, policies=5), world="hospital-small")
+    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+        yield episode
+    registry._registered.pop(ENV, None)
+
+
+class _ReadsOnce(GoldDesk):
+    """Reads the policies at the start, and never looks at dates."""
+
+    @property
+    @override
+    def _policy_time(self) -> datetime:
+        return self._now
+
+
+class _LooksAhead(GoldDesk):
+    """Takes policies for valid that come into force in the next hour."""
+
+    @property
+    @override
+    def _policy_time(self) -> datetime:
+        return super()._policy_time + timedelta(hours=1)
+
+
+def play(episode: Episode, agent: type[GoldDesk]) -> None:
+    episode.start()
+    follow(episode, agent(params_of(episode), {KIND: live_kinds()[KIND]}).play(), lambda action: [action])
+
+
+def decisions(episode: Episode) -> dict[str, tuple[object, ...]]:
+    """Return the outcome of each request, and what was ordered for its patients."""
+    assert episode.simulation is not None
+    sent = [one.logged.action.body or "" for one in episode.simulation.timeline if not one.event]
+    orders = [one for one in sent if '"intent":"order"' in one and '"subject"' in one]
+    return {
+        id: (
+            check.actual["outcome"],
+            [one for one in orders if any(f'"Patient/{patient}"' in one for patient in request.request.patients)],
+        )
+        for id, (request, check) in results(episode).items()
+        if check.actual != "withdrawn"
+    }
+
+
+def spans(episode: Episode, task: str, moments: Sequence[datetime]) -> bool:
+    """Whether a moment is in the middle of the work on a request."""
+    assert episode.simulation is not None
+    times = [
+        one.at
+        for one in episode.simulation.timeline
+        if not one.event and one.logged.action.kind == "PUT" and one.logged.action.url.endswith(task)
+    ]
+    return any(times[0] < moment <= times[-1] for moment in moments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", [_ReadsOnce, _LooksAhead])
+def test_who_follows_policies_of_another_time_fails_the_touched_requests_alone(
+    amended: Episode, agent: type[GoldDesk]
+) -> None:
+    play(amended, GoldDesk)
+    assert not failed(amended)
+    right = decisions(amended)
+    play(amended, agent)
+    wrong = decisions(amended)
+    params = params_of(amended)
+    moments = params.scene[KIND].library.coming(parse_instant(params.now))
+    touched = {id for id in right if right[id] != wrong[id]}
+    surely = {id for id in touched if not spans(amended, id, moments)}
+    assert surely and surely <= failed(amended) <= touched
+
+
+RIGHT, WRONG = (Judgement(one, not one, None, None) for one in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "before", "after", "right"),
+    [
+        (-1, RIGHT, WRONG, False),
+        (0, RIGHT, WRONG, False),
+        (1, RIGHT, WRONG, True),
+        (1, WRONG, RIGHT, True),
+        (5, WRONG, RIGHT, True),
+        (6, WRONG, RIGHT, False),
+        (6, RIGHT, WRONG, True),
+    ],
+)
+def test_in_the_middle_of_the_work_earlier_and_later_policies_are_right(
+    minutes: int, before: Judgement, after: Judgement, right: bool
+) -> None:
+    work = Work(START, START + timedelta(minutes=5))
+    assert work.judgement(START + timedelta(minutes=minutes), before, after).right == right
+
+
+def test_amendments_come_into_force_in_the_middle_of_the_shift(hospital: World) -> None:
+    params = get_task("FHIRAgent/Shift-v0", "day-3").variation(0, hospital).params
+    assert isinstance(params, LiveParams)
+    start, length = parse_instant(params.now), parse_instant(params.until) - parse_instant(params.now)
+    libraries = [one.library for key, one in params.scene.items() if live_kinds()[key].has_policies]
+    moments = [one for library in libraries for one in library.coming(start) if one < start + length]
+    assert len({*moments}) == 3
+    assert all(0.2 * length <= moment - start <= 0.8 * length for moment in moments)
