@@ -199,6 +199,11 @@ class Episode(AbstractContextManager["Episode"]):
         return tuple(self._log)
 
     @property
+    def session(self) -> FhirSession:
+        """The session on the server, for code that shows what the agent did. A write would change the episode."""
+        return self._session
+
+    @property
     def simulation(self) -> Simulation | None:
         """What happened while the agent worked; None for tasks that simulate nothing."""
         return self._simulation

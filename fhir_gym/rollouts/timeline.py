@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fhir_gym.episode import Episode
 from fhir_gym.errors import RecordError
-from fhir_gym.fhir import World
-from fhir_gym.rollouts.record import Rollout
-from fhir_gym.tasks import LoggedRequest, Verdict
+from fhir_gym.fhir import Change, World
+from fhir_gym.rollouts.record import Rollout, Turn
+from fhir_gym.tasks import GRADINGS, LoggedRequest, TimedRequest, Verdict
 from fhir_gym.types import Resource
 
 
@@ -31,16 +31,39 @@ class TimelineEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayedTurn:
+    """One turn of a replayed episode.
+
+    Attributes:
+        observation: The observation of the replay.
+        request: The request that the action sent; None for ``FINISH`` and invalid actions.
+        changes: The resources that the action wrote, before and after it.
+        events: What other people did since the previous action.
+        other_changes: The resources that other people wrote since the previous action.
+    """
+
+    observation: str
+    request: LoggedRequest | None
+    changes: tuple[Change, ...] = ()
+    events: tuple[TimelineEntry, ...] = ()
+    other_changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """A replayed episode.
 
     Attributes:
         entries: The actions and events in order.
         verdict: The verdict.
+        turns: The turns in order.
+        required_records: References to the records that the agent must read to know the answer.
     """
 
     entries: tuple[TimelineEntry, ...]
     verdict: Verdict
+    turns: tuple[ReplayedTurn, ...] = ()
+    required_records: tuple[str, ...] = ()
 
 
 def replay(rollout: Rollout, world: World) -> Timeline:
@@ -52,28 +75,63 @@ def replay(rollout: Rollout, world: World) -> Timeline:
 
     Raises:
         RecordError: The world or this version of the package differs from that of the record, so the replay would show
-            another episode.
+            another episode; or the record has turns after the end of the episode.
     """
     name = f"{rollout.env_id}, task {rollout.task.key}, variation {rollout.task.variation}"
     if world.manifest.content_hash != rollout.world.hash:
         raise RecordError(f"{name}: the episode was recorded in another world than {world.manifest.name}")
+    grading = next((one for one in GRADINGS if one == rollout.grading), None)
+    if grading is None:
+        raise RecordError(f"{name}: this version of fhir_gym has no grading {rollout.grading!r}")
     with Episode(
         rollout.env_id,
         task=rollout.task.key,
         variation=rollout.task.variation,
         phrasing=rollout.task.phrasing,
+        grading=grading,
         world=world,
         max_steps=rollout.max_steps,
     ) as episode:
         episode.start()
         if episode.prompt != rollout.prompt:
             raise RecordError(f"{name}: another version of fhir_gym recorded the episode")
+        turns: list[ReplayedTurn] = []
         over = False
         for turn in rollout.turns:
-            over = episode.step(turn.action).done
+            if over:
+                raise RecordError(f"{name}: the record has turns after the end of the episode")
+            over, replayed = _replay_turn(episode, turn)
+            turns.append(replayed)
         if not over:
             episode.truncate("unfinished")
-        return Timeline(tuple(_entries(episode)), episode.verdict())
+        required = tuple(episode.task.required_records(episode.variation.params))
+        return Timeline(tuple(_entries(episode)), episode.verdict(), tuple(turns), required)
+
+
+def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:
+    """Perform the action of a turn; return whether the episode is over, and the replayed turn."""
+    before, number, seen = episode.session.checkpoint(), len(episode.requests), len(_timeline(episode))
+    step = episode.step(turn.action)
+    request = next(iter(episode.requests[number:]), None)
+    events = [timed for timed in _timeline(episode)[seen:] if timed.event]
+    own = set(_written([request] if request else []))
+    others = set(_written(timed.logged for timed in events)) - own
+    changes = episode.session.changes(before)
+    return step.done, ReplayedTurn(
+        observation=step.observation,
+        request=request,
+        changes=tuple(one for one in changes if (one.resource_type, one.id) not in others),
+        events=tuple(map(_timed_entry, events)),
+        other_changes=tuple(one for one in changes if (one.resource_type, one.id) in others),
+    )
+
+
+def _timeline(episode: Episode) -> tuple[TimedRequest, ...]:
+    return episode.simulation.timeline if episode.simulation else ()
+
+
+def _written(logged: Iterable[LoggedRequest]) -> Iterator[tuple[str, str]]:
+    return ((done.resource_type, done.id) for one in logged for done in one.response.done if done.effect)
 
 
 def _entries(episode: Episode) -> Iterator[TimelineEntry]:
@@ -81,12 +139,14 @@ def _entries(episode: Episode) -> Iterator[TimelineEntry]:
         for one in episode.requests:
             yield TimelineEntry("", "agent", _line(one), _result(one))
         return
-    for timed in episode.simulation.timeline:
-        time = f"{timed.at:%H:%M:%S}"
-        if timed.event:
-            yield TimelineEntry(time, timed.event, _line(timed.logged), _said(timed.logged))
-        else:
-            yield TimelineEntry(time, "agent", _line(timed.logged), _result(timed.logged))
+    yield from map(_timed_entry, episode.simulation.timeline)
+
+
+def _timed_entry(timed: TimedRequest) -> TimelineEntry:
+    time = f"{timed.at:%H:%M:%S}"
+    if timed.event:
+        return TimelineEntry(time, timed.event, _line(timed.logged), _said(timed.logged))
+    return TimelineEntry(time, "agent", _line(timed.logged), _result(timed.logged))
 
 
 def _line(one: LoggedRequest) -> str:

@@ -1,0 +1,226 @@
+"""Find out what each turn of a recorded episode read and wrote: from a replay, or from the record alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from fhir_gym.actions import GRAMMAR, Action
+from fhir_gym.episode import read_response
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import DEFAULT_BASE_URL, Change, World
+from fhir_gym.fhir.messages import Response
+from fhir_gym.rollouts import Rollout, Turn, run
+from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, replay
+from fhir_gym.tasks import Check
+from fhir_gym.tasks.core.grader import ANSWER_FORM
+from fhir_gym.tasks.grading.evidence import returned_resources
+from fhir_gym.types import Resource
+from fhir_gym.web.element_differences import Difference, differences
+from fhir_gym.web.resource_view import Node, Target, tree
+
+_BASE_URL = re.compile(r"https?://[^\s\"'<>]+")
+_REFERENCE = re.compile(r"\b([A-Z][A-Za-z]+/[A-Za-z0-9.-]{1,64})")
+_TEXT = re.compile(r'"([A-Za-z0-9.-]{1,64})"')
+_MAX_SEARCHED = 20_000
+"""Number of characters of a check in which references are sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A resource that a turn wrote.
+
+    Attributes:
+        effect: ``created``, ``updated`` or ``deleted``.
+        target: The resource.
+        differences: For an update, the elements that changed.
+        content: The created or deleted resource; None for an update.
+        by_agent: Whether the agent wrote it, and not somebody else.
+    """
+
+    effect: str
+    target: Target
+    differences: tuple[Difference, ...]
+    content: Node | None
+    by_agent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTrace:
+    """What a turn did on the server.
+
+    Attributes:
+        returned: References to the resources that the response contains.
+        written: References to the resources that the turn wrote.
+        writes: The writes before and after; empty without a replay.
+        replayed: The turn of the replay; None without a replay.
+        differs: Whether the replay observed something else than the record.
+    """
+
+    returned: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+    writes: tuple[Write, ...] = ()
+    replayed: ReplayedTurn | None = None
+    differs: bool = False
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """References to the resources that the turn read or wrote."""
+        return self.returned | self.written
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTrace:
+    """What an episode did on the server.
+
+    Attributes:
+        turns: One trace for each turn of the record.
+        problem: Why the episode could not be replayed; None after a replay.
+        timeline: The replay; None without one.
+        answer_turn: Number of the turn with the answer; None if the agent did not answer.
+    """
+
+    turns: tuple[TurnTrace, ...]
+    problem: str | None = None
+    timeline: Timeline | None = None
+    answer_turn: int | None = None
+
+    @property
+    def differing(self) -> list[int]:
+        """Numbers of the turns in which the replay differs from the record."""
+        return [number for number, turn in enumerate(self.turns, 1) if turn.differs]
+
+    @property
+    def writing(self) -> list[int]:
+        """Numbers of the turns that wrote something."""
+        return [number for number, turn in enumerate(self.turns, 1) if turn.written]
+
+    def turns_of(self, references: Iterable[str]) -> list[int]:
+        """Return the numbers of the turns that read or wrote one of these resources."""
+        wanted = set(references)
+        return [number for number, turn in enumerate(self.turns, 1) if not wanted.isdisjoint(turn.touched)]
+
+    def required_records(self) -> list[tuple[str, list[int]]]:
+        """Return each record that the agent must read, with the numbers of the turns that returned it."""
+        required = self.timeline.required_records if self.timeline else ()
+        return [
+            (one, [number for number, turn in enumerate(self.turns, 1) if one in turn.returned]) for one in required
+        ]
+
+    def turns_behind(self, check: Check) -> list[int]:
+        """Return the numbers of the turns that a check is about.
+
+        These are the turns that read or wrote the resources which the check names. For other checks, these are the
+        turns that wrote, or the turn with the answer.
+        """
+        if check.name in ("answer", ANSWER_FORM):
+            return [] if self.answer_turn is None else [self.answer_turn]
+        named = _named_resources(check, {one for turn in self.turns for one in turn.touched})
+        return self.turns_of(named) if named else self.writing
+
+
+def trace_episode(rollout: Rollout, world: World | str) -> EpisodeTrace:
+    """Return what an episode did, from a replay if the episode can be replayed.
+
+    Args:
+        rollout: The record.
+        world: The world of the episode, or the reason why there is none.
+    """
+    answer_turn = len(rollout.turns) if rollout.turns and rollout.stop_reason == "finished" else None
+    problem, timeline = (world, None) if isinstance(world, str) else _replayed(rollout, world)
+    if timeline is None:
+        return EpisodeTrace(tuple(map(_recorded_trace, rollout.turns)), problem, None, answer_turn)
+    base_url = base_url_of(rollout)
+    turns = (_replayed_trace(*pair, base_url) for pair in zip(rollout.turns, timeline.turns, strict=True))
+    return EpisodeTrace(tuple(turns), None, timeline, answer_turn)
+
+
+def play_gold(rollout: Rollout, world: World) -> Rollout:
+    """Return the record of the reference solution on the variation of an episode.
+
+    Raises:
+        FhirGymError: The task cannot be played on this world.
+    """
+    [gold] = run(
+        rollout.env_id,
+        "gold",
+        tasks=[rollout.task.key],
+        variations=rollout.task.variation,
+        phrasing=rollout.task.phrasing,
+        world=world,
+    )
+    return gold
+
+
+def base_url_of(rollout: Rollout) -> str:
+    """Return the server's base URL that the agent was told."""
+    found = _BASE_URL.search(rollout.action_format)
+    return found[0].rstrip(".,;/") if found else DEFAULT_BASE_URL
+
+
+def _replayed(rollout: Rollout, world: World) -> tuple[str | None, Timeline | None]:
+    """Return the replay, or the reason why there is none."""
+    try:
+        return None, replay(rollout, world)
+    except FhirGymError as error:
+        return str(error), None
+
+
+def _replayed_trace(turn: Turn, replayed: ReplayedTurn, base_url: str) -> TurnTrace:
+    written = {f"{one.resource_type}/{one.id}" for one in replayed.changes}
+    request = replayed.request
+    if request is not None:
+        written |= {f"{one.resource_type}/{one.id}" for one in request.response.done if one.effect and one.id}
+    own = (_write(change, base_url, by_agent=True) for change in replayed.changes)
+    others = (_write(change, base_url, by_agent=False) for change in replayed.other_changes)
+    return TurnTrace(
+        frozenset(returned_resources([request]) if request else ()),
+        frozenset(written),
+        (*own, *others),
+        replayed,
+        differs=turn.status != 0 and turn.observation != replayed.observation,
+    )
+
+
+def _write(change: Change, base_url: str, *, by_agent: bool) -> Write:
+    target = Target(change.resource_type, change.id)
+    if change.before is not None and change.after is not None:
+        return Write(change.kind, target, differences(change.before, change.after), None, by_agent)
+    content: Resource = change.after or change.before or {}
+    return Write(change.kind, target, (), tree(content, base_url), by_agent)
+
+
+def _recorded_trace(turn: Turn) -> TurnTrace:
+    """Return what the record alone tells about a turn."""
+    response, action = read_response(turn.observation), GRAMMAR.parse(turn.action)
+    if response is None or not isinstance(action, Action) or action.kind == "FINISH":
+        return TurnTrace()
+    found = frozenset(_references_in(response))
+    wrote = action.kind != "GET" and response.status < 300
+    return TurnTrace(returned=frozenset() if wrote else found, written=found if wrote else frozenset())
+
+
+def _references_in(response: Response) -> Iterator[str]:
+    """Yield references to the resources in a response, which may contain anything."""
+    location = _REFERENCE.search(response.headers.get("Location", ""))
+    if location is not None:
+        yield location[1]
+    try:
+        body = response.json() if response.body else None
+    except (ValueError, RecursionError):
+        return
+    entries = body.get("entry") if isinstance(body, dict) else None
+    contained = [one.get("resource") for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    for one in (body, *contained):
+        if isinstance(one, dict) and isinstance(one.get("resourceType"), str) and isinstance(one.get("id"), str):
+            yield f"{one['resourceType']}/{one['id']}"
+
+
+def _named_resources(check: Check, touched: Collection[str]) -> set[str]:
+    """Return the resources of an episode that a check names by reference or by id."""
+    values = json.dumps([check.expected, check.actual], ensure_ascii=False)[:_MAX_SEARCHED]
+    named = set(_REFERENCE.findall(f"{check.name} {values}"))
+    texts = set(_TEXT.findall(values))
+    return {one for one in touched if one in named or one.partition("/")[2] in texts}

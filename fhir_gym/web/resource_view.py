@@ -1,0 +1,326 @@
+"""Prepare FHIR JSON for pages: Bundles become tables, resources become trees, references become links."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fhir_gym.fhir import DEFAULT_BASE_URL
+from fhir_gym.tasks.grading.comparison import parse_reference
+from fhir_gym.types import Json, Resource
+from fhir_gym.web.columns import columns_of
+from fhir_gym.web.element_text import element_text, shortened
+
+MAX_ROWS = 200
+"""Maximum number of table rows for one Bundle."""
+MAX_TREES = 20
+"""Maximum number of entries of one Bundle that are shown as trees too."""
+MAX_JSON = 100_000
+"""Maximum number of characters of JSON text in a page."""
+_MAX_NODES = 1_500
+_MAX_DEPTH = 24
+_MAX_ISSUES = 50
+
+_Entries = list[tuple[int, Mapping[str, Json], Resource]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The resource to which a reference points."""
+
+    resource_type: str
+    id: str
+
+    @property
+    def text(self) -> str:
+        """The relative reference."""
+        return f"{self.resource_type}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A short text, and the resource to which it refers."""
+
+    text: str
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One element of a resource.
+
+    Attributes:
+        name: Name of the element; for an item of a list, its position from 1.
+        cell: The element's value, or a summary if the element has children.
+        children: The elements below this element.
+    """
+
+    name: str
+    cell: Cell
+    children: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The resources of one type in a Bundle.
+
+    Attributes:
+        resource_type: The type.
+        columns: Titles of the columns; the first column has the ids.
+        rows: The cells of each resource.
+        number: Number of resources of this type, of which the table may show fewer.
+    """
+
+    resource_type: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceView:
+    """A response body, a request body or a record in the form in which pages show it.
+
+    Attributes:
+        kind: ``bundle``, ``outcome`` (an OperationOutcome), ``resource``, ``json`` (other JSON) or ``text``.
+        heading: The content in a few words (``Bundle: 3 of 12 matches``).
+        tables: For a Bundle, a table for each type, and a table of the responses of a batch or transaction.
+        trees: The resource, or the first entries of the Bundle.
+        issues: For an OperationOutcome, severity, code and text of each issue.
+        links: For a Bundle, the relation and URL of each paging link.
+        source: The indented JSON, or the text itself.
+        left_out: Number of characters that `source` lacks.
+    """
+
+    kind: Literal["bundle", "outcome", "resource", "json", "text"]
+    heading: str
+    tables: tuple[Table, ...] = ()
+    trees: tuple[Node, ...] = ()
+    issues: tuple[tuple[str, str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+    left_out: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of table rows."""
+        return sum(len(table.rows) for table in self.tables)
+
+
+def view_text(text: str, base_url: str = DEFAULT_BASE_URL) -> ResourceView:
+    """Return the view of a text, which may or may not be JSON.
+
+    Args:
+        text: The text.
+        base_url: Base URL of the server whose resources become links.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ResourceView("text", f"{len(text):,} characters of text", source=text[:MAX_JSON], left_out=_rest(text))
+    return view_json(value, base_url)
+
+
+def view_json(value: Json, base_url: str = DEFAULT_BASE_URL) -> ResourceView:
+    """Return the view of a JSON value; see `view_text`."""
+    source = _indented(value)
+    shown, left_out = source[:MAX_JSON], _rest(source)
+    builder = _TreeBuilder(base_url)
+    if not isinstance(value, dict) or not isinstance(value.get("resourceType"), str):
+        trees = (builder.node("", value),) if isinstance(value, dict | list) and value else ()
+        return ResourceView("json", element_text(value), trees=trees, source=shown, left_out=left_out)
+    if value["resourceType"] == "Bundle":
+        entries = _entries(value)
+        return ResourceView(
+            "bundle",
+            _bundle_heading(value, len(entries)),
+            tables=(*_tables(entries, base_url), *_responses(value, base_url)),
+            trees=tuple(builder.node("", resource) for _, _, resource in entries[:MAX_TREES]),
+            links=_paging_links(value),
+            source=shown,
+            left_out=left_out,
+        )
+    trees = (builder.node("", value),)
+    if value["resourceType"] == "OperationOutcome":
+        issues = _issues(value)
+        heading = "OperationOutcome: " + (issues[0][2] if issues else "no issues")
+        return ResourceView("outcome", shortened(heading), trees=trees, issues=issues, source=shown, left_out=left_out)
+    return ResourceView("resource", resource_heading(value), trees=trees, source=shown, left_out=left_out)
+
+
+def resource_heading(resource: Resource) -> str:
+    """Return a resource's type and id, and its most telling element."""
+    name = element_text({key: resource.get(key) for key in ("resourceType", "id")})
+    said = next((text for column in columns_of([resource]) if (text := element_text(column.value(resource)))), "")
+    return f"{name}: {said}" if said else name
+
+
+def tree(value: Json, base_url: str = DEFAULT_BASE_URL) -> Node:
+    """Return a resource or element as a tree; very deep and very large values are shortened."""
+    return _TreeBuilder(base_url).node("", value)
+
+
+def table(resources: Sequence[Resource], base_url: str = DEFAULT_BASE_URL) -> Table:
+    """Return resources of one type as a table."""
+    return _table(str(resources[0].get("resourceType")), [(0, {}, one) for one in resources], base_url)
+
+
+def target_of(value: Json, base_url: str = DEFAULT_BASE_URL) -> Target | None:
+    """Return the resource on this server to which a Reference or a text points; None for other values."""
+    found = parse_reference(value, base_url) or parse_reference(value)
+    return Target(*found) if found else None
+
+
+def _rest(text: str) -> int:
+    return max(0, len(text) - MAX_JSON)
+
+
+def _indented(value: Json) -> str:
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return "JSON that is nested too deeply to be shown"
+
+
+def _entries(bundle: Resource) -> _Entries:
+    """Return position, entry and resource of each entry with a resource."""
+    found = bundle.get("entry")
+    entries = enumerate(found if isinstance(found, list) else [], start=1)
+    return [
+        (number, entry, entry["resource"])
+        for number, entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("resource"), dict)
+    ]
+
+
+def _bundle_heading(bundle: Resource, number: int) -> str:
+    kind, total = bundle.get("type"), bundle.get("total")
+    if kind in ("searchset", "history"):
+        word = "matches" if kind == "searchset" else "versions"
+        of = f" of {total:,} {word}" if isinstance(total, int) else ""
+        return f"Bundle: {number} {'entry' if number == 1 else 'entries'}{of}"
+    return f"Bundle ({element_text(kind) or 'no type'}): {number} resources"
+
+
+def _tables(entries: _Entries, base_url: str) -> Iterator[Table]:
+    by_type: dict[str, _Entries] = {}
+    for one in entries:
+        by_type.setdefault(element_text(one[2].get("resourceType")), []).append(one)
+    left = MAX_ROWS
+    for resource_type, found in by_type.items():
+        if left > 0:
+            yield _table(resource_type, found, base_url, left)
+        left -= len(found)
+
+
+def _table(resource_type: str, entries: _Entries, base_url: str, limit: int = MAX_ROWS) -> Table:
+    shown = entries[:limit]
+    columns = columns_of([resource for _, _, resource in shown])
+    why = any(_search_mode(entry) == "include" for _, entry, _ in shown)
+    rows = []
+    for _, entry, resource in shown:
+        id = resource.get("id")
+        target = target_of(f"{resource_type}/{id}", base_url)
+        cells = [_cell(column.value(resource), base_url) for column in columns]
+        first = Cell(element_text(id) or "no id", target)
+        rows.append((first, *([Cell(_search_mode(entry))] if why else []), *cells))
+    titles = ("id", *(["found as"] if why else []), *(column.title for column in columns))
+    return Table(resource_type, titles, tuple(rows), len(entries))
+
+
+def _search_mode(entry: Mapping[str, Json]) -> str:
+    search = entry.get("search")
+    return element_text(search.get("mode")) if isinstance(search, dict) else ""
+
+
+def _responses(bundle: Resource, base_url: str) -> Iterator[Table]:
+    """Yield a table of requests or responses in a batch, a transaction or a history."""
+    found = bundle.get("entry")
+    rows = []
+    for number, entry in enumerate(found if isinstance(found, list) else [], start=1):
+        request, response = (entry.get(name) if isinstance(entry, dict) else None for name in ("request", "response"))
+        request, response = (one if isinstance(one, dict) else {} for one in (request, response))
+        if request or response:
+            url = response.get("location") or request.get("url")
+            said = _issues(response["outcome"]) if isinstance(response.get("outcome"), dict) else ()
+            cells = (number, request.get("method"), url, response.get("status"), "; ".join(one[2] for one in said))
+            rows.append(tuple(_cell(value, base_url) for value in cells))
+    if rows:
+        yield Table("Bundle", ("entry", "method", "URL", "status", "outcome"), tuple(rows[:MAX_ROWS]), len(rows))
+
+
+def _cell(value: Json, base_url: str) -> Cell:
+    is_reference = isinstance(value, dict) and "reference" in value
+    is_url = isinstance(value, str) and "/" in value
+    if isinstance(value, list) and len(value) == 1:
+        return _cell(value[0], base_url)
+    return Cell(element_text(value), target_of(value, base_url) if is_reference or is_url else None)
+
+
+def _issues(outcome: Resource) -> tuple[tuple[str, str, str], ...]:
+    found = outcome.get("issue")
+    return tuple(
+        (
+            element_text(issue.get("severity")),
+            element_text(issue.get("code")),
+            element_text(issue.get("diagnostics") or issue.get("details")),
+        )
+        for issue in (found if isinstance(found, list) else [])[:_MAX_ISSUES]
+        if isinstance(issue, dict)
+    )
+
+
+def _paging_links(bundle: Resource) -> tuple[tuple[str, str], ...]:
+    found = bundle.get("link")
+    return tuple(
+        (element_text(link.get("relation")), str(link.get("url")))
+        for link in (found if isinstance(found, list) else [])[:10]
+        if isinstance(link, dict)
+    )
+
+
+class _TreeBuilder:
+    """Builds trees with a limited total number of nodes."""
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        self._left = _MAX_NODES
+
+    def node(self, name: str, value: Json, depth: int = _MAX_DEPTH) -> Node:
+        """Return the tree of a value."""
+        cell = _cell(value, self._base_url)
+        if not isinstance(value, dict | list) or not value:
+            return Node(name, cell if value not in ({}, []) else Cell("empty"))
+        if depth == 0:
+            return Node(name, Cell(f"{cell.text} (deeper elements only in the JSON)"))
+        inner: list[tuple[str, Any]] = (
+            list(value.items()) if isinstance(value, dict) else [(str(n), item) for n, item in enumerate(value, 1)]
+        )
+        if len(inner) == 1 and isinstance(value, list):
+            only = self.node(name, inner[0][1], depth)
+            return Node(name, only.cell, only.children)
+        children = []
+        for number, (key, item) in enumerate(inner):
+            if self._left <= 0:
+                children.append(Node("…", Cell(f"{len(inner) - number} more elements only in the JSON")))
+                break
+            self._left -= 1
+            children.append(self.node(shortened(key, 60), item, depth - 1))
+        return Node(name, cell, tuple(children))
+
+
+__all__ = [
+    "Cell",
+    "Node",
+    "ResourceView",
+    "Table",
+    "Target",
+    "resource_heading",
+    "table",
+    "target_of",
+    "tree",
+    "view_json",
+    "view_text",
+]

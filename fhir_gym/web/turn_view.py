@@ -1,0 +1,232 @@
+"""Prepare the turns of an episode for its page: request, answer, what the model wrote and read, and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from fhir_gym.actions import GRAMMAR, Action
+from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply
+from fhir_gym.episode import read_response
+from fhir_gym.fhir import Response
+from fhir_gym.rollouts import Rollout, Turn
+from fhir_gym.types import Json
+from fhir_gym.web.element_text import shortened
+from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace, base_url_of
+from fhir_gym.web.resource_view import MAX_JSON, ResourceView, view_text
+
+_MAX_TITLE = 300
+_MAX_TEXT = MAX_JSON
+_OPEN_ROWS = 12
+"""Maximum number of table rows of an answer that is shown unfolded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """A text that a page shows completely, or up to a limit.
+
+    Attributes:
+        text: The shown text.
+        left_out: Number of characters that are not shown.
+    """
+
+    text: str
+    left_out: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> LongText:
+        """Return a text up to the limit."""
+        return cls(text[:_MAX_TEXT], max(0, len(text) - _MAX_TEXT))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyView:
+    """What a model replied.
+
+    Attributes:
+        reply: The reply.
+        content: Its text; None for a reply without text.
+        calls: Name and arguments of each tool call.
+        reasoning: Its reasoning; None without one.
+        raw: The original content as JSON, if it differs from `content`.
+    """
+
+    reply: ModelReply
+    content: LongText | None
+    calls: tuple[tuple[str, LongText], ...]
+    reasoning: LongText | None
+    raw: LongText | None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupView:
+    """A call to a tool source, such as the FHIR specification."""
+
+    lookup: Lookup
+    reply: ReplyView | None
+    arguments: ResourceView
+    result: ResourceView
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One turn.
+
+    Attributes:
+        number: Its number, from 1.
+        method: The method, or ``FINISH``; empty for a text that is not an action.
+        title: The decoded URL, the answer or the beginning of the text.
+        url: The URL as sent, if the title shows it decoded or shortened.
+        headers: The request's headers.
+        status: Status code and phrase of the response; empty without one.
+        failed: Whether the action was invalid or the server refused the request.
+        body: The request's body; None without one.
+        answer: The response's body, or the observation if it is not a response; None for an empty one.
+        location: The Location header of an answer without body.
+        is_open: Whether the answer is shown unfolded.
+        sent: The agent's original text, if it is not just the action.
+        shown: What the model read, if the observation was shortened for it.
+        reply: The model's reply that contains the action; None without one.
+        lookups: The calls to tool sources before the action.
+        turn: The turn of the record.
+        trace: What the turn did on the server.
+    """
+
+    number: int
+    method: str
+    title: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    status: str
+    failed: bool
+    body: ResourceView | None
+    answer: ResourceView | None
+    location: str
+    is_open: bool
+    sent: LongText | None
+    shown: LongText | None
+    reply: ReplyView | None
+    lookups: tuple[LookupView, ...]
+    turn: Turn
+    trace: TurnTrace
+
+
+def turn_views(rollout: Rollout, trace: EpisodeTrace) -> list[TurnView]:
+    """Return the turns of an episode."""
+    base_url = base_url_of(rollout)
+    pairs = zip(rollout.turns, trace.turns, strict=True)
+    return [_turn_view(number, turn, traced, base_url) for number, (turn, traced) in enumerate(pairs, start=1)]
+
+
+def lookup_views(lookups: Sequence[Lookup], base_url: str) -> tuple[LookupView, ...]:
+    """Return calls to tool sources."""
+    return tuple(
+        LookupView(
+            one,
+            None if one.reply is None else _reply_view(one.reply),
+            view_text(one.arguments, base_url),
+            view_text(one.result, base_url),
+        )
+        for one in lookups
+    )
+
+
+def message_text(message: Message) -> LongText:
+    """Return the content of a chat message, whatever form the provider gives it."""
+    content = message.get("content")
+    return LongText.of(content if isinstance(content, str) else _json_text(content))
+
+
+def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str) -> TurnView:
+    action = _action_of(turn, trace)
+    response = _response_of(turn, trace)
+    body = response.text if response else turn.observation
+    answer = view_text(body, base_url) if body and (response or turn.error is None) else None
+    method, url, title = _titles(action, turn, base_url)
+    written = action.text() if action else ""
+    sent = turn.text if turn.text is not None else turn.action
+    return TurnView(
+        number=number,
+        method=method,
+        title=title,
+        url=url,
+        headers=action.headers if action else (),
+        status=_status_text(turn.status),
+        failed=turn.error is not None or turn.status >= 400,
+        body=view_text(action.body, base_url) if action and action.body else None,
+        answer=None if method == "FINISH" else answer,
+        location=response.headers.get("Location", "") if response else "",
+        is_open=answer is not None and _is_short(answer),
+        sent=LongText.of(sent) if sent and sent != written and turn.reply is None else None,
+        shown=None if turn.shown is None else LongText.of(turn.shown),
+        reply=None if turn.reply is None else _reply_view(turn.reply),
+        lookups=lookup_views(turn.lookups, base_url),
+        turn=turn,
+        trace=trace,
+    )
+
+
+def _action_of(turn: Turn, trace: TurnTrace) -> Action | None:
+    if trace.replayed is not None and trace.replayed.request is not None:
+        return trace.replayed.request.action
+    parsed = GRAMMAR.parse(turn.action)
+    return parsed if isinstance(parsed, Action) and turn.error is None else None
+
+
+def _response_of(turn: Turn, trace: TurnTrace) -> Response | None:
+    """Return the response, which some task protocols hide in a sentence of the observation."""
+    if trace.replayed is not None and trace.replayed.request is not None and not trace.differs:
+        return trace.replayed.request.response
+    return read_response(turn.observation)
+
+
+def _titles(action: Action | None, turn: Turn, base_url: str) -> tuple[str, str, str]:
+    """Return method, URL as sent (if not in the title) and title of a turn."""
+    if action is None:
+        return "", "", shortened(turn.action or turn.text or "no text", _MAX_TITLE)
+    if action.kind == "FINISH":
+        return "FINISH", "", shortened(_json_text(action.answer or []), _MAX_TITLE)
+    url = action.url.removeprefix(base_url)
+    title = shortened(unquote(url.replace("+", " ") if "?" in url else url), _MAX_TITLE)
+    return action.kind, action.url if title != action.url else "", title
+
+
+def _status_text(status: int) -> str:
+    if not status:
+        return ""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _is_short(answer: ResourceView) -> bool:
+    return answer.kind == "outcome" or (answer.kind == "bundle" and answer.rows <= _OPEN_ROWS)
+
+
+def _reply_view(reply: ModelReply) -> ReplyView:
+    content = reply.message.get("content")
+    calls = reply.message.get("tool_calls")
+    return ReplyView(
+        reply,
+        message_text(reply.message) if content else None,
+        tuple(map(_call, calls if isinstance(calls, list) else [])),
+        None if reply.reasoning is None else LongText.of(reply.reasoning),
+        None if reply.raw is None else LongText.of(reply.raw if isinstance(reply.raw, str) else _json_text(reply.raw)),
+    )
+
+
+def _call(call: Json) -> tuple[str, LongText]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return "unreadable call", LongText.of(_json_text(call))
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else _json_text(arguments)
+    return shortened(str(function.get("name")), 100), LongText.of(text)
+
+
+def _json_text(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
