@@ -34,6 +34,9 @@ class Links(Protocol):
     def gold(self, file: int, line: int) -> str | None:
         """Return the URL of an episode's gold solution."""
 
+    def record(self, file: int, line: int) -> str | None:
+        """Return the URL of an episode's record as JSON."""
+
     def worlds(self) -> str | None:
         """Return the URL of the list of worlds."""
 
@@ -77,6 +80,10 @@ class ServerLinks(Links):
     @override
     def gold(self, file: int, line: int) -> str:
         return f"/episodes/{file}/{line}/gold"
+
+    @override
+    def record(self, file: int, line: int) -> str:
+        return f"/episodes/{file}/{line}/record"
 
     @override
     def worlds(self) -> str:
@@ -141,6 +148,10 @@ class FileLinks(Links):
     @override
     def gold(self, file: int, line: int) -> str | None:
         return self._file("gold", file, line)
+
+    @override
+    def record(self, file: int, line: int) -> str | None:
+        return None
 
     @override
     def worlds(self) -> str | None:

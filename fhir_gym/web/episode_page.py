@@ -1,0 +1,244 @@
+"""The page of one episode, and the page that shows the reference solution beside it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts import Rollout
+from fhir_gym.rollouts.timeline import TimelineEntry
+from fhir_gym.web.check_view import check_views, step_views, value_text
+from fhir_gym.web.context import ViewerContext
+from fhir_gym.web.episode_replay import EpisodeTrace, base_url_of, play_gold, trace_episode
+from fhir_gym.web.resource_view import Target, target_of
+from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
+
+_T = TypeVar("_T")
+_MAX_NUMBER = 2**53
+_KEPT = 16
+"""Number of replays and of reference solutions that stay in memory."""
+
+
+def routes(context: ViewerContext) -> list[BaseRoute]:
+    """Return the routes of the episodes' pages."""
+    pages = EpisodePages(context)
+
+    def page(render: Callable[[int, int], str]) -> Callable[[Request], Response]:
+        return lambda request: HTMLResponse(render(*_position(request)))
+
+    def record(request: Request) -> Response:
+        return PlainTextResponse(pages.record(*_position(request)))
+
+    path = "/episodes/{file:int}/{line:int}"
+    return [
+        Route(path, page(pages.render), name="episode"),
+        Route(f"{path}/gold", page(pages.render_gold), name="gold"),
+        Route(f"{path}/record", record, name="record"),
+    ]
+
+
+def _position(request: Request) -> tuple[int, int]:
+    file, line = request.path_params["file"], request.path_params["line"]
+    if max(file, line) > _MAX_NUMBER:
+        raise HTTPException(404, "There is no such episode.")
+    return file, line
+
+
+class EpisodePages:
+    """Renders the pages of episodes, and keeps the latest replays.
+
+    Args:
+        context: The viewer.
+    """
+
+    def __init__(self, context: ViewerContext) -> None:
+        self._context = context
+        self._traces = _Cache[EpisodeTrace](_KEPT)
+        self._golds = _Cache[Rollout](_KEPT)
+
+    def render(self, file: int, line: int) -> str:
+        """Return the page of an episode."""
+        context = self._context
+        rollout = context.index.rollout(file, line)
+        world = self._world_of(rollout)
+        trace = self._trace(rollout, world)
+        return context.render(
+            "episode.html.j2",
+            rollout=rollout,
+            trace=trace,
+            turns=turn_views(rollout, trace),
+            checks=check_views(rollout, trace),
+            steps=step_views(rollout),
+            answer=value_text(rollout.verdict.answer) if rollout.verdict else "",
+            settings=_settings(rollout),
+            opening=_opening(rollout),
+            final_lookups=lookup_views(rollout.final_lookups, base_url_of(rollout)),
+            timeline=_timeline(trace),
+            url_of=ReferenceLinks(context, world, trace),
+            urls=self._urls(file, line, world),
+        )
+
+    def render_gold(self, file: int, line: int) -> str:
+        """Return the page with an episode and the reference solution side by side."""
+        context = self._context
+        rollout = context.index.rollout(file, line)
+        world = self._world_of(rollout)
+        trace = self._trace(rollout, world)
+        sides = [_side("this episode", "episode", context, rollout, trace, world)]
+        problem = world if isinstance(world, str) else None
+        if isinstance(world, World):
+            try:
+                gold = self._golds.get(_gold_key(rollout), lambda: play_gold(rollout, world))
+                sides.append(_side("reference solution", "gold", context, gold, self._trace(gold, world), world))
+            except FhirGymError as error:
+                problem = str(error)
+        return context.render(
+            "gold.html.j2", rollout=rollout, sides=sides, problem=problem, urls=self._urls(file, line, world)
+        )
+
+    def record(self, file: int, line: int) -> str:
+        """Return an episode's record as indented JSON."""
+        return json.dumps(json.loads(self._context.index.line(file, line)), indent=2)
+
+    def _world_of(self, rollout: Rollout) -> World | str:
+        """Return the world of an episode, or the reason why there is none."""
+        try:
+            return self._context.worlds.of_record(rollout.world)
+        except FhirGymError as error:
+            return str(error)
+
+    def _trace(self, rollout: Rollout, world: World | str) -> EpisodeTrace:
+        key = (blake2b(rollout.line().encode("utf-8", "backslashreplace")).digest(), isinstance(world, World))
+        return self._traces.get(key, lambda: trace_episode(rollout, world))
+
+    def _urls(self, file: int, line: int, world: World | str) -> dict[str, str | None]:
+        """Return the addresses of related pages."""
+        links, select = self._context.links, self._context.index.select
+        before = select(
+            "SELECT file, line FROM episode WHERE (file, line) < (?, ?) ORDER BY file DESC, line DESC LIMIT 1",
+            (file, line),
+        )
+        after = select(
+            "SELECT file, line FROM episode WHERE (file, line) > (?, ?) ORDER BY file, line LIMIT 1", (file, line)
+        )
+        return {
+            "episode": links.episode(file, line),
+            "gold": links.gold(file, line) if isinstance(world, World) else None,
+            "record": links.record(file, line),
+            "previous": links.episode(*before[0]) if before else None,
+            "next": links.episode(*after[0]) if after else None,
+        }
+
+
+class ReferenceLinks:
+    """Returns the address that shows a resource: its page in the world, or the first turn that read or wrote it.
+
+    Args:
+        context: The viewer.
+        world: The world of the episode, or the reason why there is none.
+        trace: What the episode did.
+        prefix: Prefix of the anchors of turns.
+    """
+
+    def __init__(self, context: ViewerContext, world: World | str, trace: EpisodeTrace, prefix: str = "") -> None:
+        self._links, self._world, self._trace, self._prefix = context.links, world, trace, prefix
+        self._known: dict[Target, str | None] = {}
+
+    def __call__(self, target: Target | None) -> str | None:
+        """Return the address; None if no page shows the resource."""
+        if target is None:
+            return None
+        if target not in self._known:
+            self._known[target] = self._find(target)
+        return self._known[target]
+
+    def of_text(self, reference: str) -> str | None:
+        """Return the address for a reference such as ``Patient/1``."""
+        return self(target_of(reference))
+
+    def _find(self, target: Target) -> str | None:
+        world = self._world
+        if isinstance(world, World) and world.read(target.resource_type, target.id) is not None:
+            url = self._links.resource(world.manifest.name, target.resource_type, target.id)
+            if url is not None:
+                return url
+        turns = self._trace.turns_of([target.text])
+        return f"#{self._prefix}turn-{turns[0]}" if turns else None
+
+
+@dataclass(frozen=True, slots=True)
+class _TimelineRow:
+    """A row of the timeline, with the number of the agent's turn."""
+
+    entry: TimelineEntry
+    turn: int | None
+
+
+def _timeline(trace: EpisodeTrace) -> list[_TimelineRow]:
+    """Return the timeline of a live task; an empty list for tasks without a simulation."""
+    if trace.timeline is None or not any(entry.time for entry in trace.timeline.entries):
+        return []
+    sent = (number for number, turn in enumerate(trace.timeline.turns, start=1) if turn.request is not None)
+    return [_TimelineRow(one, next(sent, None) if one.who == "agent" else None) for one in trace.timeline.entries]
+
+
+def _side(
+    title: str, name: str, context: ViewerContext, rollout: Rollout, trace: EpisodeTrace, world: World | str
+) -> dict[str, object]:
+    """Return one column of the page with the reference solution."""
+    url_of = ReferenceLinks(context, world, trace, f"{name}-")
+    turns = turn_views(rollout, trace)
+    return {"title": title, "name": name, "rollout": rollout, "trace": trace, "turns": turns, "url_of": url_of}
+
+
+def _settings(rollout: Rollout) -> LongText | None:
+    settings = rollout.agent.settings
+    return LongText.of(json.dumps(settings, indent=2, ensure_ascii=False)) if settings else None
+
+
+def _opening(rollout: Rollout) -> list[tuple[str, LongText]]:
+    """Return role and text of the messages before the model's first reply."""
+    return [(str(one.get("role")), message_text(one)) for one in rollout.opening.messages] if rollout.opening else []
+
+
+def _gold_key(rollout: Rollout) -> tuple[Hashable, ...]:
+    task = rollout.task
+    return rollout.env_id, task.key, task.variation, task.phrasing, rollout.world.hash, rollout.grading
+
+
+class _Cache(Generic[_T]):
+    """Keeps the values that were used last. Any thread may use it; two threads may make the same value.
+
+    Args:
+        size: Number of values to keep.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, _T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return a value, which `make` makes if it is not in the cache."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+        return value
