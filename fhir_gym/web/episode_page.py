@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -20,7 +21,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.timeline import TimelineEntry
 from fhir_gym.web.check_view import check_views, step_views, value_text
-from fhir_gym.web.context import ViewerContext
+from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_replay import EpisodeTrace, base_url_of, play_gold, trace_episode
 from fhir_gym.web.resource_view import Target, target_of
 from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
@@ -47,6 +48,18 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
         Route(f"{path}/gold", page(pages.render_gold), name="gold"),
         Route(f"{path}/record", record, name="record"),
     ]
+
+
+def exported(context: ViewerContext) -> Iterator[ExportedPage]:
+    """Yield the pages of all episodes, and of their reference solutions."""
+    pages = EpisodePages(context)
+    for file, line in context.index.select("SELECT file, line FROM episode ORDER BY file, line"):
+        for name, render in (
+            (context.links.episode(file, line), pages.render),
+            (context.links.gold(file, line), pages.render_gold),
+        ):
+            if name is not None:
+                yield ExportedPage(name, partial(render, file, line))
 
 
 def _position(request: Request) -> tuple[int, int]:

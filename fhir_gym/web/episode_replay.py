@@ -24,6 +24,7 @@ from fhir_gym.web.resource_view import Node, Target, tree
 _BASE_URL = re.compile(r"https?://[^\s\"'<>]+")
 _REFERENCE = re.compile(r"\b([A-Z][A-Za-z]+/[A-Za-z0-9.-]{1,64})")
 _TEXT = re.compile(r'"([A-Za-z0-9.-]{1,64})"')
+_MAX_WRITING = 10
 _MAX_SEARCHED = 20_000
 """Number of characters of a check in which references are sought."""
 
@@ -113,12 +114,14 @@ class EpisodeTrace:
         """Return the numbers of the turns that a check is about.
 
         These are the turns that read or wrote the resources which the check names. For other checks, these are the
-        turns that wrote, or the turn with the answer.
+        turns that wrote, if they are few, or the turn with the answer.
         """
         if check.name in ("answer", ANSWER_FORM):
             return [] if self.answer_turn is None else [self.answer_turn]
         named = _named_resources(check, {one for turn in self.turns for one in turn.touched})
-        return self.turns_of(named) if named else self.writing
+        if named:
+            return self.turns_of(named)
+        return self.writing if len(self.writing) <= _MAX_WRITING else []
 
 
 def trace_episode(rollout: Rollout, world: World | str) -> EpisodeTrace:

@@ -15,15 +15,29 @@ from fhir_gym.web.element_text import element_text, shortened
 
 MAX_ROWS = 200
 """Maximum number of table rows for one Bundle."""
-MAX_TREES = 20
-"""Maximum number of entries of one Bundle that are shown as trees too."""
-MAX_JSON = 100_000
-"""Maximum number of characters of JSON text in a page."""
+MAX_TEXT = 100_000
+"""Maximum number of characters of a text or of JSON that one part of a page shows."""
 _MAX_NODES = 1_500
 _MAX_DEPTH = 24
 _MAX_ISSUES = 50
 
 _Entries = list[tuple[int, Mapping[str, Json], Resource]]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLimits:
+    """How much of one body a page shows.
+
+    Attributes:
+        trees: Maximum number of entries of a Bundle that are shown as trees.
+        characters: Maximum number of characters of JSON or text.
+    """
+
+    trees: int = 20
+    characters: int = MAX_TEXT
+
+
+_LIMITS = ViewLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,45 +123,48 @@ class ResourceView:
         return sum(len(table.rows) for table in self.tables)
 
 
-def view_text(text: str, base_url: str = DEFAULT_BASE_URL) -> ResourceView:
+def view_text(text: str, base_url: str = DEFAULT_BASE_URL, limits: ViewLimits = _LIMITS) -> ResourceView:
     """Return the view of a text, which may or may not be JSON.
 
     Args:
         text: The text.
         base_url: Base URL of the server whose resources become links.
+        limits: How much of the text the view shows.
     """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return ResourceView("text", f"{len(text):,} characters of text", source=text[:MAX_JSON], left_out=_rest(text))
-    return view_json(value, base_url)
+        shown = text[: limits.characters]
+        return ResourceView("text", f"{len(text):,} characters", source=shown, left_out=len(text) - len(shown))
+    return view_json(value, base_url, limits)
 
 
-def view_json(value: Json, base_url: str = DEFAULT_BASE_URL) -> ResourceView:
+def view_json(value: Json, base_url: str = DEFAULT_BASE_URL, limits: ViewLimits = _LIMITS) -> ResourceView:
     """Return the view of a JSON value; see `view_text`."""
-    source = _indented(value)
-    shown, left_out = source[:MAX_JSON], _rest(source)
+    whole = _indented(value)
+    source = whole[: limits.characters]
+    left_out = len(whole) - len(source)
     builder = _TreeBuilder(base_url)
     if not isinstance(value, dict) or not isinstance(value.get("resourceType"), str):
         trees = (builder.node("", value),) if isinstance(value, dict | list) and value else ()
-        return ResourceView("json", element_text(value), trees=trees, source=shown, left_out=left_out)
+        return ResourceView("json", element_text(value), trees=trees, source=source, left_out=left_out)
     if value["resourceType"] == "Bundle":
         entries = _entries(value)
         return ResourceView(
             "bundle",
             _bundle_heading(value, len(entries)),
             tables=(*_tables(entries, base_url), *_responses(value, base_url)),
-            trees=tuple(builder.node("", resource) for _, _, resource in entries[:MAX_TREES]),
+            trees=tuple(builder.node("", resource) for _, _, resource in entries[: limits.trees]),
             links=_paging_links(value),
-            source=shown,
+            source=source,
             left_out=left_out,
         )
     trees = (builder.node("", value),)
     if value["resourceType"] == "OperationOutcome":
         issues = _issues(value)
         heading = "OperationOutcome: " + (issues[0][2] if issues else "no issues")
-        return ResourceView("outcome", shortened(heading), trees=trees, issues=issues, source=shown, left_out=left_out)
-    return ResourceView("resource", resource_heading(value), trees=trees, source=shown, left_out=left_out)
+        return ResourceView("outcome", shortened(heading), trees=trees, issues=issues, source=source, left_out=left_out)
+    return ResourceView("resource", resource_heading(value), trees=trees, source=source, left_out=left_out)
 
 
 def resource_heading(resource: Resource) -> str:
@@ -171,10 +188,6 @@ def target_of(value: Json, base_url: str = DEFAULT_BASE_URL) -> Target | None:
     """Return the resource on this server to which a Reference or a text points; None for other values."""
     found = parse_reference(value, base_url) or parse_reference(value)
     return Target(*found) if found else None
-
-
-def _rest(text: str) -> int:
-    return max(0, len(text) - MAX_JSON)
 
 
 def _indented(value: Json) -> str:
@@ -309,18 +322,3 @@ class _TreeBuilder:
             self._left -= 1
             children.append(self.node(shortened(key, 60), item, depth - 1))
         return Node(name, cell, tuple(children))
-
-
-__all__ = [
-    "Cell",
-    "Node",
-    "ResourceView",
-    "Table",
-    "Target",
-    "resource_heading",
-    "table",
-    "target_of",
-    "tree",
-    "view_json",
-    "view_text",
-]

@@ -16,10 +16,11 @@ from fhir_gym.rollouts import Rollout, Turn
 from fhir_gym.types import Json
 from fhir_gym.web.element_text import shortened
 from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace, base_url_of
-from fhir_gym.web.resource_view import MAX_JSON, ResourceView, view_text
+from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_text
 
 _MAX_TITLE = 300
-_MAX_TEXT = MAX_JSON
+_PAGE_CHARACTERS, _PAGE_TREES = 2_000_000, 400
+"""Number of characters of JSON and of entries as trees that all answers of an episode may have together."""
 _OPEN_ROWS = 12
 """Maximum number of table rows of an answer that is shown unfolded."""
 
@@ -39,7 +40,7 @@ class LongText:
     @classmethod
     def of(cls, text: str) -> LongText:
         """Return a text up to the limit."""
-        return cls(text[:_MAX_TEXT], max(0, len(text) - _MAX_TEXT))
+        return cls(text[:MAX_TEXT], max(0, len(text) - MAX_TEXT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,10 @@ class TurnView:
 def turn_views(rollout: Rollout, trace: EpisodeTrace) -> list[TurnView]:
     """Return the turns of an episode."""
     base_url = base_url_of(rollout)
+    number = len(rollout.turns) or 1
+    limits = ViewLimits(min(20, _PAGE_TREES // number), min(MAX_TEXT, _PAGE_CHARACTERS // number))
     pairs = zip(rollout.turns, trace.turns, strict=True)
-    return [_turn_view(number, turn, traced, base_url) for number, (turn, traced) in enumerate(pairs, start=1)]
+    return [_turn_view(number, turn, traced, base_url, limits) for number, (turn, traced) in enumerate(pairs, start=1)]
 
 
 def lookup_views(lookups: Sequence[Lookup], base_url: str) -> tuple[LookupView, ...]:
@@ -140,11 +143,11 @@ def message_text(message: Message) -> LongText:
     return LongText.of(content if isinstance(content, str) else _json_text(content))
 
 
-def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str) -> TurnView:
+def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits: ViewLimits) -> TurnView:
     action = _action_of(turn, trace)
     response = _response_of(turn, trace)
     body = response.text if response else turn.observation
-    answer = view_text(body, base_url) if body and (response or turn.error is None) else None
+    answer = view_text(body, base_url, limits) if body and (response or turn.error is None) else None
     method, url, title = _titles(action, turn, base_url)
     written = action.text() if action else ""
     sent = turn.text if turn.text is not None else turn.action
@@ -156,7 +159,7 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str) -> Turn
         headers=action.headers if action else (),
         status=_status_text(turn.status),
         failed=turn.error is not None or turn.status >= 400,
-        body=view_text(action.body, base_url) if action and action.body else None,
+        body=view_text(action.body, base_url, limits) if action and action.body else None,
         answer=None if method == "FINISH" else answer,
         location=response.headers.get("Location", "") if response else "",
         is_open=answer is not None and _is_short(answer),
