@@ -11,7 +11,6 @@ from functools import partial
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -27,7 +26,6 @@ from fhir_gym.web.resource_view import Target, target_of
 from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
 
 _T = TypeVar("_T")
-_MAX_NUMBER = 2**53
 _KEPT = 16
 """Number of replays and of reference solutions that stay in memory."""
 
@@ -63,10 +61,7 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
 
 
 def _position(request: Request) -> tuple[int, int]:
-    file, line = request.path_params["file"], request.path_params["line"]
-    if max(file, line) > _MAX_NUMBER:
-        raise HTTPException(404, "There is no such episode.")
-    return file, line
+    return request.path_params["file"], request.path_params["line"]
 
 
 class EpisodePages:
@@ -123,7 +118,7 @@ class EpisodePages:
 
     def record(self, file: int, line: int) -> str:
         """Return an episode's record as indented JSON."""
-        return json.dumps(json.loads(self._context.index.line(file, line)), indent=2)
+        return json.dumps(json.loads(self._context.index.rollout(file, line).line()), indent=2)
 
     def _world_of(self, rollout: Rollout) -> World | str:
         """Return the world of an episode, or the reason why there is none."""
@@ -138,20 +133,14 @@ class EpisodePages:
 
     def _urls(self, file: int, line: int, world: World | str) -> dict[str, str | None]:
         """Return the addresses of related pages."""
-        links, select = self._context.links, self._context.index.select
-        before = select(
-            "SELECT file, line FROM episode WHERE (file, line) < (?, ?) ORDER BY file DESC, line DESC LIMIT 1",
-            (file, line),
-        )
-        after = select(
-            "SELECT file, line FROM episode WHERE (file, line) > (?, ?) ORDER BY file, line LIMIT 1", (file, line)
-        )
+        links = self._context.links
+        before, after = self._context.index.neighbours(file, line)
         return {
             "episode": links.episode(file, line),
             "gold": links.gold(file, line) if isinstance(world, World) else None,
             "record": links.record(file, line),
-            "previous": links.episode(*before[0]) if before else None,
-            "next": links.episode(*after[0]) if after else None,
+            "previous": links.episode(*before) if before else None,
+            "next": links.episode(*after) if after else None,
         }
 
 
