@@ -93,7 +93,7 @@ class EpisodePages:
             settings=_settings(rollout),
             opening=_opening(rollout),
             final_lookups=lookup_views(rollout.final_lookups, base_url_of(rollout)),
-            timeline=_timeline(trace),
+            timeline=timeline_rows(trace),
             url_of=ReferenceLinks(context, world, trace),
             urls=self._urls(file, line, world),
         )
@@ -181,19 +181,19 @@ class ReferenceLinks:
 
 
 @dataclass(frozen=True, slots=True)
-class _TimelineRow:
+class TimelineRow:
     """A row of the timeline, with the number of the agent's turn."""
 
     entry: TimelineEntry
     turn: int | None
 
 
-def _timeline(trace: EpisodeTrace) -> list[_TimelineRow]:
+def timeline_rows(trace: EpisodeTrace) -> list[TimelineRow]:
     """Return the timeline of a live task; an empty list for tasks without a simulation."""
     if trace.timeline is None or not any(entry.time for entry in trace.timeline.entries):
         return []
     sent = (number for number, turn in enumerate(trace.timeline.turns, start=1) if turn.request is not None)
-    return [_TimelineRow(one, next(sent, None) if one.who == "agent" else None) for one in trace.timeline.entries]
+    return [TimelineRow(one, next(sent, None) if one.who == "agent" else None) for one in trace.timeline.entries]
 
 
 def _side(

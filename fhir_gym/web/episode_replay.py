@@ -218,7 +218,8 @@ def _references_in(response: Response) -> Iterator[str]:
     contained = [one.get("resource") for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
     for one in (body, *contained):
         if isinstance(one, dict) and isinstance(one.get("resourceType"), str) and isinstance(one.get("id"), str):
-            yield f"{one['resourceType']}/{one['id']}"
+            if one["resourceType"] not in ("Bundle", "OperationOutcome"):
+                yield f"{one['resourceType']}/{one['id']}"
 
 
 def _named_resources(check: Check, touched: Collection[str]) -> set[str]:

@@ -33,6 +33,11 @@ def test_a_live_shift_shows_times_and_events(hospital: World) -> None:
     assert {"request", "colleague booked", "answer"} <= events.keys()
     assert events["request"].startswith("requested, ") and "created Appointment/" not in events["request"]
     assert events["answer"]
+    assert len(found.turns) == len(rollout.turns)
+    assert sum(len(turn.events) for turn in found.turns) == sum(one.who != "agent" for one in found.entries)
+    colleagues = next(turn for turn in found.turns if "colleague booked" in {one.who for one in turn.events})
+    assert any(one.kind == "created" and one.resource_type == "Appointment" for one in colleagues.other_changes)
+    assert not any(turn.changes for turn in found.turns if turn.request and turn.request.action.kind == "GET")
 
 
 def test_an_unfinished_episode_is_graded_as_it_is(hospital: World) -> None:
