@@ -69,7 +69,7 @@ def _varied(record: Rollout, repeat: int, chance: random.Random) -> Rollout:
     )
 
 
-def _write(folder: Path, episodes: int) -> int:
+def write_experiment(folder: Path, episodes: int) -> int:
     """Write the experiment and return its size in bytes."""
     records, size = _records(), 0
     (folder / "rollouts").mkdir(parents=True)
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary, "experiment")
         if not folder.exists():
-            _write(folder, given.episodes)
+            write_experiment(folder, given.episodes)
         size = sum(file.stat().st_size for file in folder.rglob("*.jsonl"))
         measured = _measured(folder, Path(temporary, "report"))
     print(json.dumps({"megabytes": round(size / 1e6), **measured}))
