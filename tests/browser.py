@@ -122,6 +122,10 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._command("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
+    def allow_scripts(self, allowed: bool) -> None:
+        """Set whether pages may run scripts."""
+        self._command("Emulation.setScriptExecutionDisabled", {"value": not allowed})
+
     def screenshot(self, path: Path) -> None:
         """Write what the window shows to a PNG file."""
         path.write_bytes(base64.b64decode(self._get("screenshot")))

@@ -27,6 +27,8 @@ OUTCOMES = {
 """The groups of pairs."""
 _MAX_EXPORTED_RUNS = 6
 """Number of runs of which an export compares each with each other."""
+_MAX_OPTIONS = 500
+"""Number of runs to choose from."""
 _SIDE = ("file", "line", "success", "reward", "steps", "tokens", "stop_reason")
 _KEY = ("env_id", "world", "task", "variation", "phrasing", "repeat")
 # If a run has played an episode several times, the first judged record counts, as in reports.
@@ -127,12 +129,12 @@ def render(context: ViewerContext, query: ComparisonQuery) -> str:
         f" ORDER BY {', '.join(_KEY)} LIMIT {PAGE_SIZE} OFFSET :offset",
         {**_parameters(query), "offset": (page - 1) * PAGE_SIZE},
     )
-    runs = index.runs()
+    runs = index.runs()[:_MAX_OPTIONS]
     return context.render(
         "comparison.html.j2",
         query=query,
         runs=runs,
-        names={run.id: run.name for run in runs},
+        names={run.id: run.name for run in index.runs()},
         others=list(combinations(runs[:_MAX_EXPORTED_RUNS], 2)),
         outcomes=OUTCOMES,
         counts=counts,

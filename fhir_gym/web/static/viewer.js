@@ -14,20 +14,26 @@
     regions.forEach((region, at) => {
       if (fresh[at] === undefined || fresh[at].innerHTML === region.innerHTML) return;
       const focused = region.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+      const unfolded = [...region.querySelectorAll("details")].map((one) => one.open);
+      const scrolled = [...region.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
       region.replaceChildren(...fresh[at].childNodes);
+      region.querySelectorAll("details").forEach((one, number) => (one.open = unfolded[number] ?? one.open));
+      region.querySelectorAll(".scroll").forEach((one, number) => (one.scrollLeft = scrolled[number] ?? 0));
       if (focused !== null) region.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     });
   }
 
   async function look() {
     try {
+      if (document.hidden) return;
       const state = await (await fetch("/state")).json();
       if (version !== null && state.version !== version) await refresh();
       version = state.version;
     } catch {
       /* The viewer was stopped; the page stays as it is. */
+    } finally {
+      setTimeout(look, 2000);
     }
-    setTimeout(look, 2000);
   }
   look();
 })();
