@@ -155,7 +155,7 @@ def test_the_files_of_a_folder_are_found_while_they_appear(tmp_path: Path, recor
     (folder / "rollouts").mkdir(parents=True)
     with RolloutIndex([folder]) as index:
         index.update()
-        assert index.state.complete and len(index.paths) == 0
+        assert index.state.complete and not list(index.paths)
         for number, name in enumerate(("spec", "baseline", "manifest.txt")):
             (folder / "rollouts" / name).with_suffix(".jsonl" if number < 2 else ".txt").write_bytes(
                 line(record, number)
