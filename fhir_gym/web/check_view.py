@@ -11,6 +11,7 @@ from fhir_gym.types import Json
 from fhir_gym.web.episode_replay import EpisodeTrace
 
 _MAX_TEXT = 4_000
+_MAX_LINE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +58,7 @@ def value_text(value: Json) -> str:
     """Return the value of a check as text: texts without quotation marks, other values as JSON."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) > _MAX_LINE and not isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False, indent=1)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

@@ -49,15 +49,13 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
 
 
 def exported(context: ViewerContext) -> Iterator[ExportedPage]:
-    """Yield the pages of all episodes, and of their reference solutions."""
-    pages = EpisodePages(context)
-    for file, line in context.index.select("SELECT file, line FROM episode ORDER BY file, line"):
-        for name, render in (
-            (context.links.episode(file, line), pages.render),
-            (context.links.gold(file, line), pages.render_gold),
-        ):
-            if name is not None:
-                yield ExportedPage(name, partial(render, file, line))
+    """Yield the pages of all episodes, and of their reference solutions if their worlds are installed."""
+    pages, worlds, links = EpisodePages(context), set(context.worlds.names()), context.links
+    for file, line, world in context.index.select("SELECT file, line, world FROM episode ORDER BY file, line"):
+        if name := links.episode(file, line):
+            yield ExportedPage(name, partial(pages.render, file, line))
+        if world in worlds and (name := links.gold(file, line)):
+            yield ExportedPage(name, partial(pages.render_gold, file, line))
 
 
 def _position(request: Request) -> tuple[int, int]:

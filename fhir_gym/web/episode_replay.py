@@ -113,15 +113,17 @@ class EpisodeTrace:
     def turns_behind(self, check: Check) -> list[int]:
         """Return the numbers of the turns that a check is about.
 
-        These are the turns that read or wrote the resources which the check names. For other checks, these are the
-        turns that wrote, if they are few, or the turn with the answer.
+        These are the turns that wrote the resources which the check names. If there are none, these are the turns that
+        read these resources, and all turns that wrote, if they are few. A check of the answer is about the last turn.
         """
         if check.name in ("answer", ANSWER_FORM):
             return [] if self.answer_turn is None else [self.answer_turn]
         named = _named_resources(check, {one for turn in self.turns for one in turn.touched})
-        if named:
-            return self.turns_of(named)
-        return self.writing if len(self.writing) <= _MAX_WRITING else []
+        behind = self.turns_of(named)
+        wrote = [number for number in behind if not named.isdisjoint(self.turns[number - 1].written)]
+        if wrote:
+            return wrote
+        return sorted({*behind, *(self.writing if len(self.writing) <= _MAX_WRITING else [])})
 
 
 def trace_episode(rollout: Rollout, world: World | str) -> EpisodeTrace:

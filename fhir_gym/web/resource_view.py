@@ -305,7 +305,7 @@ class _TreeBuilder:
         """Return the tree of a value."""
         cell = _cell(value, self._base_url)
         if not isinstance(value, dict | list) or not value:
-            return Node(name, cell if value not in ({}, []) else Cell("empty"))
+            return Node(name, Cell("empty") if value in ({}, [], "") else cell)
         if depth == 0:
             return Node(name, Cell(f"{cell.text} (deeper elements only in the JSON)"))
         inner: list[tuple[str, Any]] = (

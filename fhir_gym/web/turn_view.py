@@ -21,6 +21,7 @@ from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_
 _MAX_TITLE = 300
 _PAGE_CHARACTERS, _PAGE_TREES = 2_000_000, 400
 """Number of characters of JSON and of entries as trees that all answers of an episode may have together."""
+_INVALID = "Invalid action: "
 _OPEN_ROWS = 12
 """Maximum number of table rows of an answer that is shown unfolded."""
 
@@ -83,6 +84,7 @@ class TurnView:
         url: The URL as sent, if the title shows it decoded or shortened.
         headers: The request's headers.
         status: Status code and phrase of the response; empty without one.
+        problem: Why the action was invalid; empty for a valid action.
         failed: Whether the action was invalid or the server refused the request.
         body: The request's body; None without one.
         answer: The response's body, or the observation if it is not a response; None for an empty one.
@@ -102,6 +104,7 @@ class TurnView:
     url: str
     headers: tuple[tuple[str, str], ...]
     status: str
+    problem: str
     failed: bool
     body: ResourceView | None
     answer: ResourceView | None
@@ -158,12 +161,13 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         url=url,
         headers=action.headers if action else (),
         status=_status_text(turn.status),
+        problem="" if turn.error is None else turn.error.removeprefix(_INVALID) or "no reason is recorded",
         failed=turn.error is not None or turn.status >= 400,
         body=view_text(action.body, base_url, limits) if action and action.body else None,
         answer=None if method == "FINISH" else answer,
         location=response.headers.get("Location", "") if response else "",
         is_open=answer is not None and _is_short(answer),
-        sent=LongText.of(sent) if sent and sent != written and turn.reply is None else None,
+        sent=LongText.of(sent) if sent not in ("", written, title) and turn.reply is None else None,
         shown=None if turn.shown is None else LongText.of(turn.shown),
         reply=None if turn.reply is None else _reply_view(turn.reply),
         lookups=lookup_views(turn.lookups, base_url),

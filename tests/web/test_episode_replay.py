@@ -56,9 +56,11 @@ def test_checks_name_the_turns_that_they_are_about(trace: EpisodeTrace, cancelle
     assert check(trace, cancelled, "answer") == [6]
     slot = trace.turns[4].writes[0].target
     named = Check(name="other", passed=False, expected=[slot.text], actual=None)
-    assert trace.turns_behind(named) == [4, 5]
+    assert trace.turns_behind(named) == [5]
     by_id = Check(name="other", passed=False, expected={"slot": slot.id})
-    assert trace.turns_behind(by_id) == [4, 5]
+    assert trace.turns_behind(by_id) == [5]
+    patient = Check(name="other", passed=False, expected=next(iter(trace.turns[0].returned)))
+    assert trace.turns_behind(patient) == [1, 3, 5]
 
 
 def test_required_records_name_the_turns_that_returned_them(hospital: World) -> None:
