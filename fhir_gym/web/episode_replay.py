@@ -219,9 +219,9 @@ def _references_in(response: Response) -> Iterator[str]:
     entries = body.get("entry") if isinstance(body, dict) else None
     contained = [one.get("resource") for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
     for one in (body, *contained):
-        if isinstance(one, dict) and isinstance(one.get("resourceType"), str) and isinstance(one.get("id"), str):
-            if one["resourceType"] not in ("Bundle", "OperationOutcome"):
-                yield f"{one['resourceType']}/{one['id']}"
+        kind, id = (one.get("resourceType"), one.get("id")) if isinstance(one, dict) else (None, None)
+        if isinstance(kind, str) and isinstance(id, str) and kind not in ("Bundle", "OperationOutcome"):
+            yield f"{kind}/{id}"
 
 
 def _named_resources(check: Check, touched: Collection[str]) -> set[str]:

@@ -21,9 +21,10 @@ from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_
 _MAX_TITLE = 300
 _PAGE_CHARACTERS, _PAGE_TREES = 2_000_000, 400
 """Number of characters of JSON and of entries as trees that all answers of an episode may have together."""
-_INVALID = "Invalid action: "
 _OPEN_ROWS = 12
 """Maximum number of table rows of an answer that is shown unfolded."""
+_INVALID = "Invalid action: "
+"""How observations of invalid actions begin, and some recorded reasons."""
 
 
 @dataclass(frozen=True, slots=True)
