@@ -46,11 +46,12 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
         MissingExtraError: Jinja2 is not installed.
         RecordError: A file does not exist.
     """
+    templates = PageTemplates()
     context = ViewerContext(
         index=RolloutIndex(paths),
         worlds=WorldStore([world] if world else []),
         links=ServerLinks(),
-        templates=PageTemplates(),
+        templates=templates,
         world=world.manifest.name if world else None,
     )
 
@@ -97,8 +98,8 @@ def serve_viewer(
         raise FhirGymError(
             f"{host} is not a loopback address: the viewer has no login; use 127.0.0.1 and an SSH tunnel"
         )
-    server = make_http_server(create_viewer(paths, world=world))
     with bind(host, port) as listener:
+        server = make_http_server(create_viewer(paths, world=world))
         if ready is not None:
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{listener.getsockname()[1]}/")

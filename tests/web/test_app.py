@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
 
-from fhir_gym.errors import FhirGymError
-from fhir_gym.web import serve_viewer
+from fhir_gym.errors import FhirGymError, MissingExtraError
+from fhir_gym.web import create_viewer, episode_list, serve_viewer
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -62,3 +66,24 @@ def test_static_files_are_only_those_of_the_viewer(client: TestClient, path: str
 def test_the_viewer_listens_on_loopback_only() -> None:
     with pytest.raises(FhirGymError, match=r"^0\.0\.0\.0 is not a loopback address"):
         serve_viewer([], host="0.0.0.0")
+
+
+def test_a_bug_is_a_page_with_the_headers_and_a_log_entry(
+    rollout_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError("secret \x1b[31m")
+
+    monkeypatch.setattr(episode_list, "render", fail)
+    with TestClient(create_viewer([rollout_file]), base_url="http://127.0.0.1") as client:
+        answer = client.get("/")
+    assert answer.status_code == 500 and HEADERS.items() <= dict(answer.headers).items()
+    assert "RuntimeError: a bug in fhir_gym" in answer.text and "secret" not in answer.text
+    [entry] = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "secret \\x1b[31m" in entry.getMessage() and "\x1b" not in entry.getMessage()
+
+
+def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"the viewer needs Jinja2: pip install 'fhir-gym\[web\]'"):
+        create_viewer([])
