@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -12,7 +12,7 @@ from fhir_gym.arguments import require_name, require_phrasing_type, require_url,
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
-from fhir_gym.tasks import GRADINGS, REWARD_RULES, Grading, RewardRule, Task, require_grading, require_phrasing
+from fhir_gym.tasks import GRADINGS, REWARD_RULES, Grading, RewardRule, Task, TaskSet, require_grading, require_phrasing
 from fhir_gym.types import Phrasing
 
 __all__ = ["EpisodeConfig", "EpisodeSettings"]
@@ -30,6 +30,7 @@ class EpisodeSettings(TypedDict, total=False):
     reward: RewardRule
     max_steps: int | None
     level: int | None
+    dials: Mapping[str, float]
     task_file: str | Path | None
     funcs_file: str | Path | None
 
@@ -52,6 +53,8 @@ class EpisodeConfig:
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         max_steps: Number of actions after which an episode is truncated; None for the limit of the task or its pack.
         level: Only the pack's tasks of this level; None for all tasks. Most packs have no levels.
+        dials: Values of the tasks' dials by name; see `Task.dials`. Only tasks with all of these dials are chosen, and
+            their keys contain the values (``day-3+minutes=60``).
         task_file: A benchmark's own task file, if the pack can read such files. Its tasks replace the pack's own tasks.
         funcs_file: The benchmark's function list, which the prompt then contains.
 
@@ -77,6 +80,7 @@ class EpisodeConfig:
     reward: RewardRule = "sparse"
     max_steps: int | None = None
     level: int | None = None
+    dials: Mapping[str, float] = field(default_factory=dict)
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
 
@@ -94,6 +98,8 @@ class EpisodeConfig:
             require_whole("max_steps", self.max_steps, 1)
         if self.level is not None:
             require_whole("level", self.level, 1)
+        if not isinstance(self.dials, Mapping):
+            raise FhirGymError(f"dials must be numbers by name, such as {{'minutes': 60}}, not {self.dials!r}")
         if self.phrasing is not None:
             require_phrasing_type("phrasing", self.phrasing)
         if not (self.world is None or isinstance(self.world, World | str | Path)):
@@ -105,18 +111,24 @@ class EpisodeConfig:
 
         Args:
             env_id: The env id, or a config whose fields `settings` replaces.
-            settings: Values of fields by name.
+            settings: Values of fields by name. The name of a dial of the pack's tasks adds a value to `dials`.
             other_names: Names of the caller's other arguments. An error about an unknown name may suggest them.
 
         Raises:
             UnknownNameError: There is no such setting, or a value is a name that does not exist.
             FhirGymError: A value is invalid.
         """
-        known = [field.name for field in fields(cls) if field.name != "env_id"]
-        for name in settings:
-            if name not in known:
-                raise UnknownNameError("argument", name, [*other_names, *known])
-        return replace(env_id, **settings) if isinstance(env_id, cls) else cls(str(env_id), **settings)
+        known = [one.name for one in fields(cls) if one.name != "env_id"]
+        given = {name: value for name, value in settings.items() if name in known}
+        if others := {name: value for name, value in settings.items() if name not in known}:
+            pack = env_id.env_id if isinstance(env_id, cls) else str(env_id)
+            dials = list(dict.fromkeys(name for task in tasks.task_set(pack).values() for name in task.dials))
+            for name in others:
+                if name not in dials:
+                    raise UnknownNameError("argument", name, [*other_names, *known, *dials])
+            before = env_id.dials if isinstance(env_id, cls) else {}
+            given["dials"] = {**before, **given.get("dials", {}), **others}
+        return replace(env_id, **given) if isinstance(env_id, cls) else cls(str(env_id), **given)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -150,22 +162,22 @@ class EpisodeConfig:
     def task_set(self) -> Mapping[str, Task[Any]]:
         """Return the tasks by key: the tasks of the task file if there is one, otherwise the tasks of the pack.
 
-        With a `level`, only its tasks are returned.
+        With a `level`, only its tasks are returned; with `dials`, only tasks that have them.
 
         Raises:
             UnknownNameError: The pack does not exist.
             TaskError: The pack reads no task files, or a file is unusable.
-            FhirGymError: The pack has no tasks of the level.
+            FhirGymError: The pack has no tasks of the level or with the dials, or a value of a dial is not possible.
         """
         known = tasks.task_set(self.env_id, self.task_file, self.funcs_file)
-        if self.level is None:
+        if self.level is None and not self.dials:
             return known
-        found = {key: task for key, task in known.items() if task.level == self.level}
+        found = {key: task for key, task in known.items() if self.level in (None, task.level)}
         if not found:
             levels = sorted({task.level for task in known.values() if task.level is not None})
             there = f"levels {', '.join(map(str, levels))}" if levels else "no levels"
             raise FhirGymError(f"{self.env_id} has {there}, not level {self.level}")
-        return found
+        return TaskSet(found, self.dials)
 
     def require_support(self, keys: Iterable[str]) -> None:
         """Check that tasks have the grading and the phrasing of this config.

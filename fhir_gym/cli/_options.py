@@ -213,6 +213,22 @@ def agent_settings(given: list[str] | None) -> dict[str, Any]:
     return settings
 
 
+def numbers_by_name(given: list[str] | None) -> dict[str, float]:
+    """Parse numbers in the form ``name=number``.
+
+    Raises:
+        typer.BadParameter: A text does not have the form ``name=number``.
+    """
+    found: dict[str, float] = {}
+    for text in given or []:
+        name, _, number = text.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} does not have the form NAME=NUMBER") from None
+    return found
+
+
 def with_configuration(settings: dict[str, Any], configuration: str | None) -> dict[str, Any]:
     """Return agent settings together with those of a configuration of the agent ``chat``.
 

@@ -36,6 +36,7 @@ from fhir_gym.cli._options import (
     agent_settings,
     fhir_credentials,
     names,
+    numbers_by_name,
     prices_of,
     with_configuration,
 )
@@ -88,6 +89,10 @@ def rollout(
     fhir_user: FhirUserOption = None,
     fhir_ca: FhirCaOption = None,
     level: Annotated[int | None, typer.Option(min=1, help="Only tasks of this level, in packs with levels.")] = None,
+    dial: Annotated[
+        list[str] | None,
+        typer.Option("--dial", metavar="NAME=NUMBER", help="Dial of the tasks, such as minutes=60; may be repeated."),
+    ] = None,
     grading: Annotated[
         Literal["state", "evidence", "official"],
         typer.Option(
@@ -136,6 +141,7 @@ def rollout(
         fhir_credentials=credentials,
         phrasing=parse_phrasing(phrasing),
         level=level,
+        dials=numbers_by_name(dial),
         grading=grading,
         reward=reward,
         max_steps=max_steps,

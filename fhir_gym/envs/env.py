@@ -91,8 +91,10 @@ class FHIREnv(gymnasium.Env[str, str]):
     - `prepared`: number of start states to keep in memory (about 40 kB each), for training on a bounded number of
       variations: a variation that is repeated is neither drawn nor loaded again. All environments of a process share
       them. 0 (the default) keeps none.
-    - `world`, `fhir_server`, `fhir_credentials`, `phrasing`, `grading`, `reward`, `max_steps`, `level`,
+    - `world`, `fhir_server`, `fhir_credentials`, `phrasing`, `grading`, `reward`, `max_steps`, `level`, `dials`,
       `task_file`, `funcs_file`: see `fhir_gym.EpisodeConfig`
+    - the dials of the pack's tasks, such as `minutes` of `FHIRAgent/Shift-v0`: `minutes=60` is short for
+      `dials={"minutes": 60}`
 
     ## Version history
     - v0: first version
@@ -204,7 +206,8 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     def _supported(self, keys: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
         """Return the tasks that the world supports, in the order of the pack."""
-        ordered = tuple(key for key in self._task_set if key in keys)
+        places = {key: place for place, key in enumerate(self._task_set)}
+        ordered = sorted(keys, key=lambda key: places.get(key, len(places)))  # keys with dials come last
         try:
             return available_tasks(
                 self.config.env_id, self._task_set, ordered, self.world, self.variations[0], named=named
@@ -224,7 +227,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         if task is None:
             task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
         else:
-            find_task(self._task_set, task)
+            task = find_task(self._task_set, task).key
         if variation is None:
             variation = self.variations[int(self.np_random.integers(len(self.variations)))]
         phrasing = options.get("phrasing", self.config.phrasing)

@@ -5,6 +5,7 @@ Pack modules import the base classes of tasks from this package. They import ans
 `docs/writing_tasks.md` is a guide for task authors.
 """
 
+from fhir_gym.tasks.core.dials import Dial
 from fhir_gym.tasks.core.experiments import EXPERIMENTS, Experiment, Part, experiment_packs, get_experiment
 from fhir_gym.tasks.core.grader import GRADINGS, Grading, grade, require_grading
 from fhir_gym.tasks.core.ids import IdAllocator
@@ -25,6 +26,7 @@ from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require
 from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, SPLITS, TEST_START, Half, Split, split_numbers, split_of
 from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task, Variation
+from fhir_gym.tasks.core.task_sets import TaskSet
 from fhir_gym.tasks.core.turn_protocol import ParsedTurn, TurnProtocol
 from fhir_gym.tasks.grading.answers import (
     AnswerForm,
@@ -59,6 +61,7 @@ __all__ = [
     "CountAnswer",
     "CountedIdsAnswer",
     "Diagnosis",
+    "Dial",
     "EmptyAnswer",
     "EndState",
     "Evidence",
@@ -84,6 +87,7 @@ __all__ = [
     "Simulation",
     "Split",
     "Task",
+    "TaskSet",
     "TimedRequest",
     "ToolUsage",
     "TurnProtocol",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
@@ -18,16 +18,21 @@ from fhir_gym.registration import SHIPPED, register_envs
 from fhir_gym.tasks.core.installed_packs import load_installed, load_unnamed
 from fhir_gym.tasks.core.pack import Pack
 from fhir_gym.tasks.core.task import Task
+from fhir_gym.tasks.core.task_sets import TaskSet
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(slots=True)
 class _Registered:
-    """A pack and its tasks by key."""
+    """A pack and its tasks by key. `task_set` also has the tasks with other values of their dials."""
 
     pack: Pack
     tasks: dict[str, Task[Any]]
+    task_set: TaskSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.task_set = TaskSet(self.tasks)
 
 
 _registered: dict[str, _Registered] = {}
@@ -163,12 +168,13 @@ def task_keys(env_id: str) -> tuple[str, ...]:
 
 
 def get_task(env_id: str, key: str) -> Task[Any]:
-    """Return a task by its key.
+    """Return a task by its key, which may contain dials (``day-3+minutes=60``).
 
     Raises:
-        UnknownNameError: There is no such pack or task.
+        UnknownNameError: There is no such pack, task or dial.
+        FhirGymError: A value of a dial is not possible.
     """
-    return find_task(_find(env_id).tasks, key)
+    return find_task(_find(env_id).task_set, key)
 
 
 def task_set(
@@ -191,7 +197,7 @@ def task_set(
     if task_file is None:
         if funcs_file is not None:
             raise TaskError("a function list belongs to a task file: give task_file too")
-        return found.tasks
+        return found.task_set
     if found.pack.task_reader is None:
         readers = ", ".join(one for one in SHIPPED if get_pack(one).task_reader)
         raise TaskError(f"{env_id} does not read task files; these packs do: {readers}")
@@ -200,10 +206,11 @@ def task_set(
 
 
 def find_task(tasks: Mapping[str, Task[Any]], key: str) -> Task[Any]:
-    """Return the task with a key.
+    """Return the task with a key, which may contain dials if `tasks` is a pack's task set.
 
     Raises:
-        UnknownNameError: There is no such task.
+        UnknownNameError: There is no such task or dial.
+        FhirGymError: A value of a dial is not possible.
     """
     return tasks[require_name("task", key, tasks)]
 

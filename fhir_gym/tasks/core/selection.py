@@ -75,7 +75,8 @@ def available_tasks(
     """Return the keys of the tasks that a world supports, in the given order.
 
     A world may lack the records that a task needs, such as patients with enough results. To find out, this function
-    draws one variation of each task. It assumes that a pack's default world supports all of the pack's own tasks.
+    draws one variation of each task. It assumes that a pack's default world supports all of the pack's own tasks
+    without dials.
 
     Args:
         env_id: The pack.
@@ -88,7 +89,7 @@ def available_tasks(
     Raises:
         TaskError: The world supports none of the tasks, or not every named task.
     """
-    if known is task_set(env_id) and world.name == get_pack(env_id).world:
+    if known is task_set(env_id) and world.name == get_pack(env_id).world and {*keys} <= {*known}:
         return tuple(keys)
     lacking: dict[str, str] = {}
     for key in keys:

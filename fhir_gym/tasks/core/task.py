@@ -19,6 +19,7 @@ from fhir_gym.fhir import FhirSession, Session, World
 from fhir_gym.fhir.messages import Response
 from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
+from fhir_gym.tasks.core.dials import Dial
 from fhir_gym.tasks.core.fast_random import FastRandom
 from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
@@ -151,6 +152,7 @@ class Task(ABC, Generic[P]):
         evidence_before_changes: Whether only requests before the first change count as evidence.
         level: Level of the task in a pack with levels; None in other packs.
         max_steps: Default step limit of the task; None for the pack's limit.
+        dials: Numbers that change how much the task draws, by name; see `with_dials`.
         is_live: Whether other people write while the agent works; see `simulate`.
         judges_changes: Whether the task's own checks judge every change of the episode. If so, the standard checks of
             changes are left out.
@@ -178,6 +180,7 @@ class Task(ABC, Generic[P]):
     evidence_before_changes: ClassVar[bool] = False
     level: ClassVar[int | None] = None
     max_steps: ClassVar[int | None] = None
+    dials: ClassVar[Mapping[str, Dial]] = {}
     is_live: ClassVar[bool] = False
     judges_changes: ClassVar[bool] = False
     gradings: ClassVar[tuple[str, ...]] = ("state", "evidence")
@@ -252,6 +255,15 @@ class Task(ABC, Generic[P]):
             session: The session with the start state.
         """
         raise TaskError(f"task {self.key} simulates nothing")
+
+    def with_dials(self, key: str, values: Mapping[str, float]) -> Task[Any]:
+        """Return a task with other values of `dials`. Only tasks with dials override this method.
+
+        Args:
+            key: Key of the returned task. It contains the values, so that any process can make the same task.
+            values: The values that differ from the usual ones, by the names of the dials.
+        """
+        raise TaskError(f"task {self.key} has no dials")
 
     def diagnose(self, p: P, end: EndState, verdict: Verdict) -> Diagnosis | None:
         """Return the expected steps and the error that explains a failure; None for tasks without a diagnosis."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.fhir import FhirSession, World
-from fhir_gym.tasks import ADD_NOTHING, Check, EmptyAnswer, EndState, Gold, LatestResponse, Simulation, Task
+from fhir_gym.tasks import ADD_NOTHING, Check, Dial, EmptyAnswer, EndState, Gold, LatestResponse, Simulation, Task
 from fhir_gym.tasks.authoring import instant, moment_in_words
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.live.clock import RULE
@@ -64,6 +64,19 @@ _SCORE = (
     "A Task that is right and closed in time counts fully, a late one half; a wrong change costs points. Urgent Tasks "
     "weigh twice, stat Tasks three times as much as routine ones."
 )
+_EXTRA_STEPS = 40
+"""Steps of a shift of another size beyond its share: even for a few requests, most rules must be read."""
+
+
+def _dials(size: LiveSize) -> dict[str, Dial]:
+    """Return the dials of a shift: see docs/shift_live.md."""
+    return {
+        "minutes": Dial(size.minutes, 10, 720, is_whole=True),
+        "load": Dial(1, 0.1, 2),
+        "policies": Dial(size.documents, 1, 500, is_whole=True),
+        "events": Dial(1, 0, 10),
+        "asking": Dial(1, 0, 5),
+    }
 
 
 class LiveShift(Task[LiveParams], abstract=True):
@@ -138,6 +151,14 @@ class LiveShift(Task[LiveParams], abstract=True):
         return "\n\n".join(parts)
 
     @override
+    def with_dials(self, key: str, values: Mapping[str, float]) -> LiveShift:
+        size = _resized(self.size, values)
+        steps = _EXTRA_STEPS + round(self.gold_steps * size.requests / self.size.requests)
+        own = {"key": key, "size": size, "dials": _dials(size), "max_steps": steps, "gold_steps": steps}
+        found: LiveShift = type(type(self).__name__, (type(self),), own)()
+        return found
+
+    @override
     def simulate(self, p: LiveParams, session: FhirSession) -> Simulation:
         return LiveSimulation(p, {key: kind.title for key, kind in live_kinds().items()}, session)
 
@@ -185,6 +206,7 @@ class LiveLevel3(LiveShift):
     size = LiveSize(
         level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=10, documents=60, amendments=3
     )
+    dials = _dials(size)
 
 
 class LiveLevel4(LiveShift):
@@ -203,50 +225,26 @@ class LiveLevel4(LiveShift):
     size = LiveSize(
         level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300, amendments=10
     )
+    dials = _dials(size)
 
 
-def live_shift(
-    key: str,
-    level: Literal[3, 4] = 3,
-    *,
-    minutes: int | None = None,
-    load: float = 1.0,
-    policies: int | None = None,
-    events: float = 1.0,
-    asking: float = 1.0,
-) -> LiveShift:
-    """Return a live shift of another size, for research; `fhir_gym.tasks.register` adds it to the pack.
-
-    Args:
-        key: Key of the task.
-        level: The level to start from.
-        minutes: Minutes in which requests arrive; None for those of the level.
-        load: Factor of the number of requests per hour.
-        policies: Number of policy documents; None for those of the level.
-        events: Factor of what other people do: bookings, withdrawn requests, requests that become more urgent, and
-            amendments of policies.
-        asking: Factor of the share of requests that need a question.
-    """
-    base = LiveLevel3 if level == 3 else LiveLevel4
-    usual = base.size
-    minutes = usual.minutes if minutes is None else minutes
-    factor = load * minutes / usual.minutes
-    size = replace(
+def _resized(usual: LiveSize, values: Mapping[str, float]) -> LiveSize:
+    """Return the size of a shift with values of its dials."""
+    minutes, events = int(values.get("minutes", usual.minutes)), values.get("events", 1.0)
+    factor = values.get("load", 1.0) * minutes / usual.minutes
+    requests = max(1, round(usual.requests * factor))
+    return replace(
         usual,
         minutes=minutes,
-        requests=max(1, round(usual.requests * factor)),
+        requests=requests,
         sweeps=round(usual.sweeps * min(factor, 1.0)),
-        waiting=min(usual.waiting, max(1, round(usual.requests * factor))),
+        waiting=min(usual.waiting, requests),
         bookings=round(usual.bookings * events * minutes / usual.minutes),
-        documents=usual.documents if policies is None else policies,
         amendments=round(usual.amendments * events * minutes / usual.minutes),
-        events=events,
-        asking=asking,
+        documents=int(values.get("policies", usual.documents)),
+        events=usual.events * events,
+        asking=usual.asking * values.get("asking", 1.0),
     )
-    steps = max(1, round(base.max_steps * factor))
-    found = type(base.__name__, (base,), {"key": key, "size": size, "max_steps": steps, "gold_steps": steps})
-    shift: LiveShift = found()
-    return shift
 
 
 TASKS = (LiveLevel3, LiveLevel4)

@@ -24,7 +24,7 @@ from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, NOT_ALLOWED
-from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.live.playing import events, failed, now_of, params_of, play, results, task_of, worklist
 from tests.tasks.packs.shift.playing import answer_of, opened, read_all
@@ -48,7 +48,7 @@ def register_half_hours() -> None:
         "unclear": {"events": 0, "asking": 4},
         "crowded": {"events": 12, "asking": 0, "load": 2},
     }
-    shifts = (live_shift(key, **{"minutes": 30, "policies": 20, **one}) for key, one in dials.items())
+    shifts = (LiveLevel3().with_dials(key, {"minutes": 30, "policies": 20, **one}) for key, one in dials.items())
     register(SMALL, *shifts, world=WORLD)
 
 
@@ -172,7 +172,8 @@ def test_a_slot_that_a_colleague_took_meanwhile_is_lost(hospital: World, monkeyp
     """An agent that looks for slots only once books slots that are taken."""
     bookings = {"Q1": live_kinds()["Q1"]}
     monkeypatch.setattr(t20_live, "live_kinds", lambda: bookings)
-    register(BOOKINGS, live_shift("bookings", minutes=60, events=8, asking=0, policies=5), world=WORLD)
+    values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
+    register(BOOKINGS, LiveLevel3().with_dials("bookings", values), world=WORLD)
     remembered: dict[str, Json] = {}
     with Episode(BOOKINGS, task="bookings", world=hospital, max_steps=500) as episode:
         episode.start()

@@ -19,7 +19,7 @@ from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.judge import Work
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
-from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from tests.tasks.packs.shift.live.playing import failed, params_of, results
 from tests.tasks.packs.shift.playing import follow
 
@@ -31,7 +31,8 @@ START = datetime.fromisoformat("2023-11-13T10:15:00+00:00")
 def amended(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with order sets alone, whose policies are often amended."""
     monkeypatch.setattr(t20_live, "live_kinds", lambda: {KIND: live_kinds()[KIND]})
-    register(ENV, live_shift(KEY, minutes=90, events=2, asking=0, policies=5), world="hospital-small")
+    values = {"minutes": 90, "events": 2, "asking": 0, "policies": 5}
+    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
     with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
         yield episode
     registry._registered.pop(ENV, None)
