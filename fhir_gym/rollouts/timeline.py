@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.episode import Episode
 from fhir_gym.errors import RecordError
 from fhir_gym.fhir import Change, World
@@ -111,7 +112,7 @@ def replay(rollout: Rollout, world: World) -> Timeline:
 def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:
     """Perform the action of a turn; return whether the episode is over, and the replayed turn."""
     before, number, seen = episode.session.checkpoint(), len(episode.requests), len(_timeline(episode))
-    step = episode.step(turn.action)
+    step = episode.step(_action(episode, turn))
     request = next(iter(episode.requests[number:]), None)
     events = [timed for timed in _timeline(episode)[seen:] if timed.event]
     own = set(_written([request] if request else []))
@@ -124,6 +125,13 @@ def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:
         events=tuple(map(_timed_entry, events)),
         other_changes=tuple(one for one in changes if (one.resource_type, one.id) in others),
     )
+
+
+def _action(episode: Episode, turn: Turn) -> str | Invalid:
+    """Return the action of a turn. The text of an invalid action may be a valid action, such as a quoted example."""
+    if turn.error is None or episode.task.turn_protocol(episode.config.grading) is not None:
+        return turn.action
+    return Invalid(turn.error, GRAMMAR.example())
 
 
 def _timeline(episode: Episode) -> tuple[TimedRequest, ...]:

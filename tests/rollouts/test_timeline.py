@@ -54,6 +54,13 @@ def test_records_of_other_worlds_and_versions_are_refused(hospital: World, tiny_
         replay(rollout.model_copy(update={"prompt": "Do something else."}), hospital)
 
 
+def test_the_text_of_an_invalid_action_is_not_performed(hospital: World) -> None:
+    rollout = recorded(hospital, "FHIRAgent/Appointment-v0", "01")
+    invalid = rollout.turns[-1].model_copy(update={"error": "the model called no tool"})
+    found = replay(rollout.model_copy(update={"turns": (invalid, *rollout.turns)}), hospital)
+    assert found.verdict.success and found.turns[0].request is None
+
+
 def test_hostile_records_do_not_raise(hospital: World) -> None:
     rollout = recorded(hospital, SHIFT, "Q1-1")
     odd = rollout.turns[0].model_copy(update={"action": "GET /Patient?\x1b[31m<script>"})
