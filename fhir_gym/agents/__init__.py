@@ -1,7 +1,7 @@
 """Agents: reference solutions, idle, random and scripted agents, language models, and their common protocol."""
 
 from fhir_gym.agents.chat import ChatAgent
-from fhir_gym.agents.chat_messages import Completion, Lookup, Message, ModelReply, Opening, Usage
+from fhir_gym.agents.chat_messages import Completion, Dropped, Lookup, Message, ModelReply, Opening, Usage
 from fhir_gym.agents.configurations import CONFIGURATIONS, Configuration, chat_settings
 from fhir_gym.agents.context_window import ContextWindow
 from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
@@ -39,6 +39,7 @@ __all__ = [
     "ContextWindow",
     "ContextWindowExceeded",
     "Conversation",
+    "Dropped",
     "EpisodeContext",
     "EpisodeTruncated",
     "GoldAgent",

@@ -9,8 +9,9 @@ from typing import get_args
 from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol
-from fhir_gym.agents.context_window import ContextWindow
+from fhir_gym.agents.context_window import ContextPolicy
 from fhir_gym.agents.conversation import Conversation, LookupRules, make_opening
+from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import EpisodeContext
 from fhir_gym.agents.provider import Provider, Sampling
 from fhir_gym.agents.sync_adapter import SyncAdapter
@@ -57,6 +58,8 @@ class ChatAgent(SyncAdapter):
         context_tokens: Size of the model's context window; None for no limit. An observation that does not fit is
             shortened and gets a note.
         observation_chars: Maximum number of characters of an observation; None for no limit.
+        context_policy: What happens when the conversation no longer fits into `context_tokens`: ``stop`` (the episode
+            ends) or ``drop`` (the oldest results are dropped; the records say which).
 
     Raises:
         MissingExtraError: The openai package is not installed.
@@ -93,6 +96,7 @@ class ChatAgent(SyncAdapter):
         backoff: float = 1.0,
         context_tokens: int | None = None,
         observation_chars: int | None = None,
+        context_policy: ContextPolicy = "stop",
     ) -> None:
         chosen = split_tools(tools)
         protocol = _protocol(protocol, offers_fhir=FHIR in chosen)
@@ -104,8 +108,8 @@ class ChatAgent(SyncAdapter):
         self._provider = Provider(sampling, base_url, api_key, timeout, retries, backoff)
         self._protocol: ChatProtocol = protocol
         self._system, self._seed = system, seed
-        self._limits = (context_tokens, max_tokens, observation_chars)
-        ContextWindow(*self._limits)  # checks the limits
+        self._limits = (context_policy, context_tokens, max_tokens, observation_chars)
+        make_window(*self._limits)  # checks the limits
         sources = make_tool_sources(chosen, memory)
         self._lookups = LookupRules(Toolbox(sources), count_lookups, max_lookups) if sources else None
         given: dict[str, Json] = {
@@ -119,6 +123,7 @@ class ChatAgent(SyncAdapter):
             "extra_body": dict(extra_body) if extra_body else None,
             "context_tokens": context_tokens,
             "observation_chars": observation_chars,
+            "context_policy": None if context_policy == "stop" else context_policy,
         }
         if self._lookups is not None:
             given |= {
@@ -140,7 +145,7 @@ class ChatAgent(SyncAdapter):
             seed=seed,
             lookups=self._lookups,
         )
-        return Conversation(start, self._provider.complete, ContextWindow(*self._limits), self._lookups, context)
+        return Conversation(start, self._provider.complete, make_window(*self._limits), self._lookups, context)
 
     @override
     async def aclose(self) -> None:

@@ -96,6 +96,19 @@ class Completion(_Data):
     retries: int = 0
 
 
+class Dropped(_Data):
+    """What an agent dropped from the conversation before a request; this and all later requests lack it.
+
+    Attributes:
+        contents: Positions of the messages whose contents were replaced by a short form, counted from the start of the
+            conversation.
+        messages: Number of messages after the opening that were removed completely, oldest first.
+    """
+
+    contents: tuple[int, ...] = ()
+    messages: int = 0
+
+
 class ModelReply(_Data):
     """The record of one reply of a model. A reply may contain several actions.
 
@@ -111,6 +124,7 @@ class ModelReply(_Data):
         model: The model's name as reported by the provider.
         fingerprint: The provider's fingerprint of the model.
         extra: Further data, such as token ids and log-probabilities.
+        dropped: What was dropped from the conversation before this reply; None if nothing was dropped.
     """
 
     kind: ReplyKind
@@ -122,6 +136,7 @@ class ModelReply(_Data):
     model: str | None = None
     fingerprint: str | None = None
     extra: dict[str, Json] = {}
+    dropped: Dropped | None = None
 
 
 class Lookup(_Data):

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fhir_gym.agents.chat_messages import ChatProtocol, Completion, Lookup, Message, Opening, result_message
+from fhir_gym.agents.chat_messages import ChatProtocol, Completion, Lookup, Message, Opening
 from fhir_gym.agents.completions import LookupCall, as_text, parse_completion
 from fhir_gym.agents.context_window import ContextWindow, shorten
 from fhir_gym.agents.prompts import system_prompt
-from fhir_gym.agents.protocol import EpisodeContext, Reply, StepLimitReached, Unfinished
+from fhir_gym.agents.protocol import ContextWindowExceeded, EpisodeContext, Reply, StepLimitReached, Unfinished
 from fhir_gym.agents.tool_sources import ERROR, error_text
 from fhir_gym.agents.tool_sources.toolbox import Toolbox
 from fhir_gym.errors import InfraError
@@ -91,8 +91,9 @@ def make_opening(
 class Conversation:
     """One episode of a model, as an `AsyncConversation`.
 
-    Messages are only appended, so the provider's cache stays valid. If a reply has several tool calls, each call is an
-    action or a lookup, and they are performed in order. ``finish`` ends the episode even if further calls follow.
+    Messages are only appended, so the provider's cache stays valid, except when the window drops old contents. If a
+    reply has several tool calls, each call is an action or a lookup, and they are performed in order. ``finish`` ends
+    the episode even if further calls follow.
 
     Args:
         opening: The messages before the first reply.
@@ -120,7 +121,6 @@ class Conversation:
         self._complete = complete
         self._window = window
         self._rules, self._context = lookups, context
-        self._messages: list[Message] = []
         self._waiting: deque[Reply | LookupCall] = deque()
         self._call_id: str | None = None
         self._steps = self._lookups = 0
@@ -134,13 +134,11 @@ class Conversation:
             StepLimitReached: The lookups have used up the steps of the episode.
         """
         self._require_step()
-        if self._messages:
-            shown = self._window.fit(observation)
-            self._messages.append(result_message(shown, self._call_id))
+        if self._window.added:
+            shown = self._window.add_result(observation, self._call_id, later=len(self._waiting))
             self.unfinished = Unfinished(shown=None if shown == observation else shown)
         else:
-            self._messages.extend(self.opening.messages)
-            self._window.add_opening(self._messages)
+            self._window.add_opening(self.opening.messages)
         while isinstance(part := await self._next(), LookupCall):
             await self._look_up(part)
             self._require_step()
@@ -152,16 +150,26 @@ class Conversation:
     async def _next(self) -> Reply | LookupCall:
         """Return the next action or lookup; request a completion if all earlier ones are done."""
         if not self._waiting:
-            completion = await self._complete(self._messages, self.opening)
+            completion = await self._request()
             tools = self._rules.toolbox.names if self._rules else ()
-            parts = parse_completion(completion, self.opening.protocol, len(self._messages), tools)
+            parts = parse_completion(completion, self.opening.protocol, self._window.added, tools)
             first = parts[0].model
             if first is None:
                 raise RuntimeError("the first part of a reply has no model reply")
-            self._messages.append(first.message)
+            if (dropped := self._window.take_dropped()) is not None:
+                parts[0] = replace(parts[0], model=first.model_copy(update={"dropped": dropped}))
             self._window.add_reply(completion.usage, first.message)
             self._waiting.extend(parts)
         return self._waiting.popleft()
+
+    async def _request(self) -> Completion:
+        """Request a completion. If the provider finds the messages too long, repeat the request with fewer of them."""
+        while True:
+            try:
+                return await self._complete(self._window.messages, self.opening)
+            except ContextWindowExceeded:
+                if not self._window.shrink():
+                    raise
 
     async def _look_up(self, call: LookupCall) -> None:
         """Answer a call to a tool source, and record it whatever happens."""
@@ -169,13 +177,12 @@ class Conversation:
         try:
             result = shorten(encodable(await self._answer(call)), _MAX_RESULT, _LESS)
             answered = True
-            result = self._window.fit(result, _LESS)
+            result = self._window.add_result(result, call.call_id, advice=_LESS, later=len(self._waiting))
         except InfraError as failure:
             result = encodable(str(failure))
             raise
         finally:
             self._record(call, result, error=not answered or result.startswith(ERROR))
-        self._messages.append(result_message(result, call.call_id))
 
     async def _answer(self, call: LookupCall) -> str:
         """Count a lookup and return its result."""

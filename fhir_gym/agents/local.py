@@ -11,8 +11,9 @@ from typing import Any, get_args
 from typing_extensions import override
 
 from fhir_gym.agents.chat_messages import ChatProtocol, Completion, Message, Opening, Usage
-from fhir_gym.agents.context_window import ContextWindow
+from fhir_gym.agents.context_window import ContextPolicy
 from fhir_gym.agents.conversation import Conversation, make_opening
+from fhir_gym.agents.dropping_window import make_window
 from fhir_gym.agents.protocol import ContextWindowExceeded, EpisodeContext
 from fhir_gym.agents.sync_adapter import SyncAdapter
 from fhir_gym.agents.transformer import Prompt, Sample, Transformer
@@ -52,6 +53,8 @@ class LocalAgent(SyncAdapter):
         context_tokens: Size of the context window; None for the model's own size. An observation that does not fit is
             shortened and gets a note.
         observation_chars: Maximum number of characters of an observation; None for no limit.
+        context_policy: What happens when the conversation no longer fits into `context_tokens`: ``stop`` (the episode
+            ends) or ``drop`` (the oldest results are dropped; the records say which).
         threads: Number of CPU threads that torch uses in the whole process; None to keep the current number.
 
     Raises:
@@ -81,6 +84,7 @@ class LocalAgent(SyncAdapter):
         batch_size: int = 8,
         context_tokens: int | None = None,
         observation_chars: int | None = None,
+        context_policy: ContextPolicy = "stop",
         threads: int | None = None,
     ) -> None:
         if protocol not in get_args(ChatProtocol):
@@ -102,7 +106,8 @@ class LocalAgent(SyncAdapter):
         self._system, self._temperature, self._logprobs = system, temperature, logprobs
         self._max_new_tokens = max_new_tokens
         self._context_tokens = context_tokens or self._model.context_tokens
-        self._observation_chars = observation_chars
+        self._limits = (context_policy, self._context_tokens, max_new_tokens, observation_chars)
+        make_window(*self._limits)  # checks the limits
         self._names = model.name, model.fingerprint()
         self._batcher = _Batcher(self._sample, batch_size)
         given: dict[str, Json] = {
@@ -118,6 +123,7 @@ class LocalAgent(SyncAdapter):
             "batch_size": batch_size,
             "context_tokens": self._context_tokens,
             "observation_chars": observation_chars,
+            "context_policy": None if context_policy == "stop" else context_policy,
         }
         self.settings: Mapping[str, Json] = {key: value for key, value in given.items() if value is not None}
 
@@ -126,8 +132,7 @@ class LocalAgent(SyncAdapter):
         seed = context.seed if self._temperature else None
         start = make_opening(self._protocol, observation, context, system=self._system, seed=seed)
         history = _TokenHistory(self, context.seed)
-        window = ContextWindow(self._context_tokens, self._max_new_tokens, self._observation_chars)
-        return Conversation(start, history.complete, window)
+        return Conversation(start, history.complete, make_window(*self._limits))
 
     @override
     async def aclose(self) -> None:
@@ -144,13 +149,13 @@ class LocalAgent(SyncAdapter):
 
 
 class _TokenHistory:
-    """The token ids of one conversation; ids are only appended."""
+    """The token ids of one conversation. Ids are only appended, unless earlier messages change."""
 
     def __init__(self, agent: LocalAgent, seed: int) -> None:
         self._agent, self._model = agent, agent._model
         self._generator = self._model.generator(seed)
         self._ids: list[int] = []
-        self._answered = 0
+        self._read: list[Message] = []
 
     async def complete(self, messages: Sequence[Message], opening: Opening) -> Completion:
         """Generate the model's next reply.
@@ -166,17 +171,20 @@ class _TokenHistory:
             self._ids, added = [], self._model.encode(self._model.render(messages, tools=tools))
         self._ids += added
         if agent._context_tokens is not None and len(self._ids) + agent._max_new_tokens > agent._context_tokens:
-            raise ContextWindowExceeded
+            raise ContextWindowExceeded(
+                f"the messages have {len(self._ids)} tokens, which leaves no room for a reply in the context window "
+                f"(context_tokens={agent._context_tokens})"
+            )
         read = len(self._ids)
         sample = await agent._batcher.complete(Prompt(tuple(self._ids), self._generator))
         self._ids += sample.ids
-        self._answered = len(messages)
+        self._read = list(messages)
         text = self._model.decode(sample.ids[:-1] if sample.ended else sample.ids)
         text, calls = _split_calls(text) if tools else (text, ())
         extra: dict[str, Json] = {"prompt_ids": [*added], "completion_ids": [*sample.ids]}
         if agent._logprobs:
             extra["logprobs"] = [round(value, 6) for value in sample.logprobs]
-        if restart and self._answered > len(opening.messages):
+        if restart and len(self._read) > len(opening.messages):
             extra["restart"] = True
         model, fingerprint = agent._names
         return Completion(
@@ -190,8 +198,14 @@ class _TokenHistory:
         )
 
     def _new_ids(self, messages: Sequence[Message], tools: bool) -> list[int] | None:
-        """Return the token ids that follow the last reply; None if the chat template has changed earlier messages."""
-        before = self._model.render(messages[: self._answered + 1], tools=tools, answer=False)
+        """Return the token ids that follow the last reply; None if earlier messages have changed.
+
+        The chat template may change them, or the context window may have dropped their contents.
+        """
+        answered = len(self._read)
+        if messages[:answered] != self._read:
+            return None
+        before = self._model.render(messages[: answered + 1], tools=tools, answer=False)
         after = self._model.render(messages, tools=tools)
         ends = [(before.rfind(text), text, id) for id in self._model.ends if (text := self._model.decode([id]))]
         place, text, end = max(ends, default=(-1, "", 0))

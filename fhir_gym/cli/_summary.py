@@ -140,6 +140,14 @@ class Summary:
             table(*self.groups())
         if self._spent():
             print_text(", ".join(self._spent()))
+        if drops := sum(one.drops for one in self._graded):
+            episodes = sum(one.drops > 0 for one in self._graded)
+            print_text(f"the context window was full {drops:,} times in {episodes} episodes; old contents were dropped")
+        if full := sum(one.stop == "context_limit" for one in self._graded):
+            print_text(
+                f"{full} episodes ended because the context window was full; with the setting context_policy=drop the "
+                "agent drops the oldest contents and continues"
+            )
         if self._retired:
             print_text(f"retired during the run: {', '.join(self._retired)}")
         if self.not_graded and rows:

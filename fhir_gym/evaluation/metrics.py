@@ -71,6 +71,7 @@ class EpisodeMetrics:
         tools_known: Whether the task defines tool sequences, without which two failure modes cannot be decided.
         lookups: The calls of tools beside the FHIR tools, such as those of the FHIR specification; each is named after
             its source and tool, and has no resource type.
+        drops: Number of times that the agent dropped contents because its context window was full.
         experiment: Name of the experiment; empty unless runs of several experiments are pooled.
     """
 
@@ -97,6 +98,7 @@ class EpisodeMetrics:
     failure_modes: tuple[str, ...] = ()
     tools_known: bool = False
     lookups: tuple[ToolCalls, ...] = ()
+    drops: int = 0
     experiment: str = ""
 
     @classmethod
@@ -137,6 +139,7 @@ class EpisodeMetrics:
             failure_modes=modes,
             tools_known=verdict is not None and verdict.process.tools_selected is not None,
             lookups=_lookups(rollout),
+            drops=rollout.drops,
         )
 
     @property
@@ -296,6 +299,7 @@ class AggregateMetrics:
         requests: Mean number of requests to the server.
         invalid: Mean number of invalid actions.
         with_invalid: Number of episodes with at least one invalid action.
+        drops: Mean number of times that the agent dropped contents because its context window was full.
         prompt_tokens: Mean number of input tokens; None if no record counts them.
         completion_tokens: Mean number of output tokens; None if no record counts them.
     """
@@ -309,6 +313,7 @@ class AggregateMetrics:
     requests: float | None
     invalid: float | None
     with_invalid: int
+    drops: float | None
     prompt_tokens: float | None
     completion_tokens: float | None
 
@@ -327,6 +332,7 @@ class AggregateMetrics:
             requests=_mean(one.requests for one in graded),
             invalid=_mean(len(one.invalid) for one in graded),
             with_invalid=sum(bool(one.invalid) for one in graded),
+            drops=_mean(one.drops for one in graded),
             prompt_tokens=_mean(usage.prompt for usage in usages),
             completion_tokens=_mean(usage.completion for usage in usages),
         )

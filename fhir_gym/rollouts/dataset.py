@@ -6,7 +6,8 @@ TRL's SFT trainer accepts all three formats, and `datasets` can load them:
 - ``tools``: a conversation with tool calls (with arguments as objects) and tool messages, and the tool schemas;
 - ``completion``: one row per turn. ``prompt`` is the conversation before the turn, ``completion`` is the turn.
 
-Only ``tools`` can express lookups, that is, calls to tool sources beside the FHIR tools.
+Only ``tools`` can express lookups, that is, calls to tool sources beside the FHIR tools. If an agent dropped contents
+from its context window, the model read no conversation as a whole; only ``completion`` can express such a rollout.
 """
 
 from __future__ import annotations
@@ -258,12 +259,19 @@ def provenance(rollout: Rollout) -> Row:
 
 
 def _messages(rollout: Rollout) -> list[Row] | str:
+    if rollout.drops:
+        return DROPPED
     return ONLY_TOOLS if rollout.lookups else [{"messages": _conversation(rollout)}]
 
 
 def _completion(rollout: Rollout) -> list[Row] | str:
     if rollout.lookups:
         return ONLY_TOOLS
+    if rollout.drops:
+        if rollout.opening is None or rollout.opening.protocol != "text":
+            return DROPPED
+        asked = zip(rollout.requests(), rollout.replies, strict=True)
+        return [{"prompt": messages, "completion": [reply.message]} for messages, reply in asked]
     conversation = _conversation(rollout)
     turns = [n for n, message in enumerate(conversation) if message["role"] == "assistant"]
     return [{"prompt": conversation[:n], "completion": [conversation[n]]} for n in turns]
@@ -282,6 +290,8 @@ def _conversation(rollout: Rollout) -> list[Row]:
 
 def _tools(rollout: Rollout) -> list[Row] | str:
     """Return the episode as a conversation with tool calls, or the reason why this is impossible."""
+    if rollout.drops:
+        return DROPPED
     tools = [*GRAMMAR.tools(), *(rollout.opening.tools if rollout.opening else ())]
     if rollout.opening and rollout.opening.protocol == "tools":
         return [{"messages": _with_tool_names(rollout.messages), "tools": tools}]
@@ -321,6 +331,8 @@ def _with_tool_names(messages: Iterable[Message]) -> list[Row]:
 
 ONLY_TOOLS = "lookups, which only the format tools can express"
 """Why other formats leave out rollouts with calls to tool sources."""
+DROPPED = "contents dropped from the context window, which only completion rows of text actions can express"
+"""Why formats leave out rollouts whose model did not read one growing conversation."""
 _BUILD: Mapping[Format, Callable[[Rollout], list[Row] | str]] = MappingProxyType(
     {"messages": _messages, "tools": _tools, "completion": _completion}
 )

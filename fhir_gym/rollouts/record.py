@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply, Opening, Usage, result_message
+from fhir_gym.agents.dropped_messages import short_form
 from fhir_gym.tasks import Task, Variation, Verdict
 from fhir_gym.types import Json, Phrasing
 
-SCHEMA_VERSION = 3
-"""Version of the record format."""
-VERSION_WITHOUT_LOOKUPS = 2
-"""Version of records without lookups; earlier releases can read them."""
+SCHEMA_VERSION = 4
+"""Version of the record format. A record has the lowest version that can express it; see `schema_version_of`."""
 StopReason = Literal["finished", "step_limit", "context_limit", "unfinished", "infra_error", "interrupted"]
 """Why an episode ended."""
 
@@ -146,6 +145,15 @@ class Turn(_Record):
         return self.observation if self.shown is None else self.shown
 
 
+def schema_version_of(turns: Sequence[Turn], final_lookups: Sequence[Lookup]) -> int:
+    """Return the lowest schema version that can express turns, so that earlier releases can read most records."""
+    lookups = [*(lookup for turn in turns for lookup in turn.lookups), *final_lookups]
+    replies = [*(turn.reply for turn in turns), *(lookup.reply for lookup in lookups)]
+    if any(reply is not None and reply.dropped is not None for reply in replies):
+        return 4
+    return 3 if lookups else 2
+
+
 class Timings(_Record):
     """Wall-clock times and retries. All other parts of a record are the same when a run is repeated.
 
@@ -193,7 +201,7 @@ class Rollout(_Record):
         final_lookups: The calls to tool sources after the last turn; see `lookups`.
     """
 
-    schema_version: int = VERSION_WITHOUT_LOOKUPS
+    schema_version: int = 2
     package_version: str
     env_id: str
     task: TaskRecord
@@ -228,7 +236,8 @@ class Rollout(_Record):
     def messages(self) -> list[Message]:
         """The conversation with the model; empty without a model.
 
-        The last message is the last reply, because the model does not read the result of its last action.
+        The last message is the last reply, because the model does not read the result of its last action. Contents that
+        the agent dropped later are there; see `requests`.
         """
         messages = list(self.opening.messages) if self.opening else []
         for turn in self.turns if self.opening else ():
@@ -238,6 +247,26 @@ class Rollout(_Record):
             messages.append(result_message(turn.read, turn.call_id))
         messages += lookup_messages(self.final_lookups)
         return messages[:-1] if self.turns or self.final_lookups else messages
+
+    def requests(self) -> Iterator[list[Message]]:
+        """Yield the messages of the request for each of the `replies`, exactly as the model read them.
+
+        They lack what the agent had dropped from the conversation before the request.
+        """
+        messages = self.messages
+        first = start = len(self.opening.messages) if self.opening else 0
+        places = [place for place in range(first, len(messages)) if messages[place]["role"] == "assistant"]
+        for place, reply in zip(places, self.replies, strict=True):
+            if reply.dropped is not None:
+                start += reply.dropped.messages
+                for number in reply.dropped.contents:
+                    messages[number] = short_form(messages[number])
+            yield [*messages[:first], *messages[start:place]]
+
+    @property
+    def drops(self) -> int:
+        """Number of times that the agent dropped something from the conversation, because the window was full."""
+        return sum(reply.dropped is not None for reply in self.replies)
 
     @property
     def lookups(self) -> tuple[Lookup, ...]:
@@ -268,13 +297,17 @@ class Rollout(_Record):
         data: dict[str, Any] = self.model_dump(mode="json", exclude=exclude)
         _leave_out_if_empty(data, "final_lookups")
         _leave_out_if_empty(data["opening"] or {}, "tools")
+        lookups = data.get("final_lookups", [])
         for turn in data["turns"]:
+            lookups = [*lookups, *turn["lookups"]]
             _leave_out_if_empty(turn, "lookups")
+        for holder in (*data["turns"], *lookups):
+            _leave_out_if_empty(holder["reply"] or {}, "dropped")
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def _leave_out_if_empty(data: dict[str, Any], name: str) -> None:
-    """Remove an empty element, so that records without lookups keep the form of schema version 2.
+    """Remove an empty element, so that records without it keep the form of an earlier schema version.
 
     A serializer of Pydantic would do the same, but would turn Ctrl-C during its call into another exception.
     """

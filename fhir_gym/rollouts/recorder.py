@@ -19,8 +19,6 @@ from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.printable import encodable
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.rollouts.record import (
-    SCHEMA_VERSION,
-    VERSION_WITHOUT_LOOKUPS,
     AgentRecord,
     RecordedAgent,
     Rollout,
@@ -29,6 +27,7 @@ from fhir_gym.rollouts.record import (
     Timings,
     Turn,
     WorldRecord,
+    schema_version_of,
 )
 from fhir_gym.tasks import Variation, Verdict
 
@@ -146,9 +145,8 @@ class EpisodeRecorder:
         config, manifest, spec = self.config, self.world.manifest, self.spec
         task = config.task_set()[spec.task]
         variation = self._variation or task.variation(spec.variation, self.world, config.phrasing)
-        with_lookups = self._final_lookups or any(turn.lookups for turn in self.turns)
         return Rollout(
-            schema_version=SCHEMA_VERSION if with_lookups else VERSION_WITHOUT_LOOKUPS,
+            schema_version=schema_version_of(self.turns, self._final_lookups),
             package_version=_package_version(),
             env_id=config.env_id,
             task=TaskRecord.of(variation, task),

@@ -41,12 +41,19 @@ def make_example(
             rollout's agent read shortened stay as they are.
 
     Raises:
-        TrainingError: The chat template changes earlier messages, or the rollout has lookups or no actions.
+        TrainingError: The chat template changes earlier messages, or the rollout has lookups, dropped contents or no
+            actions.
     """
     if rollout.lookups:
         raise TrainingError(
             f"the rollout of task {rollout.task.key}, variation {rollout.task.variation} has lookups, which are not "
             "actions as text: use rollouts of agents without tool sources"
+        )
+    if rollout.drops:
+        raise TrainingError(
+            f"in the rollout of task {rollout.task.key}, variation {rollout.task.variation}, the agent dropped "
+            "contents from its context window, so its model never read the whole conversation: use rollouts of agents "
+            "without context_policy='drop'"
         )
     every = Selection(success_only=False, valid_only=False)
     if observation_chars is not None:

@@ -228,7 +228,7 @@ def test_observations_are_shortened_to_fit_the_context(hospital: World) -> None:
     assert rollout.turns[0].shown is not None and len(rollout.turns[0].shown) < len(rollout.turns[0].observation)
     assert "entries of this page are shown" in rollout.turns[0].shown
     assert rollout.messages[:-1] == server.requests[-1]["messages"]
-    assert rollout.stop_reason in ("context_limit", "step_limit") and rollout.error is None
+    assert rollout.stop_reason == "context_limit" and "with context_policy='drop'" in str(rollout.error)
 
 
 def test_it_also_acts_synchronously_and_in_a_worker(hospital: World) -> None:

@@ -258,6 +258,19 @@ def test_a_full_context_truncates_the_episode(tiny: str, hospital: World) -> Non
     assert (rollout.stop_reason, rollout.steps, rollout.graded) == ("context_limit", 0, True)
 
 
+def test_dropped_contents_restart_the_prompt(tiny: str, hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = says(monkeypatch, *[f"GET /Patient?_count={count}{END}" for count in (1, 2, 3, 4, 5)], f"FINISH([]){END}")
+    limits: dict[str, Any] = {"context_tokens": 8_000, "context_policy": "drop"}
+    agent = local(tiny, **limits)
+    (rollout,) = roll(agent, hospital, tasks="02a", max_steps=6)
+    assert rollout.stop_reason == "finished" and rollout.drops and rollout.agent.settings["context_policy"] == "drop"
+    for reply, (ids,), messages in zip(rollout.replies, asked, rollout.requests(), strict=True):
+        assert len(ids) <= 8_000 - 12
+        assert agent._model.decode(ids) == agent._model.render(messages, tools=False)
+        assert bool(reply.extra.get("restart")) == (reply.dropped is not None)
+        assert not reply.extra.get("restart") or reply.extra["prompt_ids"] == list(ids)
+
+
 def test_a_failing_device_is_an_infrastructure_failure(
     tiny: str, hospital: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

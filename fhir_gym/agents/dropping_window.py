@@ -1,0 +1,186 @@
+"""A context window that drops the oldest contents of a conversation instead of ending it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import get_args
+
+from typing_extensions import override
+
+from fhir_gym.agents.chat_messages import Dropped, Message, Usage
+from fhir_gym.agents.context_window import (
+    CHARS_PER_TOKEN,
+    LESS_FHIR,
+    MIN_OBSERVATION,
+    ContextPolicy,
+    ContextWindow,
+    estimate_tokens,
+    message_tokens,
+    shorten,
+)
+from fhir_gym.agents.dropped_messages import short_form
+from fhir_gym.agents.protocol import ContextWindowExceeded
+from fhir_gym.errors import FhirGymError, UnknownNameError
+
+_LATEST = 3
+"""Number of the latest results and replies whose contents are dropped after all others."""
+_MAX_SHARE = 0.75
+"""Maximum share of the rest of the window for which older contents are dropped to show a result in full."""
+_ENVELOPE = 60
+"""Tokens of a result's message without its content."""
+
+
+def make_window(
+    policy: ContextPolicy, context_tokens: int | None, reply_tokens: int | None, observation_chars: int | None
+) -> ContextWindow:
+    """Return the context window for a policy.
+
+    Args:
+        policy: What happens when a conversation does not fit.
+        context_tokens: Size of the model's context window; None for no limit.
+        reply_tokens: Tokens reserved for the next reply.
+        observation_chars: Maximum number of characters of one observation; None for no separate limit.
+
+    Raises:
+        UnknownNameError: The policy does not exist.
+        FhirGymError: A limit is not positive, or the policy needs the size of the context window.
+    """
+    if policy not in get_args(ContextPolicy):
+        raise UnknownNameError("context_policy", policy, get_args(ContextPolicy))
+    if policy == "stop":
+        return ContextWindow(context_tokens, reply_tokens, observation_chars)
+    if context_tokens is None:
+        raise FhirGymError("context_policy='drop' needs the size of the model's context window: set context_tokens")
+    return DroppingWindow(context_tokens, reply_tokens, observation_chars)
+
+
+class DroppingWindow(ContextWindow):
+    """A context window that drops the oldest contents when the next result does not fit.
+
+    The opening, the latest reply and its results stay. Of what they leave, older messages fill at most half after
+    contents were dropped, so that earlier messages change, and the provider's cache becomes invalid, only rarely.
+    Dropped are, oldest first and in this order: the results except the latest, the long replies except the latest, the
+    latest results, complete exchanges.
+    """
+
+    def __init__(self, context_tokens: int, reply_tokens: int | None, observation_chars: int | None) -> None:
+        super().__init__(context_tokens, reply_tokens, observation_chars)
+        self._size = max(0, context_tokens - self._reply)
+        self._scale = 1.0
+        self._tokens: list[int] = []
+        self._opening = 0
+        self._removed = 0
+        self._shortened: set[int] = set()
+        self._dropped = Dropped()
+
+    @override
+    def add_opening(self, messages: Iterable[Message]) -> None:
+        super().add_opening(messages)
+        self._opening = len(self.messages)
+
+    @override
+    def add_reply(self, usage: Usage | None, message: Message) -> None:
+        estimated = max(1, sum(self._tokens))
+        super().add_reply(None, message)
+        if usage is not None and usage.prompt:
+            # If the estimates are too low, the window counts as smaller. Later requests do not contain reasoning.
+            self._scale = max(1.0, usage.prompt / estimated)
+            self._used = min(usage.prompt, estimated) + min(usage.completion, self._tokens[-1])
+
+    @override
+    def fit(self, observation: str, advice: str = LESS_FHIR, later: int = 0) -> str:
+        shown = observation
+        if self._observation_chars is not None:
+            shown = shorten(shown, self._observation_chars, advice)
+        results = later + 1  # the results of a reply with several calls share the window
+        kept = self._kept()
+        free = int(self._size / self._scale) - kept
+        wanted = min(_result_tokens(shown) * results, int(free * _MAX_SHARE))
+        if wanted > self._left():
+            self._reduce(kept + min(free // 2, free - wanted))
+        allowed = self._left() // results
+        if _result_tokens(shown) > allowed:
+            if allowed < MIN_OBSERVATION + _ENVELOPE:
+                raise ContextWindowExceeded(
+                    f"the context window is too small (context_tokens={self._context}): the prompt, the latest reply "
+                    "and its results do not fit"
+                )
+            shown = shorten(observation, int((allowed - _result_tokens("")) * CHARS_PER_TOKEN), advice)
+        return shown
+
+    @override
+    def shrink(self) -> bool:
+        kept, before = self._kept(), self._dropped
+        self._reduce(kept + max(0, self._used - kept) // 2)
+        return self._dropped != before
+
+    @override
+    def take_dropped(self) -> Dropped | None:
+        dropped, self._dropped = self._dropped, Dropped()
+        return dropped if dropped != Dropped() else None
+
+    @override
+    def _append(self, message: Message) -> None:
+        super()._append(message)
+        self._tokens.append(message_tokens(message))
+
+    @override
+    def _left(self) -> int:
+        return int(self._size / self._scale) - self._used
+
+    def _kept(self) -> int:
+        """Return the number of tokens that are never dropped: the opening, the latest reply and its results."""
+        return sum(self._tokens[: self._opening]) + sum(self._tokens[self._latest() :])
+
+    def _latest(self) -> int:
+        """Return the place of the latest reply; the end of the messages if there is no reply."""
+        places = range(len(self.messages) - 1, self._opening - 1, -1)
+        return next((place for place in places if self._is_reply(place)), len(self.messages))
+
+    def _reduce(self, goal: int) -> None:
+        """Drop contents until at most `goal` tokens are used, or until nothing is left to drop."""
+        for position in list(self._old_messages()):
+            if self._used <= goal:
+                return
+            self._shorten(position)
+        while self._used > goal and self._remove_exchange():
+            pass
+
+    def _old_messages(self) -> Iterator[int]:
+        """Yield the places of the messages before the latest reply, in the order in which they are dropped."""
+        places = range(self._opening, self._latest())
+        results = [place for place in places if not self._is_reply(place)]
+        replies = [place for place in places if self._is_reply(place)]
+        yield from results[:-_LATEST]
+        yield from replies[:-_LATEST]
+        yield from results[-_LATEST:]
+
+    def _is_reply(self, place: int) -> bool:
+        return bool(self.messages[place]["role"] == "assistant")
+
+    def _shorten(self, place: int) -> None:
+        """Replace a message by its short form."""
+        number = place + self._removed
+        short = short_form(self.messages[place])
+        if number in self._shortened or short == self.messages[place]:
+            return
+        self._shortened.add(number)
+        self._dropped = self._dropped.model_copy(update={"contents": (*self._dropped.contents, number)})
+        self.messages[place], self._tokens[place] = short, message_tokens(short)
+        self._used = min(self._used, sum(self._tokens))
+
+    def _remove_exchange(self) -> bool:
+        """Remove the oldest reply and its results, and return whether there was one before the latest reply."""
+        end = next((n for n in range(self._opening + 1, len(self.messages)) if self._is_reply(n)), None)
+        if end is None:
+            return False
+        count = end - self._opening
+        del self.messages[self._opening : end], self._tokens[self._opening : end]
+        self._removed += count
+        self._dropped = self._dropped.model_copy(update={"messages": self._dropped.messages + count})
+        self._used = min(self._used, sum(self._tokens))
+        return True
+
+
+def _result_tokens(text: str) -> int:
+    return estimate_tokens(text) + _ENVELOPE
