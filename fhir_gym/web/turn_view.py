@@ -94,6 +94,7 @@ class TurnView:
         sent: The agent's original text, if it is not just the action.
         shown: What the model read, if the observation was shortened for it.
         reply: The model's reply that contains the action; None without one.
+        shows_reply: Whether the reply is shown unfolded, because it has other text than the action.
         lookups: The calls to tool sources before the action.
         turn: The turn of the record.
         trace: What the turn did on the server.
@@ -114,6 +115,7 @@ class TurnView:
     sent: LongText | None
     shown: LongText | None
     reply: ReplyView | None
+    shows_reply: bool
     lookups: tuple[LookupView, ...]
     turn: Turn
     trace: TurnTrace
@@ -155,6 +157,7 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
     method, url, title = _titles(action, turn, base_url)
     written = action.text() if action else ""
     sent = turn.text if turn.text is not None else turn.action
+    reply = None if turn.reply is None else _reply_view(turn.reply)
     return TurnView(
         number=number,
         method=method,
@@ -170,7 +173,8 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         is_open=answer is not None and _is_short(answer),
         sent=LongText.of(sent) if sent not in ("", written, title) and turn.reply is None else None,
         shown=None if turn.shown is None else LongText.of(turn.shown),
-        reply=None if turn.reply is None else _reply_view(turn.reply),
+        reply=reply,
+        shows_reply=reply is not None and reply.content is not None and reply.content.text.strip() != turn.action,
         lookups=lookup_views(turn.lookups, base_url),
         turn=turn,
         trace=trace,
@@ -194,7 +198,8 @@ def _response_of(turn: Turn, trace: TurnTrace) -> Response | None:
 def _titles(action: Action | None, turn: Turn, base_url: str) -> tuple[str, str, str]:
     """Return method, URL as sent (if not in the title) and title of a turn."""
     if action is None:
-        return "", "", shortened(turn.action or turn.text or "no text", _MAX_TITLE)
+        text = " ".join((turn.action or turn.text or "").split())
+        return "", "", shortened(text, _MAX_TITLE) or "no text"
     if action.kind == "FINISH":
         return "FINISH", "", shortened(_json_text(action.answer or []), _MAX_TITLE)
     url = action.url.removeprefix(base_url)
