@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,8 @@ from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError, TrainingError, UnknownNameError
 from fhir_gym.evaluation import EpisodeMetrics
 from fhir_gym.fhir import World
-from fhir_gym.rollouts import ExportSummary, Format, Rollout, Selection, export, read_rollouts, run
-from fhir_gym.tasks import Gold, LatestResponse, get_task, register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from fhir_gym.rollouts import ExportSummary, Format, Rollout, Selection, export, read_rollouts, run, write_rollouts
+from fhir_gym.tasks import Gold, LatestResponse, get_task
 from fhir_gym.testing import ChatServer, ScriptedReply
 from fhir_gym.testing.scripted_replies import ReplyPolicy, offers_actions
 from tests.agents.test_lookups import Shelf
@@ -281,22 +279,13 @@ def test_wrong_settings() -> None:
 # Long episodes
 
 
-@pytest.fixture
-def shift(hospital: World) -> Iterator[str]:
-    env_id = "Dropping/Shift-v0"
-    register(env_id, live_shift("long", minutes=80, policies=5))
-    yield env_id
-    registry._registered.pop(env_id, None)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("live", "protocol"), [(False, "text"), (True, "tools")])
-def test_long_work_succeeds_in_a_fifth_of_the_conversation(
-    hospital: World, shift: str, live: bool, protocol: Any
-) -> None:
-    env_id, key, size = (shift, "long", 36_000) if live else (SHIFT, "Q1-2", 33_000)
-    policy = GoldWithMemory(hospital, env_id, key)
-    rollout, sent = play(hospital, policy, env_id, key, protocol=protocol, context_tokens=size)
+@pytest.mark.parametrize(
+    ("key", "protocol", "size"), [("Q1-2", "text", 33_000), ("day-3+minutes=80+policies=5", "tools", 36_000)]
+)
+def test_long_work_succeeds_in_a_fifth_of_the_conversation(hospital: World, key: str, protocol: Any, size: int) -> None:
+    policy = GoldWithMemory(hospital, SHIFT, key)
+    rollout, sent = play(hospital, policy, SHIFT, key, protocol=protocol, context_tokens=size)
     assert rollout.success and rollout.drops >= 3
     assert sum(map(message_tokens, rollout.messages)) > 5 * size
     assert list(rollout.requests()) == sent
@@ -305,36 +294,37 @@ def test_long_work_succeeds_in_a_fifth_of_the_conversation(
 
 _RUN = """
 import sys
-import fhir_gym
 from fhir_gym import worlds
+from tests.agents.test_dropping_window import write_four
 
 if __name__ == "__main__":
     world_path, target, base_url = sys.argv[1:]
-    agent = fhir_gym.make_agent(
-        "chat", model="scripted", base_url=base_url, context_tokens=6_000, context_policy="drop"
-    )
     with worlds.load(world_path) as world:
-        choice = {"tasks": "01", "variations": 0, "repeats": 4, "world": world, "concurrency": 1}
-        running = fhir_gym.run("FHIRAgent/Appointment-v0", agent, resume=target, **choice)
-        fhir_gym.write_rollouts(target, running, timings=False)
+        write_four(world, target, base_url)
 """
+
+
+def write_four(world: World, target: str | Path, base_url: str) -> None:
+    """Run four episodes one after the other, except those that the file already contains."""
+    agent = ChatAgent("scripted", base_url=base_url, context_tokens=6_000, context_policy="drop")
+    choice: dict[str, Any] = {"tasks": "01", "variations": 0, "repeats": 4, "concurrency": 1}
+    write_rollouts(target, run(APPOINTMENT, agent, world=world, resume=target, **choice), timings=False)
 
 
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_gives_the_same_records(hospital: World, tmp_path: Path) -> None:
-    script, whole, killed = tmp_path / "script.py", tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    script.write_text(_RUN)
-    command = [sys.executable, str(script), str(hospital.path)]
+    whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     with ChatServer(Script(*SEARCHES)) as server:
-        subprocess.run([*command, str(whole), server.base_url], check=True)
+        write_four(hospital, whole, server.base_url)
         in_one_run = len(server.requests)
     with ChatServer(Script(*SEARCHES), delay=0.05) as server:
-        with subprocess.Popen([*command, str(killed), server.base_url], start_new_session=True) as process:
+        command = [sys.executable, "-c", _RUN, str(hospital.path), str(killed), server.base_url]
+        with subprocess.Popen(command, start_new_session=True) as process:
             while len(server.requests) < in_one_run * 5 // 8 and process.poll() is None:
                 time.sleep(0.01)
             os.killpg(process.pid, signal.SIGKILL)
         assert len(list(read_rollouts(killed))) == 2, "the third episode was to be killed in the middle"
-        subprocess.run([*command, str(killed), server.base_url], check=True)
+        write_four(hospital, killed, server.base_url)
     assert killed.read_bytes() == whole.read_bytes()
     rollouts = list(read_rollouts(whole))
     assert len(rollouts) == 4 and all(one.drops for one in rollouts)
