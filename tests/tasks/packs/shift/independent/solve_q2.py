@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .calendar import Wishes, actors, id_order, is_blocked, length, takes_part
+from .appointments import Wishes, actors, id_order, is_blocked, length, takes_part
 from .desk import Desk, Patients, Prompt, Record, Send, Writing, day, finish, first_match, full_names, instant, ref, who
 
 _0 = r"(?P<name>.+), born (?P<born>\S+),"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .calendar import id_order
+from .appointments import id_order
 from .desk import (
     Desk,
     Patients,

@@ -38,13 +38,21 @@ _POUND, _MICROMOL = Decimal("0.4536"), Decimal("88.4")
 
 
 @dataclass(frozen=True)
-class _Item:
+class Item:
     """A drug or test of the list."""
 
     system: str
     code: str
     group: str
     rule: str
+
+    @classmethod
+    def listed(cls, rules: str) -> dict[str, Item]:
+        """Return the drugs and tests of the list in the rules, by name."""
+        return {
+            it["name"]: cls(it["system"], it["code"], it["group"] or "", it["rule"] or "")
+            for it in _ITEM.finditer(rules)
+        }
 
     @property
     def is_drug(self) -> bool:
@@ -70,7 +78,7 @@ class _Item:
         return int(min(weight * per_kg, most) // 5 * 5)
 
 
-class _Chart:
+class Chart:
     """The records of the patients that matter."""
 
     def __init__(self, desk: Desk, ids: list[str]) -> None:
@@ -111,8 +119,12 @@ class _Chart:
         ]
         return max(valid, key=lambda it: instant(it["effectiveDateTime"]), default=None)
 
+    def weighing(self, patient: Record) -> Record | None:
+        """Return the latest valid weight."""
+        return self._latest(patient, {"29463-7"})
+
     def weight(self, patient: Record) -> Decimal | None:
-        result = self._latest(patient, {"29463-7"})
+        result = self.weighing(patient)
         if result is None:
             return None
         quantity = result["valueQuantity"]
@@ -130,13 +142,10 @@ class _Chart:
 def solve(text: str, send: Send, writing: Writing = "transaction") -> str:
     """Return the FINISH action for a prompt."""
     prompt, desk = Prompt.of(text), Desk(send, writing)
-    items = {
-        it["name"]: _Item(it["system"], it["code"], it["group"] or "", it["rule"] or "")
-        for it in _ITEM.finditer(prompt.rules)
-    }
+    items = Item.listed(prompt.rules)
     requests = [(letter, first_match(_REQUESTS, request)[1]) for letter, request in prompt.requests]
     patients = Patients(desk, {asked["name"] for _, asked in requests})
-    chart = _Chart(desk, patients.ids((asked["name"], asked["born"]) for _, asked in requests))
+    chart = Chart(desk, patients.ids((asked["name"], asked["born"]) for _, asked in requests))
     outcomes = []
     for letter, asked in requests:
         found = patients.find(asked["name"], asked["born"])
@@ -146,16 +155,16 @@ def solve(text: str, send: Send, writing: Writing = "transaction") -> str:
     return finish(outcomes)
 
 
-def _handle(chart: _Chart, prompt: Prompt, patient: Record, item: _Item, items: list[_Item]) -> str:
+def _handle(chart: Chart, prompt: Prompt, patient: Record, item: Item, items: list[Item]) -> str:
     orders = chart.orders_of(patient)
     for order in orders:
         recent = days_before(prompt.today, 30) <= day(order["authoredOn"]) <= prompt.today
-        if item.code in _order_codes(order) and order["status"] in {"active", "completed"} and recent:
+        if item.code in order_codes(order) and order["status"] in {"active", "completed"} and recent:
             return "already done"
     relatives = {it.code for it in items if item.is_drug and it.group == item.group}
     weight, creatinine = chart.weight(patient), chart.creatinine(patient)
     if (
-        any(order["status"] == "active" and _order_codes(order) & (relatives - {item.code}) for order in orders)
+        any(order["status"] == "active" and order_codes(order) & (relatives - {item.code}) for order in orders)
         or chart.allergic_to(patient) & relatives
         or (item.is_drug and weight is None)
         or (item.needs_creatinine and creatinine is None)
@@ -163,18 +172,19 @@ def _handle(chart: _Chart, prompt: Prompt, patient: Record, item: _Item, items: 
     ):
         return "not allowed"
     dose = item.dose(weight, creatinine or Decimal()) if item.is_drug and weight else None
-    order = _new_order(prompt, patient, item, dose)
+    order = new_order(prompt, patient, item, dose)
     order |= chart.desk.optional(authoredOn=f"{prompt.now:%Y-%m-%dT%H:%M:%SZ}")
     chart.desk.create(order)
     chart.orders.append(order)
     return "done"
 
 
-def _order_codes(order: Record) -> set[str]:
+def order_codes(order: Record) -> set[str]:
     return codes(order.get("medicationCodeableConcept") or order.get("code"))
 
 
-def _new_order(prompt: Prompt, patient: Record, item: _Item, dose: int | None) -> Record:
+def new_order(prompt: Prompt, patient: Record, item: Item, dose: int | None) -> Record:
+    """Return an order of a drug, with a dose in mg, or of a test."""
     order = {
         "resourceType": "ServiceRequest",
         "status": "active",

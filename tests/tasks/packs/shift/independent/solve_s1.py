@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .calendar import actors, id_order, is_blocked, length, specialties, takes_part
+from .appointments import actors, id_order, is_blocked, length, specialties, takes_part
 from .desk import (
     Desk,
     Prompt,

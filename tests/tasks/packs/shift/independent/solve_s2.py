@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import Any
 
-from .calendar import id_order, takes_part
+from .appointments import id_order, takes_part
 from .desk import Desk, Prompt, Record, Send, Writing, code, day, finish, first_match, instant, ref, refers
 
 _CARD = "http://example.org/health-card"

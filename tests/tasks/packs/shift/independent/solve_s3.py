@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .calendar import id_order, takes_part
+from .appointments import id_order, takes_part
 from .desk import Desk, Prompt, Record, Send, Writing, day, days_before, finish, first_match, instant, ref, refers
 
 _REQUESTS = [

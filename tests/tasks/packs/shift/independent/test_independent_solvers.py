@@ -12,7 +12,7 @@ from fhir_gym.fhir import World
 
 from .desk import Writing
 
-_KINDS = ["I1", "I2", "I3", "I4", "Q1", "Q2", "Q3", "Q4", "S1", "S2", "S3", "S4"]
+_KINDS = ["I1", "I2", "I3", "I4", "Q1", "Q2", "Q3", "Q4", "P1", "P2", "P3", "P4", "S1", "S2", "S3", "S4"]
 _WRITING: tuple[Writing, Writing] = ("patch", "transaction")
 _PLAYS = [(*play, writing) for play, writing in zip(product(_KINDS, (1, 2), (0, 1)), cycle(_WRITING), strict=False)]
 
