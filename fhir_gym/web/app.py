@@ -60,6 +60,7 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
         context.index.follow()
         yield
         context.index.close()
+        context.plays.close()
         context.worlds.close()
 
     def show_error(_: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fhir_gym.web.html import PageTemplates
 from fhir_gym.web.links import Links
+from fhir_gym.web.plays import Plays
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.world_store import WorldStore
 
@@ -23,6 +24,7 @@ class ViewerContext:
         links: The URLs of the pages.
         templates: The templates.
         world: Name of the world that `--world` gives; None without one.
+        plays: The episodes that people play.
         form_token: Secret that each form of the viewer contains, so that other sites cannot send forms.
     """
 
@@ -31,6 +33,7 @@ class ViewerContext:
     links: Links
     templates: PageTemplates
     world: str | None = None
+    plays: Plays = field(default_factory=Plays)
     form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def render(self, template: str, **values: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from starlette.routing import BaseRoute
 
-from fhir_gym.web import comparison, episode_list, episode_page
+from fhir_gym.web import comparison, episode_list, episode_page, play_page, world_page
 from fhir_gym.web.context import ExportedPage, ViewerContext
 
 
@@ -21,5 +21,5 @@ class PageModule(Protocol):
         """Yield the pages that an export contains."""
 
 
-PAGES: tuple[PageModule, ...] = (episode_list, comparison, episode_page)
+PAGES: tuple[PageModule, ...] = (episode_list, comparison, episode_page, world_page, play_page)
 """The modules with pages."""

@@ -1,0 +1,180 @@
+"""The pages on which a person plays a task: the choice of the task, the episode, its verdict and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from fhir_gym.actions import GRAMMAR, Invalid
+from fhir_gym.arguments import parse_phrasing
+from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.errors import FhirGymError, UnknownNameError, WorldError
+from fhir_gym.fhir import World
+from fhir_gym.rollouts.plan import EpisodeSpec
+from fhir_gym.tasks import GRADINGS, get_pack, pack_ids, task_set
+from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.web.forms import form_route
+from fhir_gym.web.plays import Play, PlayError
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+"""Methods of the request form."""
+_Fields = Mapping[str, str]
+
+
+def routes(context: ViewerContext) -> list[BaseRoute]:
+    """Return the routes of the pages for playing."""
+
+    def choose(request: Request) -> Response:
+        return HTMLResponse(render_choice(context, request.query_params))
+
+    def show(request: Request) -> Response:
+        play = _find(context, request)
+        return HTMLResponse(render_play(context, play, request.query_params))
+
+    def download(request: Request) -> Response:
+        record = _find(context, request).record()
+        name = f"{record.task.key}-{record.task.variation}.jsonl"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(f"{record.line()}\n", media_type="application/jsonl", headers=headers)
+
+    return [
+        Route("/play", choose),
+        form_route(context, "/play/start", _starting(context)),
+        Route("/play/{id}", show),
+        form_route(context, "/play/{id}/act", _acting(context)),
+        Route("/play/{id}/rollout.jsonl", download),
+    ]
+
+
+def exported(context: ViewerContext) -> Iterator[ExportedPage]:
+    """Yield nothing: a task cannot be played without a server."""
+    return iter(())
+
+
+def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") -> str:
+    """Return the page on which a person chooses the pack, then the task and its variation.
+
+    Args:
+        context: The viewer.
+        chosen: The values of the form so far.
+        problem: Why the episode did not start.
+    """
+    pack = tasks = None
+    if env_id := chosen.get("pack"):
+        try:
+            pack, tasks = get_pack(env_id), task_set(env_id)
+        except UnknownNameError as error:
+            problem = str(error)
+    return context.render(
+        "play_choice.html.j2",
+        packs=pack_ids(),
+        pack=pack,
+        tasks=tasks or {},
+        phrasings=max((len(task.prompts) for task in (tasks or {}).values()), default=0),
+        with_brief=any(task.brief is not None for task in (tasks or {}).values()),
+        gradings=[one for one in GRADINGS if any(one in task.gradings for task in (tasks or {}).values())],
+        worlds=context.worlds.names(),
+        chosen=chosen,
+        running=[(play, play.record()) for play in context.plays.all()],
+        problem=problem,
+    )
+
+
+def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str = "") -> str:
+    """Return the page of an episode that a person plays, or played.
+
+    Args:
+        context: The viewer.
+        play: The play.
+        given: Values for the forms; `url` fills in the URL of the next request.
+        problem: Why the last form was not an action.
+    """
+    record = play.record()
+    return context.render(
+        "play.html.j2",
+        play=play,
+        rollout=record,
+        given=given,
+        problem=problem,
+        methods=METHODS,
+        example=GRAMMAR.example("POST"),
+    )
+
+
+def _find(context: ViewerContext, request: Request) -> Play:
+    """Return the play of a request, or answer with the status 404."""
+    try:
+        return context.plays.get(request.path_params["id"])
+    except PlayError as error:
+        raise HTTPException(404, f"{error}.") from error
+
+
+def _starting(context: ViewerContext) -> Callable[[Request, dict[str, str]], Response]:
+    def start(_: Request, fields: dict[str, str]) -> Response:
+        try:
+            play = _start(context, fields)
+        except FhirGymError as error:
+            return HTMLResponse(render_choice(context, fields, str(error)), 422)
+        return RedirectResponse(f"/play/{play.id}", 303)
+
+    return start
+
+
+def _start(context: ViewerContext, fields: _Fields) -> Play:
+    """Start the episode that a form describes.
+
+    Raises:
+        FhirGymError: The form describes no episode, or its world is not installed.
+    """
+    env_id, key = fields.get("pack", ""), fields.get("task", "")
+    world = _world(context, fields.get("world") or get_pack(env_id).world)
+    phrasing = parse_phrasing(fields["phrasing"]) if fields.get("phrasing") else None
+    config = EpisodeConfig.of(env_id, {"phrasing": phrasing, "grading": fields.get("grading") or "state"})
+    return context.plays.start(config, EpisodeSpec(key, _number("variation", fields.get("variation", "")), 0), world)
+
+
+def _world(context: ViewerContext, name: str) -> World:
+    try:
+        return context.worlds.open(name)
+    except UnknownNameError as error:
+        raise WorldError(f"the world {name!r} is not installed: run fhir-gym worlds build {name}") from error
+
+
+def _number(name: str, text: str) -> int:
+    text = text.strip() or "0"
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise FhirGymError(f"the {name} must be a whole number from 0, not {text[:40]!r}")
+    return int(text)
+
+
+def _acting(context: ViewerContext) -> Callable[[Request, dict[str, str]], Response]:
+    def act(request: Request, fields: dict[str, str]) -> Response:
+        play = _find(context, request)
+        if fields.get("form") == "give up":
+            play.give_up()
+        else:
+            action = _action(fields)
+            parsed = GRAMMAR.parse(action)
+            if isinstance(parsed, Invalid) and fields.get("form") != "text":
+                return HTMLResponse(render_play(context, play, fields, parsed.reason), 422)
+            play.act(action, _number("step", fields.get("step", "")))
+        where = "verdict" if play.over else f"turn-{play.steps}"
+        return RedirectResponse(f"/play/{play.id}#{where}", 303)
+
+    return act
+
+
+def _action(fields: _Fields) -> str:
+    """Return the action that a form describes, as an agent would write it."""
+    form = fields.get("form")
+    if form == "text":
+        return fields.get("text", "")
+    if form == "answer":
+        return f"FINISH({fields.get('answer', '').strip() or '[]'})"
+    method, url, body = (fields.get(name, "").strip() for name in ("method", "url", "body"))
+    line = f"{method} {url}"
+    return f"{line}\n{body}" if body and method not in ("GET", "DELETE") else line

@@ -1,0 +1,163 @@
+"""The pages of worlds: the list, a world's types and searches, a resource with its references, a patient's timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from fhir_gym.errors import FhirGymError
+from fhir_gym.fhir import World
+from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, SearchParameter, search_parameters
+from fhir_gym.types import Resource
+from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.web.patient_timeline import patient_timeline
+from fhir_gym.web.related_resources import incoming_references, outgoing_references
+from fhir_gym.web.resource_view import Target, resource_heading, view_json, view_text
+from fhir_gym.web.sparkline import HEIGHT, WIDTH
+from fhir_gym.web.world_search import answer_in_world, without_paging
+
+_EXPORTED_PATIENTS = 100
+"""Maximum number of patients whose pages an export contains."""
+
+
+def routes(context: ViewerContext) -> list[BaseRoute]:
+    """Return the routes of the pages of worlds."""
+
+    def page(render: Callable[..., str]) -> Callable[[Request], Response]:
+        return lambda request: HTMLResponse(render(context, **request.path_params))
+
+    def search(request: Request) -> Response:
+        text = request.query_params.get("request", "")
+        return HTMLResponse(render_search(context, request.path_params["world"], text))
+
+    return [
+        Route("/worlds", page(render_worlds)),
+        Route("/worlds/{world}", page(render_world)),
+        Route("/worlds/{world}/search", search),
+        Route("/worlds/{world}/Patient/{id}/timeline", page(render_timeline)),
+        Route("/worlds/{world}/{resource_type}/{id}", page(render_resource)),
+    ]
+
+
+def exported(context: ViewerContext) -> Iterator[ExportedPage]:
+    """Yield the exported pages of the world that the user gave: its types, their first resources, and patients."""
+    name, links = context.world, context.links
+    if name is None:
+        return
+    world = context.worlds.open(name)
+    pages: list[tuple[str | None, Callable[[], str]]] = [
+        (links.worlds(), partial(render_worlds, context)),
+        (links.world(name), partial(render_world, context, name)),
+    ]
+    for kind in world.manifest.counts:
+        pages.append((links.search(name, kind), partial(render_search, context, name, kind)))
+    for id in world.ids("Patient")[:_EXPORTED_PATIENTS]:
+        pages.append((links.patient(name, id), partial(render_timeline, context, name, id)))
+        pages.append((links.resource(name, "Patient", id), partial(render_resource, context, name, "Patient", id)))
+    yield from (ExportedPage(file, render) for file, render in pages if file is not None)
+
+
+def render_worlds(context: ViewerContext) -> str:
+    """Return the list of worlds."""
+    found: list[tuple[str, World | None, str]] = []
+    for name in context.worlds.names():
+        try:
+            found.append((name, context.worlds.open(name), ""))
+        except FhirGymError as error:  # a damaged world must not hide the others
+            found.append((name, None, str(error)))
+    return context.render("worlds.html.j2", worlds=found)
+
+
+def render_world(context: ViewerContext, world: str) -> str:
+    """Return the page of a world: its types with their numbers, and the search form."""
+    opened = context.worlds.open(world)
+    return context.render("world.html.j2", name=world, manifest=opened.manifest, request="", parameters=())
+
+
+def render_search(context: ViewerContext, world: str, request: str) -> str:
+    """Return the page with the answer to a search.
+
+    Args:
+        context: The viewer.
+        world: Name of the world.
+        request: The search as a person writes it (``Patient?family=Lee``).
+    """
+    opened = context.worlds.open(world)
+    kind = request.partition("?")[0].strip().strip("/")
+    answer = answer_in_world(opened, request)
+    return context.render(
+        "world_search.html.j2",
+        name=world,
+        request=without_paging(request),
+        answer=answer,
+        view=replace(view_text(answer.response.text), links=()) if answer.response else None,
+        url_of=_resource_links(context, world),
+        kind=kind if kind in RESOURCE_TYPE_SET else "",
+        parameters=_parameters(kind),
+    )
+
+
+def render_resource(context: ViewerContext, world: str, resource_type: str, id: str) -> str:
+    """Return the page of a resource: its elements, and its references in both directions."""
+    opened = context.worlds.open(world)
+    resource = _read(opened, resource_type, id)
+    with opened.session() as session:
+        incoming = incoming_references(session, resource_type, id, opened.manifest.counts)
+    return context.render(
+        "world_resource.html.j2",
+        name=world,
+        resource_type=resource_type,
+        id=id,
+        heading=resource_heading(resource),
+        view=view_json(resource),
+        url_of=_resource_links(context, world),
+        outgoing=outgoing_references(resource),
+        incoming=incoming,
+    )
+
+
+def render_timeline(context: ViewerContext, world: str, id: str) -> str:
+    """Return the page of a patient's timeline."""
+    opened = context.worlds.open(world)
+    patient = _read(opened, "Patient", id)
+    with opened.session() as session:
+        timeline = patient_timeline(session, id, opened.manifest.counts)
+    return context.render(
+        "timeline.html.j2",
+        name=world,
+        id=id,
+        heading=resource_heading(patient),
+        patient=patient,
+        timeline=timeline,
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def _read(world: World, resource_type: str, id: str) -> Resource:
+    """Return a resource of a world, or answer with the status 404."""
+    found = world.read(resource_type, id) if resource_type in RESOURCE_TYPE_SET else None
+    if found is None:
+        raise HTTPException(404, f"The world {world.name} has no {resource_type}/{id}.")
+    return found
+
+
+def _resource_links(context: ViewerContext, world: str) -> Callable[[Target | None], str | None]:
+    """Return a function from a resource to the URL of its page."""
+
+    def url_of(target: Target | None) -> str | None:
+        return None if target is None else context.links.resource(world, target.resource_type, target.id)
+
+    return url_of
+
+
+def _parameters(resource_type: str) -> list[SearchParameter]:
+    if resource_type not in RESOURCE_TYPE_SET:
+        return []
+    return [one for one in search_parameters(resource_type).values() if not one.name.startswith("_")]
