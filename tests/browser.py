@@ -155,7 +155,7 @@ class Browser:
         return self._value(self._client.get(f"{self._path}/{path}"))
 
     def _value(self, response: httpx.Response) -> Any:
-        assert response.is_success, response.text
+        assert response.is_success, response.text[:500]
         return response.json()["value"]
 
 
@@ -177,7 +177,7 @@ def browser() -> Iterator[Browser]:
                 "goog:loggingPrefs": {"browser": "ALL"},
             }
             response = client.post("/session", json={"capabilities": {"alwaysMatch": wanted}})
-            assert response.is_success, response.text
+            assert response.is_success, response.text[:500]
             session = response.json()["value"]["sessionId"]
             try:
                 yield Browser(client, session)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,9 +19,14 @@ from fhir_gym.errors import FhirGymError, UnknownNameError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.tasks import GRADINGS, get_pack, pack_ids, task_set
+from fhir_gym.web.check_view import check_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.web.episode_page import ReferenceLinks
+from fhir_gym.web.episode_replay import play_gold, trace_episode
 from fhir_gym.web.forms import form_route
 from fhir_gym.web.plays import Play, PlayError
+from fhir_gym.web.resource_view import Target
+from fhir_gym.web.turn_view import turn_views
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """Methods of the request form."""
@@ -35,6 +43,9 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
         play = _find(context, request)
         return HTMLResponse(render_play(context, play, request.query_params))
 
+    def compare(request: Request) -> Response:
+        return HTMLResponse(render_gold(context, _find(context, request)))
+
     def download(request: Request) -> Response:
         record = _find(context, request).record()
         name = f"{record.task.key}-{record.task.variation}.jsonl"
@@ -46,6 +57,7 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
         form_route(context, "/play/start", _starting(context)),
         Route("/play/{id}", show),
         form_route(context, "/play/{id}/act", _acting(context)),
+        Route("/play/{id}/gold", compare),
         Route("/play/{id}/rollout.jsonl", download),
     ]
 
@@ -93,16 +105,58 @@ def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str
         given: Values for the forms; `url` fills in the URL of the next request.
         problem: Why the last form was not an action.
     """
-    record = play.record()
+    rollout, world = play.record(), play.world
+    trace = trace_episode(rollout, world)
+    turns = turn_views(rollout, trace)
+    if turns and not play.over:
+        turns[-1] = replace(turns[-1], is_open=True)
+    last = turns[-1].answer if turns else None
     return context.render(
         "play.html.j2",
         play=play,
-        rollout=record,
+        rollout=rollout,
+        trace=trace,
+        turns=turns,
+        checks=check_views(rollout, trace) if play.over else (),
+        answer=value_text(rollout.verdict.answer) if rollout.verdict else "",
+        url_of=ReferenceLinks(context, world, trace) if play.over else partial(_next_request, play),
+        further_pages=[(name, _fill_in(play, url)) for name, url in (last.links if last else ()) if name != "self"],
         given=given,
         problem=problem,
         methods=METHODS,
-        example=GRAMMAR.example("POST"),
     )
+
+
+def render_gold(context: ViewerContext, play: Play) -> str:
+    """Return the page with a finished play and the reference solution side by side.
+
+    Raises:
+        HTTPException: The play is not finished.
+    """
+    if not play.over:
+        raise HTTPException(403, "The reference solution is shown when your episode is over.")
+    rollout, world = play.record(), play.world
+    sides = []
+    for title, name, one in (
+        ("your episode", "episode", rollout),
+        ("reference solution", "gold", play_gold(rollout, world)),
+    ):
+        trace = trace_episode(one, world)
+        url_of = ReferenceLinks(context, world, trace, f"{name}-")
+        turns = turn_views(one, trace)
+        sides.append({"title": title, "name": name, "rollout": one, "trace": trace, "turns": turns, "url_of": url_of})
+    return context.render(
+        "gold.html.j2", rollout=rollout, sides=sides, problem=None, urls={"episode": f"/play/{play.id}"}
+    )
+
+
+def _next_request(play: Play, target: Target | None) -> str | None:
+    """Return the URL of the page with the form filled in to read a resource."""
+    return None if target is None else _fill_in(play, target.text)
+
+
+def _fill_in(play: Play, url: str) -> str:
+    return f"/play/{play.id}?{urlencode({'url': url})}#act"
 
 
 def _find(context: ViewerContext, request: Request) -> Play:

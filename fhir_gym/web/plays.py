@@ -52,7 +52,7 @@ class Play:
     def __init__(
         self, id: str, config: EpisodeConfig, spec: EpisodeSpec, world: World, clock: Callable[[], float]
     ) -> None:
-        self.id, self.config, self.spec = id, config, spec
+        self.id, self.config, self.spec, self.world = id, config, spec, world
         self._lock = threading.Lock()
         self._clock = clock
         self._recorder = EpisodeRecorder(config, spec, Person(), world)

@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 
 import fhir_gym
 from fhir_gym.web.app import create_viewer
+from tests.browser import Browser, browser
+from tests.web.servers import served
 
 
 @pytest.fixture(scope="session")
@@ -25,4 +27,18 @@ def rollout_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def client(rollout_file: Path) -> Iterator[TestClient]:
     with TestClient(create_viewer([rollout_file]), base_url="http://127.0.0.1") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def viewer(rollout_file: Path) -> Iterator[str]:
+    """The URL of a served viewer, for tests in a browser."""
+    with served(create_viewer([rollout_file])) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def window() -> Iterator[Browser]:
+    """A window of a browser. Starting a browser takes seconds, so all tests share it."""
+    with browser() as opened:
         yield opened
