@@ -102,12 +102,12 @@ class EpisodePages:
         rollout = context.index.rollout(file, line)
         world = self._world_of(rollout)
         trace = self._trace(rollout, world)
-        sides = [_side("this episode", "episode", context, rollout, trace, world)]
+        sides = [episode_side("this episode", "episode", context, rollout, trace, world)]
         problem = world if isinstance(world, str) else None
         if isinstance(world, World):
             try:
                 gold = self._golds.get(_gold_key(rollout), lambda: play_gold(rollout, world))
-                sides.append(_side("reference solution", "gold", context, gold, self._trace(gold, world), world))
+                sides.append(episode_side("reference solution", "gold", context, gold, self._trace(gold, world), world))
             except FhirGymError as error:
                 problem = str(error)
         return context.render(
@@ -194,7 +194,7 @@ def timeline_rows(trace: EpisodeTrace) -> list[TimelineRow]:
     return [TimelineRow(one, next(sent, None) if one.who == "agent" else None) for one in trace.timeline.entries]
 
 
-def _side(
+def episode_side(
     title: str, name: str, context: ViewerContext, rollout: Rollout, trace: EpisodeTrace, world: World | str
 ) -> dict[str, object]:
     """Return one column of the page with the reference solution."""

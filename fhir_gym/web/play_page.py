@@ -21,7 +21,7 @@ from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.tasks import GRADINGS, get_pack, pack_ids, task_set
 from fhir_gym.web.check_view import check_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
-from fhir_gym.web.episode_page import ReferenceLinks
+from fhir_gym.web.episode_page import ReferenceLinks, episode_side
 from fhir_gym.web.episode_replay import play_gold, trace_episode
 from fhir_gym.web.forms import form_route
 from fhir_gym.web.plays import Play, PlayError
@@ -136,15 +136,11 @@ def render_gold(context: ViewerContext, play: Play) -> str:
     if not play.over:
         raise HTTPException(403, "The reference solution is shown when your episode is over.")
     rollout, world = play.record(), play.world
-    sides = []
-    for title, name, one in (
-        ("your episode", "episode", rollout),
-        ("reference solution", "gold", play_gold(rollout, world)),
-    ):
-        trace = trace_episode(one, world)
-        url_of = ReferenceLinks(context, world, trace, f"{name}-")
-        turns = turn_views(one, trace)
-        sides.append({"title": title, "name": name, "rollout": one, "trace": trace, "turns": turns, "url_of": url_of})
+    solution = play_gold(rollout, world)
+    sides = [
+        episode_side(title, name, context, one, trace_episode(one, world), world)
+        for title, name, one in (("your episode", "episode", rollout), ("reference solution", "gold", solution))
+    ]
     return context.render(
         "gold.html.j2", rollout=rollout, sides=sides, problem=None, urls={"episode": f"/play/{play.id}"}
     )

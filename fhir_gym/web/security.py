@@ -71,8 +71,10 @@ def _problem(method: str, headers: Headers) -> str | None:
         return "This viewer answers only requests to 127.0.0.1 or localhost.\n"
     if method in _SAFE_METHODS:
         return None
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-    if site != "same-origin" or (origin is not None and origin != f"http://{host}"):
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    # From a page with the policy `no-referrer`, browsers send the origin "null"; then the site alone decides.
+    known = (None, f"http://{host}") if site is None else (None, f"http://{host}", "null")
+    if site not in (None, "same-origin") or origin not in known:
         return "This viewer accepts forms only from its own pages.\n"
     return None
 

@@ -51,11 +51,23 @@ def test_other_hosts_are_refused(client: TestClient, host: str) -> None:
         {"Origin": "http://127.0.0.1:9999"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "null"},
     ],
 )
 def test_forms_of_other_sites_are_refused(client: TestClient, headers: dict[str, str]) -> None:
     assert client.post("/", headers=headers).status_code == 403
-    assert client.post("/").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://127.0.0.1"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "null"},  # a browser, from a page that sends no referrer
+    ],
+)
+def test_forms_of_own_pages_are_accepted(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.post("/", headers=headers).status_code == 405
 
 
 @pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e%2fapp.py", "/static//etc/passwd", "/static/x"])

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from httpx import Response
 from starlette.testclient import TestClient
 
 import fhir_gym
@@ -41,10 +40,10 @@ class Player:
         self.page = self.post("/play/start", pack=ENV, **{"task": "02a", "variation": "0"} | fields)
         self.path = self.page.url.path
 
-    def post(self, path: str, **fields: str) -> Response:
+    def post(self, path: str, **fields: str) -> Any:
         return self.client.post(path, data={"token": self.token, **fields})
 
-    def act(self, form: str, **fields: str) -> Response:
+    def act(self, form: str, **fields: str) -> Any:
         step = re.search(r'name="step" value="(\d+)"', self.page.text)
         assert step is not None
         answer = self.post(f"{self.path}/act", form=form, step=step[1], **fields)
