@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from typing_extensions import override
 
@@ -12,6 +15,9 @@ from fhir_gym import worlds
 from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.record import WorldRecord
+
+_LISTING_SECONDS = 5.0
+"""Time for which the list of worlds is kept, since making it takes longer than a page."""
 
 
 class WorldStore(AbstractContextManager["WorldStore"]):
@@ -26,7 +32,10 @@ class WorldStore(AbstractContextManager["WorldStore"]):
 
     def __init__(self, given: Sequence[World] = ()) -> None:
         self._opened = {world.manifest.name: world for world in given}
-        self._lock = threading.Lock()
+        self._given = tuple(self._opened)
+        self._lock = threading.RLock()
+        self._paths: dict[str, Path] = {}
+        self._listed = -math.inf
 
     @override
     def __exit__(self, *_: object) -> None:
@@ -41,9 +50,7 @@ class WorldStore(AbstractContextManager["WorldStore"]):
 
     def names(self) -> list[str]:
         """Return the names of the worlds: the given worlds first, then the others in alphabetical order."""
-        built = sorted(info.name for info in worlds.available() if info.built)
-        with self._lock:
-            return list(dict.fromkeys([*self._opened, *built]))
+        return list(dict.fromkeys([*self._given, *sorted(self._built())]))
 
     def open(self, name: str) -> World:
         """Return a world.
@@ -54,9 +61,9 @@ class WorldStore(AbstractContextManager["WorldStore"]):
         """
         with self._lock:
             if name not in self._opened:
-                paths = {info.name: info.path for info in worlds.available() if info.built}
+                paths = self._built()
                 if name not in paths:
-                    raise UnknownNameError("world", name, [*self._opened, *paths])
+                    raise UnknownNameError("world", name, self.names())
                 self._opened[name] = World.open(paths[name])
             return self._opened[name]
 
@@ -67,7 +74,7 @@ class WorldStore(AbstractContextManager["WorldStore"]):
             WorldError: No installed world has this content.
         """
         names = self.names()
-        for name in sorted(names, key=lambda one: one != record.name):
+        for name in sorted(names, key=lambda one: (one != record.name, one not in self._opened)):
             try:
                 world = self.open(name)
             except WorldError:  # a damaged file is not the world of the record
@@ -76,3 +83,11 @@ class WorldStore(AbstractContextManager["WorldStore"]):
                 return world
         problem = "has other content here" if record.name in names else "is not installed"
         raise WorldError(f"the world {record.name} of this episode {problem}")
+
+    def _built(self) -> dict[str, Path]:
+        """Return the paths of the worlds whose files exist."""
+        with self._lock:
+            if time.monotonic() > self._listed + _LISTING_SECONDS:
+                self._paths = {info.name: info.path for info in worlds.available() if info.built}
+                self._listed = time.monotonic()
+            return self._paths
