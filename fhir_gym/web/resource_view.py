@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fhir_gym.fhir import DEFAULT_BASE_URL
@@ -20,6 +21,8 @@ MAX_TEXT = 100_000
 _MAX_NODES = 1_500
 _MAX_DEPTH = 24
 _MAX_ISSUES = 50
+_MAX_PARTS = 8
+_MAX_LEAF = 20_000
 
 _Entries = list[tuple[int, Mapping[str, Json], Resource]]
 
@@ -55,10 +58,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A short text, and the resource to which it refers."""
+    """A short text, and the resource to which it refers; for a list of references, one part for each."""
 
     text: str
     target: Target | None = None
+    parts: tuple[Cell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,13 @@ class Node:
         name: Name of the element; for an item of a list, its position from 1.
         cell: The element's value, or a summary if the element has children.
         children: The elements below this element.
+        text: The whole text of an element that `cell` shortens; for an attachment with text, the decoded data.
     """
 
     name: str
     cell: Cell
     children: tuple[Node, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +271,17 @@ def _responses(bundle: Resource, base_url: str) -> Iterator[Table]:
 
 
 def _cell(value: Json, base_url: str) -> Cell:
-    is_reference = isinstance(value, dict) and "reference" in value
+    is_reference = _is_reference(value)
     is_url = isinstance(value, str) and "/" in value
     if isinstance(value, list) and len(value) == 1:
         return _cell(value[0], base_url)
+    if isinstance(value, list) and len(value) <= _MAX_PARTS and all(_is_reference(one) for one in value):
+        return Cell(element_text(value), parts=tuple(_cell(one, base_url) for one in value))
     return Cell(element_text(value), target_of(value, base_url) if is_reference or is_url else None)
+
+
+def _is_reference(value: Json) -> bool:
+    return isinstance(value, dict) and "reference" in value
 
 
 def _issues(outcome: Resource) -> tuple[tuple[str, str, str], ...]:
@@ -294,6 +306,26 @@ def _paging_links(bundle: Resource) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _leaf(name: str, value: Json, cell: Cell) -> Node:
+    """Return a node without children."""
+    if value in ({}, [], ""):
+        return Node(name, Cell("empty"))
+    text = value[:_MAX_LEAF] if isinstance(value, str) and value != cell.text else ""
+    return Node(name, cell, text=text)
+
+
+def _decoded(parent: Json, name: str, value: Json) -> str | None:
+    """Return the text of an attachment's data; None for other elements."""
+    if name != "data" or not isinstance(parent, dict) or not isinstance(value, str):
+        return None
+    if not str(parent.get("contentType")).startswith("text/"):
+        return None
+    try:
+        return base64.b64decode(value, validate=True).decode()
+    except ValueError:
+        return None
+
+
 class _TreeBuilder:
     """Builds trees with a limited total number of nodes."""
 
@@ -305,7 +337,7 @@ class _TreeBuilder:
         """Return the tree of a value."""
         cell = _cell(value, self._base_url)
         if not isinstance(value, dict | list) or not value:
-            return Node(name, Cell("empty") if value in ({}, [], "") else cell)
+            return _leaf(name, value, cell)
         if depth == 0:
             return Node(name, Cell(f"{cell.text} (deeper elements only in the JSON)"))
         inner: list[tuple[str, Any]] = (
@@ -320,5 +352,7 @@ class _TreeBuilder:
                 children.append(Node("…", Cell(f"{len(inner) - number} more elements only in the JSON")))
                 break
             self._left -= 1
-            children.append(self.node(shortened(key, 60), item, depth - 1))
+            decoded = _decoded(value, key, item)
+            child = self.node(shortened(key, 60), item if decoded is None else decoded, depth - 1)
+            children.append(child if decoded is None else replace(child, name=f"{key} (decoded)"))
         return Node(name, cell, tuple(children))

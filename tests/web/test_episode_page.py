@@ -25,7 +25,7 @@ from fhir_gym.web.world_store import WorldStore
 from tests.web.episodes import wait_until_read
 
 APPOINTMENT = "FHIRAgent/Appointment-v0"
-HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e"
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e\ud800"
 
 
 class Page(HTMLParser):
@@ -164,7 +164,7 @@ def test_hostile_texts_stay_texts(tmp_path: Path, gold: Rollout, hospital: World
     found = pages(tmp_path, hospital, gold.model_copy(update=update))
     for html in (found.render(0, 1), found.render_gold(0, 1)):
         page = checked(html)
-        assert "<script>alert(1)</script>" in page.text and r"\x1b[31m\u202e" in page.text
+        assert "<script>alert(1)</script>" in page.text and r"\x1b[31m\u202e\ud800" in page.text
         assert "\x1b" not in html and "\u202e" not in html
 
 

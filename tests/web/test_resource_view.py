@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_a_resource_is_a_tree_in_which_references_have_targets() -> None:
     assert subject.children == (Node("reference", root.children[4].children[0].cell),)
     assert subject.children[0].cell.target == Target("Patient", "p1")
     assert json.loads(view.source) == PULSE
+
+
+def test_long_texts_and_attachments_can_be_unfolded() -> None:
+    text = "A rule.\n" * 100
+    data = base64.b64encode(text.encode()).decode()
+    attachment = {"contentType": "text/plain", "data": data}
+    assert tree(attachment).children[1].name == "data (decoded)" and tree(attachment).children[1].text == text
+    assert tree({"contentType": "image/png", "data": data}).children[1].text == data
+    assert tree(attachment | {"data": "not base64"}).children[1].cell.text == "not base64"
+    assert tree({"comment": "short"}).children[0].text == ""
+
+
+def test_a_cell_has_a_link_for_each_reference() -> None:
+    actors = [{"actor": {"reference": "Patient/1"}}, {"actor": {"reference": "Location/2", "display": "Room"}}]
+    [table] = view_json(bundle({"resourceType": "Appointment", "id": "a", "participant": actors})).tables
+    cell = table.rows[0][table.columns.index("participant.actor")]
+    assert [part.target for part in cell.parts] == [Target("Patient", "1"), Target("Location", "2")]
 
 
 def test_types_without_chosen_columns_show_summary_elements() -> None:
