@@ -418,6 +418,7 @@ class Episode(AbstractContextManager["Episode"]):
             yield session
 
 
+_MAX_DIGITS = 9
 _RESTART = "; call start() to restart it"
 _ADVICE = {"new": "; call start() first", "over": _RESTART, "broken": _RESTART}
 
@@ -444,11 +445,11 @@ def read_response(observation: str) -> Response | None:
     """Parse an observation into a response; None for a prompt or a message about an invalid action."""
     line, _, rest = observation.partition("\n")
     words = line.split(" ", 2)
-    if words[0] != "HTTP" or len(words) < 2 or not words[1].isdecimal():
+    if words[0] != "HTTP" or len(words) < 2 or not words[1].isdecimal() or len(words[1]) > _MAX_DIGITS:
         return None
     if rest.startswith("Location: "):
         return Response(int(words[1]), {"Location": rest.removeprefix("Location: ")})
-    return Response(int(words[1]), body=rest.encode())
+    return Response(int(words[1]), body=rest.encode("utf-8", "backslashreplace"))
 
 
 def _open_session(world: World, config: EpisodeConfig, server: RunningServer | None) -> FhirSession:

@@ -218,7 +218,7 @@ def test_responses_are_formatted_and_parsed(response: Response, text: str) -> No
     assert (read.status, read.body) == (response.status, response.body)
 
 
-@pytest.mark.parametrize("text", ["", "hello", "HTTP", "HTTP x", FINISHED, "Invalid action: …"])
+@pytest.mark.parametrize("text", ["", "hello", "HTTP", "HTTP x", "HTTP " + "9" * 5_000, FINISHED, "Invalid action: …"])
 def test_other_texts_are_not_responses(text: str) -> None:
     assert read_response(text) is None
 

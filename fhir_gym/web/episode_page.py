@@ -79,7 +79,7 @@ class EpisodePages:
         context = self._context
         rollout = context.index.rollout(file, line)
         world = self._world_of(rollout)
-        trace = self._trace(rollout, world)
+        trace = self._trace(rollout, world, blake2b(context.index.line(file, line)).digest())
         return context.render(
             "episode.html.j2",
             rollout=rollout,
@@ -101,13 +101,16 @@ class EpisodePages:
         context = self._context
         rollout = context.index.rollout(file, line)
         world = self._world_of(rollout)
-        trace = self._trace(rollout, world)
+        trace = self._trace(rollout, world, blake2b(context.index.line(file, line)).digest())
         sides = [episode_side("this episode", "episode", context, rollout, trace, world)]
         problem = world if isinstance(world, str) else None
         if isinstance(world, World):
             try:
-                gold = self._golds.get(_gold_key(rollout), lambda: play_gold(rollout, world))
-                sides.append(episode_side("reference solution", "gold", context, gold, self._trace(gold, world), world))
+                key = _gold_key(rollout)
+                gold = self._golds.get(key, lambda: play_gold(rollout, world))
+                sides.append(
+                    episode_side("reference solution", "gold", context, gold, self._trace(gold, world, key), world)
+                )
             except FhirGymError as error:
                 problem = str(error)
         return context.render(
@@ -116,7 +119,7 @@ class EpisodePages:
 
     def record(self, file: int, line: int) -> str:
         """Return an episode's record as indented JSON."""
-        return json.dumps(json.loads(self._context.index.rollout(file, line).line()), indent=2)
+        return json.dumps(json.loads(self._context.index.line(file, line)), indent=2)
 
     def _world_of(self, rollout: Rollout) -> World | str:
         """Return the world of an episode, or the reason why there is none."""
@@ -125,8 +128,8 @@ class EpisodePages:
         except FhirGymError as error:
             return str(error)
 
-    def _trace(self, rollout: Rollout, world: World | str) -> EpisodeTrace:
-        key = (blake2b(rollout.line().encode("utf-8", "backslashreplace")).digest(), isinstance(world, World))
+    def _trace(self, rollout: Rollout, world: World | str, key: Hashable) -> EpisodeTrace:
+        key = (key, isinstance(world, World))
         return self._traces.get(key, lambda: trace_episode(rollout, world))
 
     def _urls(self, file: int, line: int, world: World | str) -> dict[str, str | None]:

@@ -223,8 +223,8 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             if opened is not None:
                 opened.close()
 
-    def rollout(self, file: int, line: int) -> Rollout:
-        """Return the record of an episode.
+    def line(self, file: int, line: int) -> bytes:
+        """Return the line of an episode.
 
         Args:
             file: Index of the file.
@@ -232,17 +232,25 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
 
         Raises:
             UnknownEpisodeError: There is no such episode.
-            RecordError: The file cannot be read, has changed, or the line is not a valid rollout.
+            RecordError: The file cannot be read, or has changed.
         """
         place = (file, line) if max(file, line) < 2**63 else (-1, -1)  # SQLite's largest number
         rows = self.select("SELECT file, start, length FROM episode WHERE file = ? AND line = ?", place)
         if not rows:
             raise UnknownEpisodeError(f"there is no episode in line {line} of file {file}")
-        where = f"{self.paths[file]}:{line}"
         (content,) = self.lines(rows)
         if not content:
-            raise RecordError(f"{where}: cannot be read any more")
-        return parse_rollout(content, where)
+            raise RecordError(f"{self.paths[file]}:{line}: cannot be read any more")
+        return content
+
+    def rollout(self, file: int, line: int) -> Rollout:
+        """Return the record of an episode.
+
+        Raises:
+            UnknownEpisodeError: There is no such episode.
+            RecordError: The file cannot be read, has changed, or the line is not a valid rollout.
+        """
+        return parse_rollout(self.line(file, line), f"{self.paths[file]}:{line}")
 
     def neighbours(self, file: int, line: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Return file and line of the episodes before and after an episode."""

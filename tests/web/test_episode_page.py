@@ -25,7 +25,7 @@ from fhir_gym.web.world_store import WorldStore
 from tests.web.episodes import wait_until_read
 
 APPOINTMENT = "FHIRAgent/Appointment-v0"
-HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e\ud800"
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202eSURROGATE"
 
 
 class Page(HTMLParser):
@@ -63,6 +63,7 @@ def gold(hospital: World) -> Rollout:
 def pages(folder: Path, hospital: World, *rollouts: Rollout, links: Links | None = None) -> EpisodePages:
     path = folder / "rollouts.jsonl"
     write_rollouts(path, rollouts)
+    path.write_text(path.read_text("utf-8").replace("SURROGATE", r"\ud800"), "utf-8")
     index = RolloutIndex([path])
     index.update()
     return EpisodePages(ViewerContext(index, WorldStore([hospital]), links or ServerLinks(), PageTemplates()))
@@ -165,7 +166,8 @@ def test_hostile_texts_stay_texts(tmp_path: Path, gold: Rollout, hospital: World
     for html in (found.render(0, 1), found.render_gold(0, 1)):
         page = checked(html)
         assert "<script>alert(1)</script>" in page.text and r"\x1b[31m\u202e\ud800" in page.text
-        assert "\x1b" not in html and "\u202e" not in html
+        assert not {"\x1b", "\u202e", "\ud800"} & set(html)
+    assert json.loads(found.record(0, 1))["error"].endswith("\ud800")
 
 
 def test_a_timeline_names_the_turns_of_the_agent(gold: Rollout, hospital: World) -> None:
