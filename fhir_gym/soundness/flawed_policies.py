@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from fhir_gym.actions import Action, Finish, Get, Put
+from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Response
 from fhir_gym.soundness.answer_variants import none_answer
 from fhir_gym.soundness.policy_runner import Policy, script
@@ -23,7 +24,7 @@ from fhir_gym.tasks.core.params import Params
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
 from fhir_gym.types import Json, Resource
 
-_LOST = (RuntimeError, LookupError, TypeError)
+_LOST = (RuntimeError, LookupError, TypeError, TaskError)
 """Exceptions that a reference solution raises if a search does not return the expected record."""
 _ID = re.compile(r"[A-Za-z0-9\-.]{2,64}")
 _MOST_TARGETS, _MOST_DECOYS = 4, 12

@@ -34,6 +34,7 @@ def near_misses(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -
     yield Policy("wrong answer", "no answer at all", script(gold.actions), answers)
     yield from _wrong_bodies(task, gold)
     yield from _wrong_writes(gold)
+    yield from _repeated_writes(task, gold)
     yield from _collateral(task, gold)
     yield from hidden_writes(task, gold, requires_evidence)
     yield from _prohibited(task, gold)
@@ -88,7 +89,7 @@ def _all_wrong(kind: str, body: Resource, name: str, gold: GoldRecording, neighb
 
 
 def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that omit a write, repeat a write, or delete and recreate a record instead of updating it."""
+    """Yield policies that omit a write, or delete and recreate a record instead of updating it."""
     writes = [index for index, step in enumerate(gold.steps) if step.writes]
     for index in writes:
         step, actions = gold.steps[index], gold.actions
@@ -96,8 +97,6 @@ def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
         if len(writes) > 1:
             rest = actions[:index] + actions[index + 1 :]
             yield Policy("write left out", f"without {name}", _finished(gold, rest))
-        if step.created is not None:
-            yield Policy("twice", f"{name} twice", _finished(gold, [*actions, step.action]))
         if step.before is not None:
             kind, delete = step.before["resourceType"], Delete(step.action.url)
             put = [*actions[:index], delete, *actions[index:]]
@@ -107,8 +106,19 @@ def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
             yield Policy("delete and recreate", f"a new {kind} for {step.action.url}", _finished(gold, post))
     if writes:
         yield Policy("right answer, no write", "only looks", _finished(gold, gold.reads))
-    if any(gold.steps[index].created for index in writes):
-        all_again = [*gold.actions, *(gold.steps[index].action for index in writes)]
+
+
+def _repeated_writes(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
+    """Yield policies that create a record twice, which is wrong unless the task allows further records of the type."""
+    wrong = False
+    for step in gold.steps:
+        if step.created is not None:
+            group: Group = "equivalent" if step.body["resourceType"] in task.repeatable else "twice"
+            wrong |= group == "twice"
+            actions = [*gold.actions, step.action]
+            yield Policy(group, f"{step.action.kind} {step.action.url} twice", _finished(gold, actions))
+    if wrong:
+        all_again = [*gold.actions, *(step.action for step in gold.steps if step.writes)]
         yield Policy("twice", "all writes twice", _finished(gold, all_again))
 
 

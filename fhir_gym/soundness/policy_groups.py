@@ -41,10 +41,11 @@ Group = Literal[
     "by hand",
 ]
 
-Expected = Literal["pass", "fail", "may pass", "fail unless gold's"]
+Expected = Literal["pass", "fail", "may pass", "fail unless gold's", "fail unless replaced"]
 """Expected result of a policy.
 
-``fail unless gold's`` allows success only with the same writes and answer as the reference solution.
+``fail unless gold's`` allows success only with the same writes and answer as the reference solution. ``fail unless
+replaced`` allows success only if the server ends in the same state, because a later write replaces the wrong one.
 """
 
 GROUPS: Mapping[Group, tuple[Expected, str]] = {
@@ -61,13 +62,13 @@ GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "always create": ("fail", "creates a resource of a required type without reading"),
     "other variation": ("fail", "replays the solution of another variation"),
     "wrong answer": ("fail", "does everything right but gives another answer"),
-    "wrong value": ("fail", "writes one wrong element"),
-    "missing value": ("fail", "leaves out one element of a written resource"),
-    "neighbour's value": ("fail", "writes one element with the value from another record"),
-    "wrong item more": ("fail", "adds a wrong item to a list in a written resource"),
-    "meaning reversed": ("fail", "adds an element that changes the meaning of a written resource"),
+    "wrong value": ("fail unless replaced", "writes one wrong element"),
+    "missing value": ("fail unless replaced", "leaves out one element of a written resource"),
+    "neighbour's value": ("fail unless replaced", "writes one element with the value from another record"),
+    "wrong item more": ("fail unless replaced", "adds a wrong item to a list in a written resource"),
+    "meaning reversed": ("fail unless replaced", "adds an element that changes the meaning of a written resource"),
     "ignores decoys": ("fail unless gold's", "mistakes a decoy for the target, in all actions or in one"),
-    "write left out": ("fail", "leaves out one write"),
+    "write left out": ("fail unless replaced", "leaves out one write"),
     "right answer, no write": ("fail", "leaves out all writes"),
     "twice": ("fail", "creates a resource twice instead of once"),
     "delete and recreate": ("fail", "deletes the resource that it should update, then creates it again"),

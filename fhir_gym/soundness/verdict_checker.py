@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fhir_gym.actions import Action
+from fhir_gym.soundness.policy_groups import Expected
 from fhir_gym.soundness.policy_runner import WRITES, Policy, PolicyRun, script
 from fhir_gym.soundness.report import Failure, Tally, TaskReport
 from fhir_gym.tasks.core.grader import EVIDENCE, NOTHING_ELSE, PROHIBITED
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.tasks.grading import LetteredAnswer
-from fhir_gym.types import Json
+from fhir_gym.tasks.grading.comparison import same_record
+from fhir_gym.types import Json, Resource
 
 _WRITE_TOOLS = frozenset({"create", "update", "patch", "delete"})
 _CONSTANT = frozenset({"idle", "constant answer", "guessed number"})
@@ -24,6 +27,7 @@ class VerdictChecker:
         self._task = task
         self._has_letters = isinstance(task.answer, LetteredAnswer)
         self._gold: tuple[list[Action], Json] = ([], None)
+        self._left_by_gold: Mapping[str, Resource | None] = {}
         self.report = TaskReport(task.pack, task.key, task.kind)
 
     def gold(self, number: int, run: PolicyRun) -> None:
@@ -36,7 +40,7 @@ class VerdictChecker:
         # Outcomes by letter are often the same.
         if EVIDENCE not in {check.name for check in verdict.checks} and not self._has_letters:
             report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
-        self._gold = _deeds(run)
+        self._gold, self._left_by_gold = _deeds(run), _left(run)
         for check in verdict.checks:
             if check.name not in report.checks and not self._is_redundant(check.name):
                 report.checks.append(check.name)
@@ -57,7 +61,7 @@ class VerdictChecker:
     def policy(self, number: int, policy: Policy, run: PolicyRun) -> None:
         """Compare the verdict of an episode with the policy's expected result."""
         success, expected = run.verdict.success, policy.expected
-        is_golds = expected == "fail unless gold's" and _deeds(run) == self._gold
+        is_golds = self._is_golds(expected, run)
         tally = self.report.tallies.setdefault(policy.group, Tally())
         tally.runs += 1
         tally.passed += success
@@ -65,12 +69,18 @@ class VerdictChecker:
         tally.lightly += run.verdict.light is True
         if expected == "pass" and not success:
             self._fail(number, policy, run, "refused")
-        if success and (expected == "fail" or (expected == "fail unless gold's" and not is_golds)):
+        if success and expected not in ("pass", "may pass") and not is_golds:
             self._fail(number, policy, run, "accepted")
         if policy.group in _CONSTANT:
             self._constant(number, policy, run)
         if not success and not is_golds and expected not in ("pass", "may pass"):
             self._cover(run)
+
+    def _is_golds(self, expected: Expected, run: PolicyRun) -> bool:
+        """Whether an episode that should fail did the same as the reference solution, or left the same records."""
+        if expected == "fail unless replaced":
+            return run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
+        return expected == "fail unless gold's" and _deeds(run) == self._gold
 
     def _constant(self, number: int, policy: Policy, run: PolicyRun) -> None:
         if run.verdict.success:
@@ -118,3 +128,16 @@ class VerdictChecker:
 def _deeds(run: PolicyRun) -> tuple[list[Action], Json]:
     """The writes and the answer of an episode."""
     return [action for action in run.actions if action.kind in WRITES], run.end.answer
+
+
+def _left(run: PolicyRun) -> dict[str, Resource | None]:
+    """The written records as the episode leaves them, by reference."""
+    return {f"{one.resource_type}/{one.id}": one.after for one in run.end.changes}
+
+
+def _same_records(some: Mapping[str, Resource | None], others: Mapping[str, Resource | None]) -> bool:
+    """Whether two episodes wrote the same records and leave them identical."""
+    return some.keys() == others.keys() and all(
+        one is other or (one is not None and other is not None and same_record(one, other))
+        for one, other in ((some[name], others[name]) for name in some)
+    )

@@ -191,6 +191,12 @@ class GuessedPhone(SearchExistingPatient):
         yield check.model_copy(update={"passed": check.passed or end.answer == ["Present"]})
 
 
+class MayRepeat(NewPatient):
+    """A task that allows further records, but refuses them."""
+
+    repeatable = frozenset({"Patient"})
+
+
 class SlotMayChange(MakeAppointment):
     def checks(self, p: Any, end: EndState) -> Iterator[Check]:
         yield from (check for check in super().checks(p, end) if check.name != "rest of slot unchanged")
@@ -227,6 +233,7 @@ class SlowGold(SearchExistingPatient):
         (SlotMayChange, "missing value"),
         (AnyAppointment, "ignores decoys"),
         (Twice, "twice"),
+        (MayRepeat, "equivalent"),
         (GuessedPhone, "constant answer"),
         (WrongGold, "gold"),
         (SlowGold, "gold"),
@@ -238,6 +245,27 @@ def test_a_broken_task_is_caught(broken: type[Task[Any]], group: str, tiny_world
     report = check_task(task, tiny_world, range(1))
     assert not report.sound
     assert group in {failure.group for failure in report.failures}
+
+
+def test_a_wrong_write_may_pass_only_if_a_later_write_replaces_it(tiny_world: World) -> None:
+    task = get_task(PACK, "15a")
+    checker = VerdictChecker(task)
+    with PolicyRunner(task, task.variation(0, tiny_world), tiny_world) as runner:
+        gold = runner.gold()
+        checker.gold(0, gold)
+        *actions, finish = gold.actions
+        place = next(number for number, one in enumerate(actions) if one.kind == "PUT")
+        body = json.loads(actions[place].body or "")
+        wrong = replace(actions[place], body=json.dumps(body | {"comment": "Not wanted"}))
+        policy = Policy("wrong value", "replaced", script([*actions[:place], wrong, *actions[place:], finish]))
+        (run,) = runner.run(policy)
+        checker.policy(0, policy, run)
+        assert run.verdict.success and not checker.report.failures
+        other = replace(run, end=replace(run.end, changes=run.end.changes[1:]))
+        checker.policy(0, policy, other)
+    assert [one.problem for one in checker.report.failures] == ["accepted"]
+    tally = checker.report.tallies["wrong value"]
+    assert (tally.runs, tally.passed, tally.rightly) == (2, 2, 1)
 
 
 def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, variations: range) -> list[str]:

@@ -147,6 +147,7 @@ class Task(ABC, Generic[P]):
             are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
             `fhir_gym.tasks.grading.neutral`).
         harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
+        repeatable: Resource types of which the agent may create more records than the solution, such as questions.
         evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
             response that contains only the id does not count.
         evidence_before_changes: Whether only requests before the first change count as evidence.
@@ -176,6 +177,7 @@ class Task(ABC, Generic[P]):
     optional_elements: ClassVar[frozenset[str]] = frozenset()
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+    repeatable: ClassVar[frozenset[str]] = frozenset()
     evidence_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     evidence_before_changes: ClassVar[bool] = False
     level: ClassVar[int | None] = None

@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import TypeVar
 
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
+from fhir_gym.tasks.packs.shift.patients import PatientRequest
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=PatientRequest)
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?:\.[0-9]{1,30})?)\s*(\D.*)?\Z")
 _DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
@@ -36,18 +37,25 @@ def items_in(answer: str) -> list[str]:
 
 
 def draw_question(rng: random.Random, possible: Sequence[Q]) -> Q | None:
-    """Draw a question: all measures, and then all outcomes, are equally likely; None if no question is possible.
+    """Draw a question about a patient; None if no question is possible.
+
+    All measures are equally likely, then all patients about whom the measure can be asked, and then all outcomes.
 
     Args:
         rng: Random generator.
-        possible: The questions; their asks have the attribute `measure`.
+        possible: The questions, each about a single patient; their asks have the attribute `measure`.
     """
     if not possible:
         return None
     measure = rng.choice(sorted({one.ask.measure for one in possible}))
     fitting = [one for one in possible if one.ask.measure == measure]
+    qualifying = sorted({one.patients[0] for one in fitting})
+    patient = rng.choice(qualifying)
+    fitting = [one for one in fitting if one.patients[0] == patient]
     outcome = rng.choice(sorted({one.outcome for one in fitting}))
-    return rng.choice([one for one in fitting if one.outcome == outcome])
+    drawn = rng.choice([one for one in fitting if one.outcome == outcome])
+    target = {"target": f"Patient/{patient}", "qualifying": tuple(f"Patient/{one}" for one in qualifying)}
+    return drawn.model_copy(update=target)
 
 
 def was_read(log: EpisodeLog, record: str) -> bool:

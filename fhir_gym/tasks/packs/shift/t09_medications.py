@@ -32,14 +32,7 @@ from fhir_gym.tasks.packs.shift.medication_records import (
 )
 from fhir_gym.tasks.packs.shift.medications import DRUGS, MedicationScene, draw_medications
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOT_TAKEN, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import (
-    PATIENT_RULE,
-    absent_patient,
-    ids_of,
-    names_for,
-    single_patients,
-    target_among,
-)
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, single_patients
 from fhir_gym.tasks.packs.shift.questions import draw_question
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -103,7 +96,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
                 request = _draw_unanswerable(rng, scene, used, outcome)
             if request is None:
                 return None
-            found.append(request.model_copy(update=target_among(request.patients, scene.people)))
+            found.append(request)
         return tuple(found)
 
     @override

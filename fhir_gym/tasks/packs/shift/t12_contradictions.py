@@ -34,14 +34,7 @@ from fhir_gym.tasks.packs.shift.histories import (
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
-from fhir_gym.tasks.packs.shift.patients import (
-    PATIENT_RULE,
-    absent_patient,
-    ids_of,
-    names_for,
-    single_patients,
-    target_among,
-)
+from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, single_patients
 from fhir_gym.tasks.packs.shift.questions import draw_question
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -114,7 +107,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
                 request = _unanswerable(scene, next(names, None), measure, kind, outcome)
             if request is None:
                 return None
-            found.append(request.model_copy(update=target_among(request.patients, scene.people)))
+            found.append(request)
         return tuple(found)
 
     @override

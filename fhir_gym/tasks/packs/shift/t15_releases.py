@@ -61,10 +61,6 @@ _OWN = 0.5
 """Probability that a request that is already done rather repeats an earlier request."""
 _OWN_RELEASE = "own releases"
 """The mistake of an agent that forgets what it has released before."""
-_NAMES = 6
-"""Number of patients who are tried with a mistake that must make a difference."""
-_ASKS = 6
-"""Number of requests that are tried for a patient."""
 _DEPARTMENTS = TypeAdapter(tuple[Concept, ...])
 
 
@@ -240,11 +236,12 @@ class _Chooser:
             asked = [one.ask.patient for one in self.found]
             names.sort(key=lambda one: one not in asked)
         groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
-        mistakes = [rng.choice(one) for one in rng.sample(groups, 2)]
+        mistakes = [rng.choice(one) for one in rng.sample(groups, len(groups))]
         if outcome == ALREADY_DONE and rng.random() < _OWN:
             mistakes = [_OWN_RELEASE]
-        tried = [*product(mistakes, names[:_NAMES]), *product([""], names)]
-        request = next((one for wanted, name in tried if (one := self._draw(name, outcome, wanted))), None)
+        # The patient comes first, so that those with many records are not asked about more often.
+        tried = (*product(names, mistakes), *product(names, [""]))
+        request = next((one for name, wanted in tried if (one := self._draw(name, outcome, wanted))), None)
         if request is None:
             return False
         self.found.append(request)
@@ -257,7 +254,7 @@ class _Chooser:
         scene, rng = self._scene, self._rng
         ids = ids_of(name, scene.people)
         possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
-        for department, recipient, purpose in rng.sample(possible, len(possible) if mistake == _OWN_RELEASE else _ASKS):
+        for department, recipient, purpose in rng.sample(possible, len(possible)):
             ask = ReleaseAsk(patient=name, department=department, recipient=recipient, purpose=purpose)
             if any(one.ask == ask for one in self.found):
                 continue

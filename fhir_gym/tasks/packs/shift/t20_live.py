@@ -93,6 +93,7 @@ class LiveShift(Task[LiveParams], abstract=True):
     required_tools = (("search",),)
     required_resources = ("Task",)
     prohibited_tools = ("delete",)
+    repeatable = frozenset({"Communication"})
     judges_changes = True
     is_live = True
     answer = EmptyAnswer()
