@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from fhir_gym.actions import Action, Delete, Finish, Get, Patch, Post, Put
 from fhir_gym.soundness.answer_variants import wrong_answers
 from fhir_gym.soundness.hidden_writes import bystanders, hidden_writes, references
-from fhir_gym.soundness.policy_groups import Group
+from fhir_gym.soundness.policy_groups import Expected, Group
 from fhir_gym.soundness.policy_runner import Policy, Script, script
 from fhir_gym.soundness.recording import GoldRecording, rebody
 from fhir_gym.soundness.value_variants import leaves, made_up_values, neighbour_values, path_name, removed, replaced
@@ -51,10 +51,11 @@ def _wrong_bodies(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
         if not step.writes or not isinstance(step.body, dict):
             continue
         kind = step.body["resourceType"]
+        deserves: Expected | None = "may pass" if step.created and task.is_question(step.body) else None
         for group, what, body in _mutations(task, gold, kind, step.body):
             actions = gold.actions
             actions[index] = rebody(step.action, body)
-            yield Policy(group, f"{step.action.kind} {kind}: {what}", _finished(gold, actions))
+            yield Policy(group, f"{step.action.kind} {kind}: {what}", _finished(gold, actions), deserves=deserves)
 
 
 def _mutations(
@@ -109,11 +110,11 @@ def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
 
 
 def _repeated_writes(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
-    """Yield policies that create a record twice, which is wrong unless the task allows further records of the type."""
+    """Yield policies that create a record twice, which is wrong unless the record is a question to somebody."""
     wrong = False
     for step in gold.steps:
         if step.created is not None:
-            group: Group = "equivalent" if step.body["resourceType"] in task.repeatable else "twice"
+            group: Group = "equivalent" if task.is_question(step.body) else "twice"
             wrong |= group == "twice"
             actions = [*gold.actions, step.action]
             yield Policy(group, f"{step.action.kind} {step.action.url} twice", _finished(gold, actions))

@@ -13,6 +13,7 @@ from typing import Any
 from fhir_gym.actions import Finish
 from fhir_gym.fhir.definitions import DATA_TYPES, Element, codes, modifiers
 from fhir_gym.soundness.equivalents import same
+from fhir_gym.soundness.policy_groups import Expected
 from fhir_gym.soundness.policy_runner import Policy, script
 from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody
 from fhir_gym.soundness.value_variants import Path
@@ -74,13 +75,14 @@ def reversals(task: Task[Any], gold: GoldRecording, now: datetime) -> Iterator[P
         kind = step.body["resourceType"]
         remarks = tuple(name for name in task.harmless_additions.get(kind, ()) if _takes_text(kind, name))
         maker = _Maker(task.requested_elements.get(kind, ()), remarks, gold, instant(now))
-        for name, body in maker.contrary(
-            kind, step.body, new=step.created is not None and kind in task.requested_elements
-        ):
+        new = step.created is not None and kind in task.requested_elements
+        deserves: Expected | None = "may pass" if step.created and task.is_question(step.body) else None
+        for name, body in maker.contrary(kind, step.body, new=new):
             actions = gold.actions
             actions[index] = rebody(step.action, body)
-            yield Policy("meaning reversed", f"{kind} with {name}", script([*actions, Finish(gold.answer)]))
-        if step.created is not None and kind in task.requested_elements:
+            play = script([*actions, Finish(gold.answer)])
+            yield Policy("meaning reversed", f"{kind} with {name}", play, deserves=deserves)
+        if new:
             for name, body in maker.neutral(kind, step.body):
                 other = RecordedStep(rebody(step.action, body), body, step.answer, step.before, step.created)
                 yield same(f"{kind} with neutral {name}", gold, [*gold.steps[:index], other, *gold.steps[index + 1 :]])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fhir_gym.actions import Action
@@ -17,6 +19,7 @@ from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.types import Json, Resource
 
 _WRITE_TOOLS = frozenset({"create", "update", "patch", "delete"})
+_NUMBER = re.compile(r"\d+ ")
 _CONSTANT = frozenset({"idle", "constant answer", "guessed number"})
 
 
@@ -26,7 +29,7 @@ class VerdictChecker:
     def __init__(self, task: Task[Any]) -> None:
         self._task = task
         self._has_letters = isinstance(task.answer, LetteredAnswer)
-        self._gold: tuple[list[Action], Json] = ([], None)
+        self._gold: tuple[list[tuple[Action, Json]], Json] = ([], None)
         self._left_by_gold: Mapping[str, Resource | None] = {}
         self.report = TaskReport(task.pack, task.key, task.kind)
 
@@ -42,8 +45,9 @@ class VerdictChecker:
             report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
         self._gold, self._left_by_gold = _deeds(run), _left(run)
         for check in verdict.checks:
-            if check.name not in report.checks and not self._is_redundant(check.name):
-                report.checks.append(check.name)
+            name = self._unnumbered(check.name)
+            if name not in report.checks and not self._is_redundant(name):
+                report.checks.append(name)
         policy = Policy("gold", "gold", script(()))
         self.policy(number, policy, run)
         if verdict.light is False:
@@ -106,8 +110,13 @@ class VerdictChecker:
         failed = run.verdict.failed
         lightly = [check for check in failed if check.level == "exists"]
         for few in (failed, lightly):
-            if len(few) == 1 and few[0].name not in self.report.covered:
-                self.report.covered.append(few[0].name)
+            names = [self._unnumbered(check.name) for check in few]
+            if len(names) == 1 and names[0] not in self.report.covered:
+                self.report.covered.append(names[0])
+
+    def _unnumbered(self, name: str) -> str:
+        """Return the name of a check; in live tasks, where the requests of each variation differ, without numbers."""
+        return _NUMBER.sub("", name) if self._task.is_live else name
 
     def _fail(self, number: int, policy: Policy, run: PolicyRun, problem: str) -> None:
         self.report.failures.append(
@@ -125,9 +134,18 @@ class VerdictChecker:
         )
 
 
-def _deeds(run: PolicyRun) -> tuple[list[Action], Json]:
-    """The writes and the answer of an episode."""
-    return [action for action in run.actions if action.kind in WRITES], run.end.answer
+def _deeds(run: PolicyRun) -> tuple[list[tuple[Action, Json]], Json]:
+    """The writes, with their contents, and the answer of an episode."""
+    writes = [action for action in run.actions if action.kind in WRITES]
+    return [(replace(one, body=None), _content(one.body)) for one in writes], run.end.answer
+
+
+def _content(body: str | None) -> Json:
+    """The content of a body: two texts of the same JSON are equal."""
+    try:
+        return json.loads(body or "null")
+    except ValueError:
+        return body
 
 
 def _left(run: PolicyRun) -> dict[str, Resource | None]:

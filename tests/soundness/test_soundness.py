@@ -29,6 +29,7 @@ from fhir_gym.tasks.packs.appointment.t15_cancel_appointment import CancelAppoin
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
+    from fhir_gym.types import Resource
 
 PACK = "FHIRAgent/Appointment-v0"
 PACKS = (PACK, "FHIRAgent/GeneticTesting-v0")
@@ -191,10 +192,11 @@ class GuessedPhone(SearchExistingPatient):
         yield check.model_copy(update={"passed": check.passed or end.answer == ["Present"]})
 
 
-class MayRepeat(NewPatient):
-    """A task that allows further records, but refuses them."""
+class RefusedQuestions(NewPatient):
+    """A task that says that its new patients are questions, but refuses a second one."""
 
-    repeatable = frozenset({"Patient"})
+    def is_question(self, resource: Resource) -> bool:
+        return True
 
 
 class SlotMayChange(MakeAppointment):
@@ -233,7 +235,7 @@ class SlowGold(SearchExistingPatient):
         (SlotMayChange, "missing value"),
         (AnyAppointment, "ignores decoys"),
         (Twice, "twice"),
-        (MayRepeat, "equivalent"),
+        (RefusedQuestions, "equivalent"),
         (GuessedPhone, "constant answer"),
         (WrongGold, "gold"),
         (SlowGold, "gold"),

@@ -147,7 +147,6 @@ class Task(ABC, Generic[P]):
             are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
             `fhir_gym.tasks.grading.neutral`).
         harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
-        repeatable: Resource types of which the agent may create more records than the solution, such as questions.
         evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
             response that contains only the id does not count.
         evidence_before_changes: Whether only requests before the first change count as evidence.
@@ -177,7 +176,6 @@ class Task(ABC, Generic[P]):
     optional_elements: ClassVar[frozenset[str]] = frozenset()
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
-    repeatable: ClassVar[frozenset[str]] = frozenset()
     evidence_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     evidence_before_changes: ClassVar[bool] = False
     level: ClassVar[int | None] = None
@@ -328,6 +326,10 @@ class Task(ABC, Generic[P]):
     def alternatives(self, p: P) -> frozenset[str]:
         """Return records (``Slot/1``) that are as right as those that `gold` uses; they do not count as decoys."""
         return frozenset()
+
+    def is_question(self, resource: Resource) -> bool:
+        """Whether a new record is a question to somebody. An agent may ask more than `gold`, and in other words."""
+        return False
 
     def variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation:
         """Return variation `k`. It depends only on the pack, the key, `k`, the phrasing and the world's content.

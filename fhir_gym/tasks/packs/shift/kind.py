@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -204,3 +204,11 @@ class RequestKind(ABC, Generic[S, R]):
             log: What the agent wrote and looked up.
             answers: The outcome that the agent reported for each request, in lower case; empty for none.
         """
+
+    def without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
+        """Refuse a right request if the agent added elements that change the meaning of a record."""
+        added: list[Json] = [*log.added_meaning(self.requested_elements, judged.claimed)] if judged.right else []
+        if not added:
+            return judged
+        found: Json = {"elements that change the meaning": added}
+        return replace(judged, right=False, harmed=True, by_record=None, found=found)

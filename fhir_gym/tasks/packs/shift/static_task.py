@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
@@ -15,9 +14,8 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import ADD_NOTHING, Check, EndState, Gold, LabelledRequest, LatestResponse, SceneParams, Task
 from fhir_gym.tasks.authoring import moment_in_words, parse_instant
 from fhir_gym.tasks.grading import LetteredAnswer, answers_by_letter
-from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size
+from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
 from fhir_gym.tasks.packs.shift.outcomes import DONE, letters
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
@@ -152,7 +150,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
         kind, told = self.requests, answers_by_letter(end.answer)
         log = EpisodeLog(end, [found for one in p.requests for found in kind.counterfactuals(one, p.scene)])
         judged = kind.judge(p.requests, p.scene, log, [told.get(letter, "") for letter, _ in _lettered(p)])
-        judged = [self._without_added_meaning(one, log) for one in judged]
+        judged = [kind.without_added_meaning(one, log) for one in judged]
         checks = [
             Check(name=f"request {letter}", passed=one.right, expected=one.expected, actual=one.found)
             for (letter, _), one in zip(_lettered(p), judged, strict=True)
@@ -167,16 +165,6 @@ class StaticShift(Task[ShiftParams], abstract=True):
         )
         points = sum(one.points for one in judged) - sum(other_faults)
         return checks, max(0.0, points / len(p.requests))
-
-    def _without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
-        """Refuse a right request if the agent added elements that change the meaning of a record."""
-        changes = tuple(one for one in log.end.changes if f"{one.resource_type}/{one.id}" in judged.claimed)
-        added: list[Json] = [*added_meaning(self.requested_elements, replace(log.end, changes=changes))]
-        if not added or not judged.right:
-            return judged
-        return replace(
-            judged, right=False, harmed=True, by_record=None, found={"elements that change the meaning": added}
-        )
 
 
 def _outcomes(kind: RequestKind[Any, Any]) -> str:

@@ -21,7 +21,7 @@ from fhir_gym.tasks.packs.shift.live.judge import LiveJudge
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, LiveParams
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
-from fhir_gym.tasks.packs.shift.live.worklist import task_resource
+from fhir_gym.tasks.packs.shift.live.worklist import question_of, task_resource
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.policies import policy_resources, validity_rules
 from fhir_gym.types import Json, Resource
@@ -93,7 +93,6 @@ class LiveShift(Task[LiveParams], abstract=True):
     required_tools = (("search",),)
     required_resources = ("Task",)
     prohibited_tools = ("delete",)
-    repeatable = frozenset({"Communication"})
     judges_changes = True
     is_live = True
     answer = EmptyAnswer()
@@ -166,6 +165,10 @@ class LiveShift(Task[LiveParams], abstract=True):
     @override
     def gold(self, p: LiveParams, fhir: LatestResponse) -> Gold:
         yield from GoldDesk(p, live_kinds()).play()
+
+    @override
+    def is_question(self, resource: Resource) -> bool:
+        return resource["resourceType"] == "Communication" and question_of(resource, "") is not None
 
     @override
     def checks(self, p: LiveParams, end: EndState) -> Iterator[Check]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fhir_gym.fhir import Change
@@ -12,6 +12,7 @@ from fhir_gym.tasks import EndState
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.evidence import BudgetedSession, ParsedResponses, counterfactuals_shown, returned_resources
+from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.types import Json, Resource
 
 
@@ -145,6 +146,16 @@ class EpisodeLog:
     def lookups_of(self, counterfactual: Resource) -> list[int]:
         """Return the positions of the requests that would have shown a record, had there been one."""
         return self._shown.get(f"{counterfactual['resourceType']}/{counterfactual['id']}", [])
+
+    def added_meaning(self, asked: Mapping[str, Collection[str]], records: Collection[str]) -> list[str]:
+        """Return the unrequested elements with which the agent changed the meaning of some records.
+
+        Args:
+            asked: See `added_meaning` in `fhir_gym.tasks.grading.meaning`.
+            records: References to the records.
+        """
+        changes = tuple(one for one in self._changes_of_agent if f"{one.resource_type}/{one.id}" in records)
+        return added_meaning(asked, replace(self.end, changes=changes))
 
     @cached_property
     def _changes_of_agent(self) -> tuple[Change, ...]:

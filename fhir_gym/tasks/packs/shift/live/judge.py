@@ -172,6 +172,7 @@ class LiveJudge:
                         scene = self._amended(self._p.scene[key], moment)
                         later = kind.judge([one.request for one in asked], scene, self.log, answers)
                         judged = [work.judgement(moment, *two) for work, *two in zip(works, judged, later, strict=True)]
+                judged = [kind.without_added_meaning(one, self.log) for one in judged]
                 for one, judgement, first in zip(asked, judged, firsts, strict=True):
                     found[one.id] = self._result(one, judgement, closings[one.id], first)
         return [found[one.id] for one in self._p.requests]
@@ -280,12 +281,12 @@ class LiveJudge:
         if self._event("urgent now", one) is not None:
             first = first | urgent_elements(one)
         last = self.log.at_end(record) or {}
-        outputs = last.get("output")
-        several = ["output"] if isinstance(outputs, list) and len(outputs) > 1 else []
-        return sorted(
-            {str(name) for name in differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
-            | set(several)
-        )
+        found = last.get("output")
+        outputs = found if isinstance(found, list) else []
+        changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
+        if len(outputs) > 1 or any(isinstance(one, dict) and "modifierExtension" in one for one in outputs):
+            changed.add("output")
+        return sorted(changed)
 
     def _declines(self, one: DeskRequest, closing: Closing) -> bool:
         return closing.outcome in self._kinds[one.kind].codes

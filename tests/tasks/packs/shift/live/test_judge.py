@@ -1,0 +1,69 @@
+"""The judgement of live shifts refuses elements that change the meaning of a record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fhir_gym import Episode
+from fhir_gym.actions import Action
+from fhir_gym.tasks import register
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from tests.tasks.packs.shift.live.playing import failed, params_of, play, task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fhir_gym.fhir import World
+    from fhir_gym.types import Resource
+
+SHORT = "Test/Judge-v0"
+_UNKNOWN = [{"url": "urn:example:unknown", "valueBoolean": True}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_shift() -> Iterator[None]:
+    register(SHORT, live_shift("short", minutes=30, policies=20, events=0, asking=0), world="hospital-small")
+    yield
+    registry._registered.pop(SHORT, None)
+
+
+def add_to_order(body: Resource) -> bool:
+    """Add an element to a new order, appointment or registration; return whether it is one."""
+    is_wanted = "id" not in body and body["resourceType"] != "Communication"
+    body["implicitRules"] = "urn:example:rules"
+    return is_wanted
+
+
+def add_to_answer(body: Resource) -> bool:
+    """Add an element to the answer to a question; return whether there is one."""
+    outputs: list[Any] = body.get("output", [])
+    for one in outputs:
+        one["modifierExtension"] = _UNKNOWN
+    return bool(outputs)
+
+
+@pytest.mark.parametrize("add", [add_to_order, add_to_answer])
+def test_an_element_that_changes_the_meaning_fails_its_request_alone(hospital: World, add: Any) -> None:
+    with Episode(SHORT, task="short", variation=2, world=hospital, max_steps=500) as episode:
+        episode.start()
+        current, touched = "", ""
+
+        def change(action: Action) -> list[Action]:
+            nonlocal current, touched
+            current = task_of(action) or current
+            if touched or action.kind not in ("POST", "PUT") or not action.body:
+                return [action]
+            body = json.loads(action.body)
+            if not add(body):
+                return [action]
+            touched = current
+            return [replace(action, body=json.dumps(body))]
+
+        play(episode, change)
+        assert touched in {one.id for one in params_of(episode).requests}
+        assert failed(episode) == {touched}
