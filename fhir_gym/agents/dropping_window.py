@@ -60,7 +60,7 @@ class DroppingWindow(ContextWindow):
     The opening, the latest reply and its results stay. Of what they leave, older messages fill at most half after
     contents were dropped, so that earlier messages change, and the provider's cache becomes invalid, only rarely.
     Dropped are, oldest first and in this order: the results except the latest, the long replies except the latest, the
-    latest results, complete exchanges.
+    latest results. Complete exchanges are removed only if what remains of older messages fills more than that half.
     """
 
     def __init__(self, context_tokens: int, reply_tokens: int | None, observation_chars: int | None) -> None:
@@ -97,7 +97,8 @@ class DroppingWindow(ContextWindow):
         free = int(self._size / self._scale) - kept
         wanted = min(_result_tokens(shown) * results, int(free * _MAX_SHARE))
         if wanted > self._left():
-            self._reduce(kept + min(free // 2, free - wanted))
+            self._drop_contents(kept + min(free // 2, free - wanted))
+            self._remove_exchanges(kept + free // 2)
         allowed = self._left() // results
         if _result_tokens(shown) > allowed:
             if allowed < MIN_OBSERVATION + _ENVELOPE:
@@ -111,7 +112,9 @@ class DroppingWindow(ContextWindow):
     @override
     def shrink(self) -> bool:
         kept, before = self._kept(), self._dropped
-        self._reduce(kept + max(0, self._used - kept) // 2)
+        goal = kept + max(0, self._used - kept) // 2
+        self._drop_contents(goal)
+        self._remove_exchanges(goal)
         return self._dropped != before
 
     @override
@@ -137,12 +140,15 @@ class DroppingWindow(ContextWindow):
         places = range(len(self.messages) - 1, self._opening - 1, -1)
         return next((place for place in places if self._is_reply(place)), len(self.messages))
 
-    def _reduce(self, goal: int) -> None:
-        """Drop contents until at most `goal` tokens are used, or until nothing is left to drop."""
+    def _drop_contents(self, goal: int) -> None:
+        """Replace old messages by their short forms until at most `goal` tokens are used."""
         for position in list(self._old_messages()):
             if self._used <= goal:
                 return
             self._shorten(position)
+
+    def _remove_exchanges(self, goal: int) -> None:
+        """Remove the oldest replies and their results until at most `goal` tokens are used."""
         while self._used > goal and self._remove_exchange():
             pass
 

@@ -181,8 +181,9 @@ def test_requests_never_exceed_the_window(share: float | None, turns: list[tuple
 
 @pytest.fixture(scope="module")
 def dropped(hospital: World) -> tuple[Rollout, list[list[Message]]]:
-    """A rollout with dropped contents, and the messages of its requests."""
-    return play(hospital, Script(*SEARCHES), context_tokens=6_000, max_tokens=500, max_steps=30)
+    """A rollout whose model read less and less of a conversation, and the messages of its requests."""
+    searches = [f"GET /Patient?_count={count}" for count in (1, 2) * 12]
+    return play(hospital, Script(*searches), context_tokens=3_500, max_tokens=500, max_steps=30)
 
 
 @pytest.mark.parametrize("protocol", ["text", "tools"])
@@ -227,6 +228,8 @@ def test_a_window_without_need_to_drop_changes_nothing(hospital: World) -> None:
 
 def test_datasets_have_only_what_the_model_read(hospital: World, dropped: tuple[Rollout, list[list[Message]]]) -> None:
     rollout, sent = dropped
+    removals = [place for place, one in enumerate(rollout.replies) if one.dropped and one.dropped.messages]
+    assert any(one.dropped and one.dropped.contents for one in rollout.replies[removals[0] + 1 :])
     summary = ExportSummary()
     rows = list(export([rollout], "completion", selection=EVERY, summary=summary))
     assert [row["prompt"] for row in rows] == sent and not summary.left_out
