@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fhir_gym.agents import ScriptedAgent
-from fhir_gym.agents.chat_messages import Lookup, ModelReply, Opening, Usage
+from fhir_gym.agents.chat_messages import Dropped, Lookup, ModelReply, Opening, Usage
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, Turn, run, write_rollouts
 from fhir_gym.rollouts.record import WorldRecord
@@ -112,6 +112,7 @@ def test_what_a_model_wrote_and_read_is_shown(tmp_path: Path, gold: Rollout, hos
         finish_reason="stop",
         reasoning="Who is it?",
         usage=Usage(prompt=1200, completion=34, cached=1000, reasoning=30),
+        dropped=Dropped(contents=(3, 5)),
     )
     lookup = Lookup(source="specification", tool="describe", arguments="{", result="No such type.", error=True)
     first = gold.turns[0].model_copy(update={"reply": reply, "lookups": (lookup,), "shown": "short"})
@@ -122,7 +123,7 @@ def test_what_a_model_wrote_and_read_is_shown(tmp_path: Path, gold: Rollout, hos
     for text in (
         *("I look.", "Who is it?", "1,200 tokens in (1,000 cached), 34 out (30 reasoning)", "unreadable call"),
         *("Lookup in specification: describe", "No such type.", "shortened to 5 of", "Be kind"),
-        *("Invalid action: no verb", "Let me think"),
+        *("Invalid action: no verb", "Let me think", "dropped before it: contents of 2 messages"),
     ):
         assert text in page.text
 
