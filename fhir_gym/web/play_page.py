@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,17 @@ from starlette.routing import BaseRoute, Route
 
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.arguments import parse_phrasing
+from fhir_gym.episode import read_response
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, UnknownNameError, WorldError
 from fhir_gym.fhir import World
+from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
+from fhir_gym.printable import JSON_ESCAPES
+from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.plan import EpisodeSpec
 from fhir_gym.tasks import GRADINGS, get_pack, pack_ids, task_set
-from fhir_gym.web.check_view import check_views, value_text
+from fhir_gym.types import Resource
+from fhir_gym.web.check_view import check_views, step_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_page import ReferenceLinks, episode_side
 from fhir_gym.web.episode_replay import play_gold, trace_episode
@@ -102,26 +108,31 @@ def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str
     Args:
         context: The viewer.
         play: The play.
-        given: Values for the forms; `url` fills in the URL of the next request.
+        given: Values for the forms. `url` fills in the URL of the next request, `change` a request that replaces the
+            resource of the latest answer.
         problem: Why the last form was not an action.
     """
     rollout, world = play.record(), play.world
-    trace = trace_episode(rollout, world)
+    # A live shift has hundreds of actions and takes seconds to prepare, so it is replayed only at its end.
+    trace = trace_episode(rollout, world if play.over or not play.is_live else "the episode is running")
     turns = turn_views(rollout, trace)
     if turns and not play.over:
         turns[-1] = replace(turns[-1], is_open=True)
     last = turns[-1].answer if turns else None
+    resource = _single_resource(rollout)
     return context.render(
         "play.html.j2",
         play=play,
         rollout=rollout,
         trace=trace,
         turns=turns,
-        checks=check_views(rollout, trace) if play.over else (),
+        checks=check_views(rollout, trace),
+        diagnosis=step_views(rollout),
         answer=value_text(rollout.verdict.answer) if rollout.verdict else "",
         url_of=ReferenceLinks(context, world, trace) if play.over else partial(_next_request, play),
         further_pages=[(name, _fill_in(play, url)) for name, url in (last.links if last else ()) if name != "self"],
-        given=given,
+        changeable=f"{resource['resourceType']}/{resource['id']}" if resource else "",
+        given=_change_of(resource) if resource and "change" in given else given,
         problem=problem,
         methods=METHODS,
     )
@@ -144,6 +155,24 @@ def render_gold(context: ViewerContext, play: Play) -> str:
     return context.render(
         "gold.html.j2", rollout=rollout, sides=sides, problem=None, urls={"episode": f"/play/{play.id}"}
     )
+
+
+def _single_resource(rollout: Rollout) -> Resource | None:
+    """Return the resource that the latest answer consists of; None for a Bundle or another answer."""
+    response = read_response(rollout.turns[-1].observation) if rollout.turns else None
+    try:
+        found = response.json() if response else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+        return None
+    return found if found.get("resourceType") in RESOURCE_TYPE_SET - {"Bundle"} else None
+
+
+def _change_of(resource: Resource) -> _Fields:
+    """Return the fields of a request that replaces a resource."""
+    body = json.dumps(resource, indent=2, ensure_ascii=False).translate(JSON_ESCAPES)
+    return {"method": "PUT", "url": f"{resource['resourceType']}/{resource['id']}", "body": body}
 
 
 def _next_request(play: Play, target: Target | None) -> str | None:

@@ -39,6 +39,7 @@ class Play:
     """One episode that a person plays. All methods may be called from any thread.
 
     Attributes:
+        is_live: Whether other people write while the person plays.
         last_used: When somebody looked at it last; `Plays` sets it.
 
     Args:
@@ -56,7 +57,7 @@ class Play:
         self._lock = threading.Lock()
         self._clock = clock
         self._recorder = EpisodeRecorder(config, spec, Person(), world)
-        self._recorder.open()
+        self.is_live = self._recorder.open().task.is_live
         try:
             self._recorder.start()
         except BaseException:

@@ -98,6 +98,19 @@ def test_the_answer_of_the_server_is_shown_and_its_links_fill_in_the_form(client
     assert ">next page</a>" in page
 
 
+def test_the_resource_of_the_latest_answer_can_be_changed(client: TestClient) -> None:
+    player = Player(client)
+    player.act("request", method="GET", url="Slot?_count=1")
+    assert "?change=1" not in player.page.text
+    slot = json.loads(player.record().turns[0].observation.partition("\n")[2])["entry"][0]["resource"]
+    player.act("request", method="GET", url=f"Slot/{slot['id']}")
+    assert f"that replaces Slot/{slot['id']}</a>" in player.page.text
+    filled = client.get(player.path, params={"change": "1"}).text
+    assert '<option value="PUT" selected>' in filled
+    body = html.unescape(filled.partition('name="body"')[2].partition(">")[2].partition("</textarea>")[0])
+    assert json.loads(body) == slot
+
+
 def test_a_form_that_is_no_action_is_not_sent_and_keeps_its_text(client: TestClient) -> None:
     player = Player(client)
     answer = player.act("answer", answer='["<b>')
