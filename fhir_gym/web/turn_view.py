@@ -91,6 +91,7 @@ class TurnView:
         answer: The response's body, or the observation if it is not a response; None for an empty one.
         location: The Location header of an answer without body.
         is_open: Whether the answer is shown unfolded.
+        notes: Further data from the agent as JSON; None without data.
         sent: The agent's original text, if it is not just the action.
         shown: What the model read, if the observation was shortened for it.
         reply: The model's reply that contains the action; None without one.
@@ -112,6 +113,7 @@ class TurnView:
     answer: ResourceView | None
     location: str
     is_open: bool
+    notes: LongText | None
     sent: LongText | None
     shown: LongText | None
     reply: ReplyView | None
@@ -171,6 +173,7 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         answer=None if method == "FINISH" else answer,
         location=response.headers.get("Location", "") if response else "",
         is_open=answer is not None and _is_short(answer),
+        notes=LongText.of(_json_text(turn.notes)) if turn.notes else None,
         sent=LongText.of(sent) if sent not in ("", written, title) and turn.reply is None else None,
         shown=None if turn.shown is None else LongText.of(turn.shown),
         reply=reply,

@@ -117,6 +117,7 @@ def test_what_a_model_wrote_and_read_is_shown(tmp_path: Path, gold: Rollout, hos
     lookup = Lookup(source="specification", tool="describe", arguments="{", result="No such type.", error=True)
     first = gold.turns[0].model_copy(update={"reply": reply, "lookups": (lookup,), "shown": "short"})
     invalid = Turn(action="", observation="Invalid action: no verb", error="no verb", text="Let me think")
+    invalid = invalid.model_copy(update={"tool": "post", "notes": {"plan": "guess"}})
     opening = Opening(protocol="text", messages=({"role": "system", "content": [{"type": "text", "text": "Be kind"}]},))
     turns = (first, invalid, *gold.turns[1:])
     page = checked(pages(tmp_path, hospital, gold.model_copy(update={"opening": opening, "turns": turns})).render(0, 1))
@@ -124,6 +125,7 @@ def test_what_a_model_wrote_and_read_is_shown(tmp_path: Path, gold: Rollout, hos
         *("I look.", "Who is it?", "1,200 tokens in (1,000 cached), 34 out (30 reasoning)", "unreadable call"),
         *("Lookup in specification: describe", "No such type.", "shortened to 5 of", "Be kind"),
         *("Invalid action: no verb", "Let me think", "dropped before it: contents of 2 messages"),
+        *("Tool call post", '{"plan": "guess"}'),
     ):
         assert text in page.text
 

@@ -41,7 +41,8 @@ def test_a_replay_shows_what_each_write_changed(trace: EpisodeTrace) -> None:
 
 def test_created_and_deleted_resources_are_shown_completely(hospital: World) -> None:
     (rollout,) = run(APPOINTMENT, "gold", tasks="01", variations=0, world=hospital)
-    created, (answer,) = rollout.turns[0], rollout.verdict.answer if rollout.verdict else ()
+    assert rollout.verdict is not None and rollout.verdict.answer is not None
+    created, [answer] = rollout.turns[0], rollout.verdict.answer
     deleted = created.model_copy(update={"action": f"DELETE /Patient/{answer}"})
     trace = trace_episode(rollout.model_copy(update={"turns": (created, deleted)}), hospital)
     for turn, effect in zip(trace.turns, ("created", "deleted"), strict=True):
