@@ -59,7 +59,7 @@ def _wishes(ask: BookingAsk) -> Iterator[str]:
     if ask.language:
         yield f"The practitioner must speak {LANGUAGES[ask.language]}."
     if ask.gender:
-        yield f"It must be a {'woman' if ask.gender == 'female' else 'man'}."
+        yield f"The practitioner must be a {'woman' if ask.gender == 'female' else 'man'}."
     yield from ask.in_words()
 
 

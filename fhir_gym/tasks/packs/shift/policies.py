@@ -228,11 +228,12 @@ def narrative_text(resource: Resource) -> str:
 def validity_rules(subjects: Sequence[Subject]) -> str:
     """Return rules for prompts: where the policies are, and how to tell which of them is valid."""
     names = ", ".join(f"{one.title} (code {one.code})" for one in subjects)
+    where = "this category" if len(subjects) == 1 else "one of these categories"
     return (
-        f"- Values that decide are in the hospital's policies: DocumentReferences with type {POLICY.code} and one "
-        f"of these categories: {names}. The text of a policy is its narrative (text.div). A policy with a "
-        "context.practiceSetting is for that department, a policy without one for the whole hospital. A policy that "
-        "refers to another with relatesTo.code appends amends it.\n"
+        f"- The values that decide are in the hospital's policies: DocumentReferences with type {POLICY.code} and "
+        f"{where}: {names}. The text of a policy is its narrative (text.div). A policy with a "
+        "context.practiceSetting is for that department, a policy without one for the whole hospital. A policy amends "
+        "another if it refers to it with relatesTo.code appends.\n"
         '- A policy is in force if its status is current, its docStatus is final, and the time after "In force from" '
         "in its text is not in the future. It is valid if it is in force and no policy that is in force replaces "
         "it (relatesTo.code replaces). An amendment is valid only if the policy that it amends is valid, too.\n"

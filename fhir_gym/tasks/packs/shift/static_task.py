@@ -23,8 +23,8 @@ from fhir_gym.types import Json, Resource
 _TRIES = 200
 _STEPS = {1: 30, 2: 80}
 _WRITES = (
-    "Handle the requests in the order of their letters: a request is decided by the records as the requests before it "
-    f"leave them. Change nothing else, and delete no record that was there before. {ADD_NOTHING}"
+    "Handle the requests in the order of their letters: decide each one by the records as they are after the requests "
+    f"before it. Change nothing else, and delete no record that was there before. {ADD_NOTHING}"
 )
 _VALUE = "a value"
 """Class of the answers with numbers, for analyses."""

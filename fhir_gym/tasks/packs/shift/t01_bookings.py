@@ -53,8 +53,8 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         "- All requests are for {place} (a Location). A slot belongs to {place} if {place} is an actor of the slot's "
         "schedule. The service of a slot is the specialty of its schedule.\n"
         f"{PATIENT_RULE}\n"
-        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) at "
-        f'{{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
+        f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
         "- Otherwise use a free slot (status free) that starts after the present, is for the service, meets every "
         "wish, and does not overlap an appointment of the patient with status booked, pending or arrived. Among "
         "several, take the one that starts first; if several start at that time, the one of the practitioner whose "

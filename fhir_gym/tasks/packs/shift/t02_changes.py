@@ -61,7 +61,7 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         "- A request means the patient's appointment with the named practitioner that starts on the named day (UTC). "
         f'If there is no such appointment, the outcome is "{NOTHING_TO_DO}". If the appointment already has the status '
         f'that is asked for (cancelled, or noshow if the patient missed it), the outcome is "{ALREADY_DONE}". If it '
-        f'has another status than booked and pending, the outcome is "{NOTHING_TO_DO}".\n'
+        f'has any status other than booked or pending, the outcome is "{NOTHING_TO_DO}".\n'
         "- An appointment that has started cannot be cancelled or moved, and one that has not started cannot be "
         f'missed: the outcome is "{NOT_ALLOWED}".\n'
         "- To cancel: set the appointment's status to cancelled (a reason may be added), and the status of its slot to "

@@ -68,8 +68,8 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
         "- If there is no such slot, the appointment goes to the waiting list: set its status to waitlist, and leave "
         "the rest as it is.\n"
         "- In both cases, set the old slot of the appointment to busy-unavailable. Set also every free slot of the "
-        "absent practitioner at {place} that starts on a day of the absence to busy-unavailable. Leave the rest of the "
-        "slots as it is.\n"
+        "absent practitioner at {place} that starts on a day of the absence to busy-unavailable. Leave the rest of "
+        "each slot as it is.\n"
         f'- The outcome is "{DONE}"; if there is neither an appointment that must move nor a free slot to set, it is '
         f'"{NOTHING_TO_DO}".'
     )

@@ -57,8 +57,8 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
         "ServiceRequest": ("status", "intent", "priority", "code", "subject", "authoredOn", "reasonCode")
     }
     rules = (
-        "- The requests are about the patients of {place}: active Patients with this Organization as "
-        "managingOrganization. Other patients, and patients who have died (deceasedBoolean is true, or there is a "
+        "- The requests are about the patients of {place}: Patients with this Organization as managingOrganization "
+        "and active true. Other patients, and patients who have died (deceasedBoolean is true, or there is a "
         "deceasedDateTime), are not recalled.\n"
         "- The conditions have these SNOMED CT codes: {conditions}. A patient has a condition if there is a Condition "
         "with its code, clinicalStatus active, recurrence or relapse, and verificationStatus confirmed.\n"
@@ -122,7 +122,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
     def text(self, ask: RecallAsk, wording: int) -> str:
         return (
             f"Please recall our patients with {ask.condition} who have had no {ask.test} since {ask.since}.",
-            f"Everyone here with {ask.condition} and without a {ask.test} test since {ask.since} needs a recall.",
+            f"Everyone here with {ask.condition} who has had no {ask.test} since {ask.since} needs a recall.",
             f"Recall for {ask.test}: patients with {ask.condition}, none since {ask.since}.",
         )[wording]
 

@@ -66,12 +66,12 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         "- Two patients share a room while both have a stay that counts in the same room, in whatever beds. Only "
         "minutes in the window of the question matter. For each other patient, add up the minutes of all stays and "
         "rooms; each minute counts once, even if stays of a patient overlap.\n"
-        "- Each record of a patient is another patient, even if names and dates of birth are the same.\n"
+        "- Two Patient records are two patients, even if their names and dates of birth are the same.\n"
         "- A question for the longest time asks for the most minutes that any one other patient shared a room with the "
         "patient in the window.\n"
         f"- If nobody shared a room with the patient for that long (for the longest time: at all), the outcome is "
-        f'"{NO_CONTACT}". Otherwise it is the number alone, or the names: given name and family name, in any order of '
-        'the patients, separated by commas ("Ana Lee, Grace Diaz").'
+        f'"{NO_CONTACT}". Otherwise it is the number alone, or the names: given name and family name, in any order and '
+        'separated by commas ("Ana Lee, Grace Diaz").'
     )
 
     @override

@@ -73,10 +73,10 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         "  - It is an encounter that ends before it starts.\n"
         "  - It refers (encounter) to an Encounter of another patient.\n"
         "  - It is only possible for women or for men, and the patient's gender is another.\n"
-        "  - It is about an organ, or removes one, after a procedure that counts has removed the organ at an earlier "
+        "  - It is about an organ, or removes one, and a procedure that counts has removed the organ at an earlier "
         "time. That procedure must be right by the points above; otherwise it has removed nothing.\n"
         "- These codes are only possible for women or men, are about an organ or remove one:\n{facts}\n"
-        f'- If no record that the question asks for is wrong, the outcome is "{NOTHING_WRONG}". Otherwise it is the '
+        f'- If every record that the question asks for is right, the outcome is "{NOTHING_WRONG}". Otherwise it is the '
         "number of records that cannot be right, or their ids in any order, separated by commas."
     )
 

@@ -86,8 +86,8 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         "schedule. The service of a slot is the specialty of its schedule; the department for a service has the same "
         "code.\n"
         f"{PATIENT_RULE}\n"
-        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) at "
-        f'{{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
+        "- If the patient already has a coming appointment (status booked or pending, it starts after the present) in "
+        f'a slot of {{place}} for the service, do not book another one: the outcome is "{ALREADY_DONE}".\n'
         f'- Otherwise, if a policy says that the desk does not book for the patient, the outcome is "{NOT_ALLOWED}".\n'
         "- Otherwise use a free slot (status free) that starts after the present, is for the service, is within the "
         "limits of the policies for its department, meets every wish, and does not overlap an appointment of the "
@@ -96,10 +96,10 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
         f'with the lower id. {WISHES} If there is no such slot, the outcome is "{NO_FREE_TIME}".\n'
         f"{validity_rules((BOOKING,))}\n"
         "- For the policies: today is the day on which a requested appointment is booked. A patient is new in a "
-        f"department without an earlier appointment with status {FULFILLED} at {{place}} for its service. A week "
+        f"department if there is no earlier appointment with status {FULFILLED} at {{place}} for its service. A week "
         "begins on Monday; all appointments of the patient at {place}, for whatever service, with status booked, "
-        f"pending, arrived or {FULFILLED} count, and the new one, too. A missed appointment is one at {{place}}, for "
-        f"whatever service, with status {MISSED}.\n"
+        f"pending, arrived or {FULFILLED} count, and so does the new one. A missed appointment is one at {{place}}, "
+        f"for whatever service, with status {MISSED}.\n"
         "- To book, create one Appointment with status booked that refers to the slot and has the slot's start and "
         "end; its participants are the patient and the practitioner, both with status accepted (the Location may be "
         "added in the same way). Set the status of the slot to busy, and leave the rest of the slot as it is."

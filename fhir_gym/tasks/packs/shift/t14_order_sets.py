@@ -93,9 +93,9 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         f"{PATIENT_RULE}\n"
         "- The policies define what belongs to each order set. The department is the one that the request names.\n"
         f"{validity_rules((ORDER_SETS,))}\n"
-        "- The drug: a patient is allergic to a drug with an AllergyIntolerance, for it or for another drug of its "
-        "class, with type allergy, clinicalStatus active and a verificationStatus other than refuted. If the patient "
-        "is allergic to the drug of the order set and to the one that it has instead, the outcome is "
+        "- The drug: a patient is allergic to a drug if there is an AllergyIntolerance for it or for another drug of "
+        "its class, with type allergy, clinicalStatus active and a verificationStatus other than refuted. If the "
+        "patient is allergic to the drug of the order set and to the one that it has instead, the outcome is "
         f'"{NOT_ALLOWED}".\n'
         "- Otherwise, if the patient has an order, of whatever date, with intent order and status active or on-hold "
         f'for a drug of the same class as the drug to be ordered, the outcome is "{ALREADY_DONE}", and nothing is '

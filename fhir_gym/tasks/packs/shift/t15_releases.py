@@ -90,11 +90,11 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
         "the department in its category, the Organization among its recipients, status completed or in-progress, and a "
         "sent time within the number of days in which the policies do not repeat a release, the outcome is "
         f'"{ALREADY_DONE}", whatever its purpose and its documents.\n'
-        "- A Consent of the patient applies if its status is active and all of these elements that its provision has "
-        "fit the request: the period contains today, one purpose is that of the request, the reference of one actor is "
-        "the Organization, one code is that of the department. If the provision.type is permit, it applies only as "
-        "long as the policies say that it counts; if it is deny, however old it is. If several Consents apply, only "
-        "the one with the latest dateTime decides.\n"
+        "- A Consent of the patient applies if its status is active and its provision fits the request: if the "
+        "provision has a period, it contains today; if it has purposes, one is that of the request; if it has actors, "
+        "the reference of one is the Organization; if it has codes, one is that of the department. If the "
+        "provision.type is permit, it applies only as long as the policies say that it counts; if it is deny, however "
+        "old it is. If several Consents apply, only the one with the latest dateTime decides.\n"
         f'- Otherwise the outcome is "{NOT_ALLOWED}" if one of these is true: (1) By the policies, a release for the '
         "purpose needs an approval that the desk cannot give. (2) The Consent that decides has the type deny, whether "
         "or not a consent is needed. (3) By the policies, a release for the purpose needs a consent, and no Consent "

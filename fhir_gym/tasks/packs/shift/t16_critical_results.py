@@ -87,7 +87,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
         "- For each new critical result, create a Task, unless there is one already: a Task with the code "
         f"{NOTICE.code} whose focus is the result, and whose status is not {', '.join(VOID[:-1])} or {VOID[-1]}.\n"
         "- The Task has the status requested, the intent order, the priority that the policies say, the code "
-        f"{NOTICE.code} (system {NOTICE.system}), the result as its focus, the patient in for, and as its owner the "
+        f"{NOTICE.code} (system {NOTICE.system}), the result as focus, the patient as for, and as owner the "
         "Practitioner who was on call for the department when the result was issued. restriction.period has only an "
         "end: the time at which the Task is due. The encounter, authoredOn, a requester, a description and notes may "
         "be added.\n"

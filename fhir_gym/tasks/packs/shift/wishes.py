@@ -11,8 +11,8 @@ from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.kind import Ask
 
 WISHES = (
-    "A morning slot starts before 12:00, an afternoon slot at 12:00 or later. A slot on a given day starts on that day "
-    "(UTC)."
+    "A morning slot starts before 12:00, an afternoon slot at 12:00 or later. The day of a slot is the day (UTC) on "
+    "which it starts."
 )
 """What the wishes mean, for prompts."""
 _NOON = 12

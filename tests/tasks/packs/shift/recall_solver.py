@@ -28,7 +28,7 @@ FLAWS = (
 _DAY = r"(?P<since>\d{4}-\d\d-\d\d)"
 _REQUESTS = (
     rf"([A-Z])\. Please recall our patients with (?P<condition>.+) who have had no (?P<test>.+) since {_DAY}\.",
-    rf"([A-Z])\. Everyone here with (?P<condition>.+) and without a (?P<test>.+) test since {_DAY} needs a recall\.",
+    rf"([A-Z])\. Everyone here with (?P<condition>.+) who has had no (?P<test>.+) since {_DAY} needs a recall\.",
     rf"([A-Z])\. Recall for (?P<test>.+): patients with (?P<condition>.+), none since {_DAY}\.",
 )
 _TEST = re.compile(
@@ -50,7 +50,7 @@ class Solver:
     def __post_init__(self) -> None:
         lines = self.prompt.splitlines()
         self.now = datetime.fromisoformat(self.told(r"Present: (\S+),"))
-        self.place, self.laboratory = self.told(r"the patients of (.+?): active"), self.told(r"and (.+?) \(an Org")
+        self.place, self.laboratory = self.told(r"the patients of (.+?): Patients"), self.told(r"and (.+?) \(an Org")
         self.order_days, self.visit_days = (
             timedelta(int(self.told(rf"in the {one} (\d+) days"))) for one in ("last", "next")
         )

@@ -68,7 +68,7 @@ class Wishes:
                 values["minutes"] = int(found[1])
             elif found := re.fullmatch(r"The practitioner must speak (\w+)\.", sentence.strip()):
                 values["language"] = found[1]
-            elif found := re.fullmatch(r"It must be a (woman|man)\.", sentence.strip()):
+            elif found := re.fullmatch(r"The practitioner must be a (woman|man)\.", sentence.strip()):
                 values["gender"] = {"woman": "female", "man": "male"}[found[1]]
             else:
                 raise AssertionError(f"unknown wish: {sentence!r}")

@@ -12,7 +12,7 @@ from .desk import Desk, Prompt, Record, day, find, instant, minutes, ref
 BLOCKING = frozenset({"booked", "pending", "arrived"})
 _GENDERS = {"man": "male", "woman": "female"}
 _WISHES = [
-    r"It must be a (?P<gender>man|woman)",
+    r"The practitioner must be a (?P<gender>man|woman)",
     r"The practitioner must speak (?P<language>.+)",
     r"Only (?P<weekdays>.+) is possible",
     r"It has to be in the (?P<half>morning|afternoon)",

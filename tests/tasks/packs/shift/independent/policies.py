@@ -18,7 +18,7 @@ class Policies:
     """The policies of the categories that the prompt names."""
 
     def __init__(self, desk: Desk, prompt: Prompt) -> None:
-        categories = find(r"one of these categories: (.+?)\. The text", prompt.rules)
+        categories = find(r"DocumentReferences with type policy and .+?: (.+?)\. The text", prompt.rules)
         found = desk.search_for("DocumentReference?type=policy&category=", re.findall(r"\(code ([\w-]+)\)", categories))
         in_force = [
             it

@@ -30,7 +30,7 @@ _REQUESTS = [
     ),
     (
         "recall",
-        r"Everyone here with (?P<condition>.+) and without an? (?P<test>.+) test since (?P<since>\S+) needs a recall\.",
+        r"Everyone here with (?P<condition>.+) who has had no (?P<test>.+) since (?P<since>\S+) needs a recall\.",
     ),
     ("recall", r"Recall for (?P<test>.+): patients with (?P<condition>.+), none since (?P<since>\S+)\."),
 ]
@@ -66,7 +66,7 @@ class _Rules:
                 it["name"]: {it["code"]: float(it["limit"]), it["other"]: float(it["other_limit"])}
                 for it in _TEST.finditer(prompt.rules)
             },
-            find(r"The requests are about the patients of (.+?): active", rules),
+            find(r"The requests are about the patients of (.+?): Patients", rules),
             find(r"a valueQuantity, and (.+) \(an Organization\) as performer", rules),
             int(find(r"an authoredOn in the last (\d+) days", rules)),
             int(find(r"that starts in the next (\d+) days", rules)),
