@@ -36,10 +36,13 @@ class ContextWindow:
     Attributes:
         messages: The messages of the next request.
         added: Number of messages that were added.
+        remedy: What to do if the window is full, as the end of a message.
 
     Raises:
         FhirGymError: A limit is not positive.
     """
+
+    remedy = "; with context_policy='drop' the agent drops the oldest contents and continues"
 
     def __init__(self, context_tokens: int | None, reply_tokens: int | None, observation_chars: int | None) -> None:
         for limit in (context_tokens, reply_tokens, observation_chars):
@@ -112,16 +115,10 @@ class ContextWindow:
         if self._context is not None:
             allowed = self._left() // 2
             if allowed < MIN_OBSERVATION and estimate_tokens(shown) > allowed:
-                raise self._full()
+                raise ContextWindowExceeded(f"the context window is full (context_tokens={self._context}){self.remedy}")
             if estimate_tokens(shown) > allowed:
                 shown = shorten(observation, int(allowed * CHARS_PER_TOKEN), advice)
         return shown
-
-    def _full(self) -> ContextWindowExceeded:
-        return ContextWindowExceeded(
-            f"the context window is full (context_tokens={self._context}); with context_policy='drop' the agent drops "
-            "the oldest contents and continues"
-        )
 
     def _append(self, message: Message) -> None:
         self.messages.append(message)

@@ -167,9 +167,9 @@ class Conversation:
         while True:
             try:
                 return await self._complete(self._window.messages, self.opening)
-            except ContextWindowExceeded:
+            except ContextWindowExceeded as refusal:
                 if not self._window.shrink():
-                    raise
+                    raise ContextWindowExceeded(f"{refusal}{self._window.remedy}") from refusal
 
     async def _look_up(self, call: LookupCall) -> None:
         """Answer a call to a tool source, and record it whatever happens."""

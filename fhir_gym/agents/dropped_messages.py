@@ -8,7 +8,7 @@ from typing import Any
 
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.agents.chat_messages import Message
-from fhir_gym.printable import one_line
+from fhir_gym.printable import encodable, one_line
 
 _MAX_ARGUMENT = 200
 """Maximum number of characters of an argument that a shortened tool call keeps."""
@@ -92,7 +92,8 @@ def _short_call(call: Any) -> Any:
         name: value if len(text := _text(value)) <= _MAX_ARGUMENT else f"[Dropped: {len(text):,} characters.]"
         for name, value in json.loads(function["arguments"]).items()
     }
-    return {**call, "function": {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+    text = encodable(json.dumps(arguments, ensure_ascii=False))
+    return {**call, "function": {**function, "arguments": text}}
 
 
 def _text(value: Any) -> str:

@@ -63,6 +63,8 @@ class DroppingWindow(ContextWindow):
     latest results. Complete exchanges are removed only if what remains of older messages fills more than that half.
     """
 
+    remedy = ""
+
     def __init__(self, context_tokens: int, reply_tokens: int | None, observation_chars: int | None) -> None:
         super().__init__(context_tokens, reply_tokens, observation_chars)
         self._size = max(0, context_tokens - self._reply)

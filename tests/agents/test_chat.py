@@ -218,7 +218,7 @@ def test_a_conversation_too_long_for_the_model_is_truncated_and_graded(hospital:
     with ChatServer(["GET /Patient?_count=200"] * 9, context_tokens=20_000) as server:
         rollout = roll(server, hospital)
     assert (rollout.stop_reason, rollout.reward, rollout.success) == ("context_limit", 0.0, False)
-    assert "maximum context length" in str(rollout.error)
+    assert "maximum context length" in str(rollout.error) and "context_policy='drop'" in str(rollout.error)
     assert rollout.verdict is not None
 
 

@@ -63,7 +63,7 @@ def test_replies_keep_the_line_of_their_action(content: str, kept: str) -> None:
 
 
 def test_calls_stay_valid() -> None:
-    arguments = {"resourceType": "Task", "resourceId": "TAS12", "body_json": TASK, "note": "y" * 500}
+    arguments = {"odd": "\ud800é", "resourceType": "Task", "resourceId": "TAS12", "body_json": TASK, "note": "y" * 500}
     function = {"name": "updateResource", "arguments": json.dumps(arguments)}
     call: Any = {"id": "c1", "type": "function", "function": function}
     small: Any = {"id": "c2", "type": "function", "function": {"name": "finish", "arguments": '{"answer": []}'}}
@@ -71,7 +71,9 @@ def test_calls_stay_valid() -> None:
     assert form["content"] == "" and form["tool_calls"][1] == small
     assert {**form["tool_calls"][0], "function": None} == {**call, "function": None}
     kept = json.loads(form["tool_calls"][0]["function"]["arguments"])
+    form["tool_calls"][0]["function"]["arguments"].encode()
     assert kept == {
+        "odd": "\ud800é",
         "resourceType": "Task",
         "resourceId": "TAS12",
         "body_json": f"[Dropped: {len(json.dumps(TASK)):,} characters.]",
