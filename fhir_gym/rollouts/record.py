@@ -251,10 +251,13 @@ class Rollout(_Record):
     def requests(self) -> Iterator[list[Message]]:
         """Yield the messages of the request for each of the `replies`, exactly as the model read them.
 
-        They lack what the agent had dropped from the conversation before the request.
+        They lack what the agent had dropped from the conversation before the request. A rollout without an opening has
+        no requests.
         """
+        if self.opening is None:
+            return
         messages = self.messages
-        first = start = len(self.opening.messages) if self.opening else 0
+        first = start = len(self.opening.messages)
         places = [place for place in range(first, len(messages)) if messages[place]["role"] == "assistant"]
         for place, reply in zip(places, self.replies, strict=True):
             if reply.dropped is not None:

@@ -67,6 +67,8 @@ def test_messages_contain_lookups_in_the_order_of_the_calls(gold: list[Rollout])
         ("assistant", None),  # the result of its call is left out, because the model did not read it
     ]
     assert len(rollout.replies) == 2
+    assert list(rollout.requests()) == [rollout.messages[:1], rollout.messages[:4]]
+    assert list(rollout.model_copy(update={"opening": None}).requests()) == []
 
 
 @pytest.mark.parametrize("version", [1, 2])
