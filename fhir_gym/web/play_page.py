@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from fhir_gym import worlds
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.arguments import parse_phrasing
 from fhir_gym.episode import read_response
 from fhir_gym.episode_config import EpisodeConfig
-from fhir_gym.errors import FhirGymError, UnknownNameError, WorldError
+from fhir_gym.errors import FhirGymError, WorldError
 from fhir_gym.fhir import World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.printable import JSON_ESCAPES
@@ -37,6 +39,8 @@ from fhir_gym.web.turn_view import turn_views
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """Methods of the request form."""
 _Fields = Mapping[str, str]
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+"""Characters that a file name must not contain."""
 
 
 def routes(context: ViewerContext) -> list[BaseRoute]:
@@ -54,7 +58,7 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
 
     def download(request: Request) -> Response:
         record = _find(context, request).record()
-        name = f"{record.task.key}-{record.task.variation}.jsonl"
+        name = _UNSAFE.sub("_", f"{record.task.key}-{record.task.variation}.jsonl")
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(f"{record.line()}\n", media_type="application/jsonl", headers=headers)
 
@@ -85,7 +89,7 @@ def render_choice(context: ViewerContext, chosen: _Fields, problem: str = "") ->
     if env_id := chosen.get("pack"):
         try:
             pack, tasks = get_pack(env_id), task_set(env_id)
-        except UnknownNameError as error:
+        except FhirGymError as error:
             problem = str(error)
     return context.render(
         "play_choice.html.j2",
@@ -166,7 +170,7 @@ def _single_resource(rollout: Rollout) -> Resource | None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("id"), str):
         return None
-    return found if found.get("resourceType") in RESOURCE_TYPE_SET - {"Bundle"} else None
+    return found if str(found.get("resourceType")) in RESOURCE_TYPE_SET - {"Bundle"} else None
 
 
 def _change_of(resource: Resource) -> _Fields:
@@ -217,10 +221,10 @@ def _start(context: ViewerContext, fields: _Fields) -> Play:
 
 
 def _world(context: ViewerContext, name: str) -> World:
-    try:
-        return context.worlds.open(name)
-    except UnknownNameError as error:
-        raise WorldError(f"the world {name!r} is not installed: run fhir-gym worlds build {name}") from error
+    """Return a world; the viewer builds none, because a build may take minutes."""
+    if name not in context.worlds.names() and any(info.name == name for info in worlds.available()):
+        raise WorldError(f"the world {name!r} is not built yet: run fhir-gym worlds build {name}")
+    return context.worlds.open(name)
 
 
 def _number(name: str, text: str) -> int:

@@ -137,6 +137,7 @@ class Plays:
     ) -> None:
         self._most, self._idle_seconds, self._clock = most, idle_seconds, clock
         self._plays: dict[str, Play] = {}
+        self._starting = 0
         self._lock = threading.Lock()
 
     def start(self, config: EpisodeConfig, spec: EpisodeSpec, world: World) -> Play:
@@ -148,11 +149,18 @@ class Plays:
         """
         with self._lock:
             self._forget_old()
-            if len(self._plays) >= self._most:
+            if len(self._plays) + self._starting >= self._most:
                 raise PlayError(f"{self._most} episodes are being played: finish one of them first")
+            self._starting += 1
+        play = None
+        try:  # without the lock, since preparing a live shift takes seconds
             play = Play(secrets.token_urlsafe(12), config, spec, world, self._clock)
-            self._plays[play.id] = play
-            return play
+        finally:
+            with self._lock:
+                self._starting -= 1
+                if play is not None:
+                    self._plays[play.id] = play
+        return play
 
     def get(self, id: str) -> Play:
         """Return a play.

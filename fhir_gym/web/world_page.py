@@ -66,7 +66,10 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
 def render_worlds(context: ViewerContext) -> str:
     """Return the list of worlds."""
     found: list[tuple[str, World | None, str]] = []
-    for name in context.worlds.names():
+    names = context.worlds.names()
+    if context.links.is_export:  # an export says nothing about other worlds of this machine
+        names = [name for name in names if name == context.world]
+    for name in names:
         try:
             found.append((name, context.worlds.open(name), ""))
         except FhirGymError as error:  # a damaged world must not hide the others
@@ -109,6 +112,11 @@ def render_resource(context: ViewerContext, world: str, resource_type: str, id: 
     resource = _read(opened, resource_type, id)
     with opened.session() as session:
         incoming = incoming_references(session, resource_type, id, opened.manifest.counts)
+    outgoing = outgoing_references(resource)
+    targets = [one.target for one in outgoing if one.target]
+    patient = (
+        id if resource_type == "Patient" else next((one.id for one in targets if one.resource_type == "Patient"), "")
+    )
     return context.render(
         "world_resource.html.j2",
         name=world,
@@ -117,7 +125,8 @@ def render_resource(context: ViewerContext, world: str, resource_type: str, id: 
         heading=resource_heading(resource),
         view=view_json(resource),
         url_of=_resource_links(context, world),
-        outgoing=outgoing_references(resource),
+        outgoing=outgoing,
+        patient=patient if patient and opened.holds("Patient", patient) else "",
         incoming=incoming,
     )
 

@@ -153,7 +153,7 @@ def test_a_form_that_is_sent_twice_acts_once(client: TestClient) -> None:
         ({"phrasing": "99"}, "phrasing"),
         ({"phrasing": "<i>"}, "phrasing"),
         ({"grading": "kind"}, "grading"),
-        ({"world": "/etc/passwd"}, "not installed"),
+        ({"world": "/etc/passwd"}, "unknown world"),
         ({"world": "cohort"}, "fhir-gym worlds build cohort"),
     ],
 )

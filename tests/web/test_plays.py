@@ -147,6 +147,13 @@ def test_what_does_not_exist_cannot_be_played(hospital: World) -> None:
     assert plays.all() == []
 
 
+def test_failed_starts_take_no_room(hospital: World) -> None:
+    plays = Plays(most=1)
+    with pytest.raises(FhirGymError):
+        start(plays, hospital, "nothing")
+    start(plays, hospital)
+
+
 def test_closing_ends_all_plays(hospital: World) -> None:
     plays = Plays()
     play = start(plays, hospital)

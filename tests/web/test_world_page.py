@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fhir_gym.fhir import World, WorldBuilder
+from fhir_gym.web import export_viewer
 from fhir_gym.web.app import create_viewer
 
 HOSTILE = "<script>alert('x')</script>\x1b[31m{{ 7 * 7 }}"
@@ -76,6 +78,7 @@ def test_the_answer_to_a_wrong_search_says_why(ward: TestClient, request_text: s
 def test_a_resource_shows_its_references_in_both_directions(ward: TestClient) -> None:
     page = ward.get("/worlds/ward/Encounter/e1").text
     assert '<a href="/worlds/ward/Patient/p1">Patient/p1</a>' in page
+    assert 'href="/worlds/ward/Patient/p1/timeline"' in page
     assert 'href="/worlds/ward/search?request=Observation%3Fencounter%3DEncounter%2Fe1"' in page
 
 
@@ -117,3 +120,17 @@ def test_hostile_texts_stay_texts(ward: TestClient, path: str) -> None:
 )
 def test_what_does_not_exist_is_not_found(ward: TestClient, path: str) -> None:
     assert ward.get(path).status_code == 404
+
+
+def test_an_export_contains_the_given_world_and_names_no_other(world_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    export_viewer([], folder, world=World.open(world_file))
+    pages = {path.name: path.read_text("utf-8") for path in folder.glob("*.html")}
+    own = {"worlds", "world-ward", "search-ward-Patient", "patient-ward-p1", "resource-ward-Patient-p1"}
+    assert {f"{name}.html" for name in own} <= pages.keys()
+    assert pages["worlds.html"].count('<th scope="row">') == 1
+    for name in own:
+        links = re.findall(r'href="([^"#]+)"', pages[f"{name}.html"])
+        assert {one for one in links if one.endswith(".html")} <= pages.keys()
+        assert not [one for one in links if one.startswith("/")]
+        assert "<form" not in pages[f"{name}.html"] and "<script>alert" not in pages[f"{name}.html"]
