@@ -77,9 +77,7 @@ class EpisodePages:
     def render(self, file: int, line: int) -> str:
         """Return the page of an episode."""
         context = self._context
-        rollout = context.index.rollout(file, line)
-        world = self._world_of(rollout)
-        trace = self._trace(rollout, world, blake2b(context.index.line(file, line)).digest())
+        rollout, world, trace = self._read(file, line)
         return context.render(
             "episode.html.j2",
             rollout=rollout,
@@ -99,20 +97,17 @@ class EpisodePages:
     def render_gold(self, file: int, line: int) -> str:
         """Return the page with an episode and the reference solution side by side."""
         context = self._context
-        rollout = context.index.rollout(file, line)
-        world = self._world_of(rollout)
-        trace = self._trace(rollout, world, blake2b(context.index.line(file, line)).digest())
+        rollout, world, trace = self._read(file, line)
         sides = [episode_side("this episode", "episode", context, rollout, trace, world)]
-        problem = world if isinstance(world, str) else None
-        if isinstance(world, World):
-            try:
-                key = _gold_key(rollout)
-                gold = self._golds.get(key, lambda: play_gold(rollout, world))
-                sides.append(
-                    episode_side("reference solution", "gold", context, gold, self._trace(gold, world, key), world)
-                )
-            except FhirGymError as error:
-                problem = str(error)
+        problem = None
+        try:
+            gold, gold_trace = self._gold(rollout, world)
+        except FhirGymError as error:
+            problem = f"The reference solution cannot be played: {error}"
+        else:
+            sides.append(episode_side("reference solution", "gold", context, gold, gold_trace, world))
+            if gold.task.hash != rollout.task.hash:
+                problem = "The reference solution is that of this version of fhir_gym; another recorded the episode"
         return context.render(
             "gold.html.j2", rollout=rollout, sides=sides, problem=problem, urls=self._urls(file, line, world)
         )
@@ -121,16 +116,30 @@ class EpisodePages:
         """Return an episode's record as indented JSON."""
         return json.dumps(json.loads(self._context.index.line(file, line)), indent=2)
 
-    def _world_of(self, rollout: Rollout) -> World | str:
-        """Return the world of an episode, or the reason why there is none."""
+    def _read(self, file: int, line: int) -> tuple[Rollout, World | str, EpisodeTrace]:
+        """Return a record, its world or the reason why there is none, and what the episode did."""
+        index = self._context.index
+        rollout = index.rollout(file, line)
+        world: World | str
         try:
-            return self._context.worlds.of_record(rollout.world)
+            world = self._context.worlds.of_record(rollout.world)
         except FhirGymError as error:
-            return str(error)
+            world = str(error)
+        key = (blake2b(index.line(file, line)).digest(), isinstance(world, World))
+        return rollout, world, self._traces.get(key, lambda: trace_episode(rollout, world))
 
-    def _trace(self, rollout: Rollout, world: World | str, key: Hashable) -> EpisodeTrace:
-        key = (key, isinstance(world, World))
-        return self._traces.get(key, lambda: trace_episode(rollout, world))
+    def _gold(self, rollout: Rollout, world: World | str) -> tuple[Rollout, EpisodeTrace]:
+        """Return the record of the reference solution, and what it did.
+
+        Raises:
+            FhirGymError: The task cannot be played.
+        """
+        if isinstance(world, str):
+            raise FhirGymError(world)
+        task = rollout.task
+        key = (rollout.env_id, task.key, task.variation, task.phrasing, rollout.world.hash)
+        gold = self._golds.get(key, lambda: play_gold(rollout, world))
+        return gold, self._traces.get(key, lambda: trace_episode(gold, world))
 
     def _urls(self, file: int, line: int, world: World | str) -> dict[str, str | None]:
         """Return the addresses of related pages."""
@@ -214,11 +223,6 @@ def _settings(rollout: Rollout) -> LongText | None:
 def _opening(rollout: Rollout) -> list[tuple[str, LongText]]:
     """Return role and text of the messages before the model's first reply."""
     return [(str(one.get("role")), message_text(one)) for one in rollout.opening.messages] if rollout.opening else []
-
-
-def _gold_key(rollout: Rollout) -> tuple[Hashable, ...]:
-    task = rollout.task
-    return rollout.env_id, task.key, task.variation, task.phrasing, rollout.world.hash, rollout.grading
 
 
 class _Cache(Generic[_T]):

@@ -88,6 +88,7 @@ class TurnView:
         problem: Why the action was invalid; empty for a valid action.
         failed: Whether the action was invalid or the server refused the request.
         body: The request's body; None without one.
+        shows_body: Whether the body is shown unfolded, because the turn does not show the changed elements.
         answer: The response's body, or the observation if it is not a response; None for an empty one.
         location: The Location header of an answer without body.
         is_open: Whether the answer is shown unfolded.
@@ -110,6 +111,7 @@ class TurnView:
     problem: str
     failed: bool
     body: ResourceView | None
+    shows_body: bool
     answer: ResourceView | None
     location: str
     is_open: bool
@@ -170,6 +172,7 @@ def _turn_view(number: int, turn: Turn, trace: TurnTrace, base_url: str, limits:
         problem="" if turn.error is None else turn.error.removeprefix(_INVALID) or "no reason is recorded",
         failed=turn.error is not None or turn.status >= 400,
         body=view_text(action.body, base_url, limits) if action and action.body else None,
+        shows_body=not any(one.differences for one in trace.writes),
         answer=None if method == "FINISH" else answer,
         location=response.headers.get("Location", "") if response else "",
         is_open=answer is not None and _is_short(answer),

@@ -95,7 +95,7 @@ def test_a_record_of_another_world_is_shown_without_changes(tmp_path: Path, gold
     assert "This page shows the record only" in page.text and "elsewhere of this episode is not installed" in page.text
     assert "status booked cancelled" not in page.text and "appointment status" in page.text
     assert "/episodes/0/1/gold" not in page.links
-    assert "The reference solution cannot be shown" in checked(found.render_gold(0, 1)).text
+    assert "The reference solution cannot be played: the world elsewhere" in checked(found.render_gold(0, 1)).text
 
 
 def test_the_reference_solution_is_beside_the_episode(tmp_path: Path, hospital: World) -> None:
@@ -103,6 +103,12 @@ def test_the_reference_solution_is_beside_the_episode(tmp_path: Path, hospital: 
     page = checked(pages(tmp_path, hospital, idle).render_gold(0, 1))
     assert {"episode-turn-1", "gold-turn-1", "gold-turn-6"} <= set(page.ids)
     assert "This episode ✗ failed" in page.text and "Reference solution ✓ success" in page.text
+
+
+def test_a_reference_solution_of_another_version_is_marked(tmp_path: Path, gold: Rollout, hospital: World) -> None:
+    changed = gold.model_copy(update={"prompt": "Other", "task": gold.task.model_copy(update={"hash": "0"})})
+    page = checked(pages(tmp_path, hospital, changed).render_gold(0, 1))
+    assert "The reference solution is that of this version of fhir_gym" in page.text and "gold-turn-1" in page.ids
 
 
 def test_what_a_model_wrote_and_read_is_shown(tmp_path: Path, gold: Rollout, hospital: World) -> None:

@@ -77,8 +77,14 @@
     const at = current();
     turns.forEach((turn, number) => turn.classList.toggle("current", number === at));
     for (const link of document.querySelectorAll(".turn-list a")) {
-      if (link.hash === location.hash) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
+      if (link.hash !== location.hash) {
+        link.removeAttribute("aria-current");
+        continue;
+      }
+      link.setAttribute("aria-current", "true");
+      const list = link.closest(".turn-list");
+      const below = link.getBoundingClientRect().top - list.getBoundingClientRect().top;
+      list.scrollTop += below - list.clientHeight / 2;
     }
   }
 
