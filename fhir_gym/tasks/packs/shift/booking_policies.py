@@ -271,7 +271,9 @@ class PolicyBookingJudge(BookingJudge):
             return False
         if limits is None:
             return answer == NOT_ALLOWED and self._has_seen_missed(patient, int(values[_MISSED].split()[0]))
-        slots = slots_within_limits(ask, patient, self._scene_with_policies)
+        slots = [*slots_within_limits(ask, patient, self._scene_with_policies)]
+        if not slots:  # after an amendment, the wishes may lie outside the limits, so there is nothing to look for
+            return answer == NO_FREE_TIME and self.best(number, self.planned(number)) is None
         return answer == NO_FREE_TIME and self.looked_for_slots(number, slots, lambda one: self.best(number, one))
 
     def _has_read(self, service: str, points: Collection[str]) -> bool:

@@ -1,10 +1,10 @@
-"""Lookups that the reference solutions of several kinds share."""
+"""Lookups and writes that the reference solutions of several kinds share."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
-from fhir_gym.actions import Action, Get
+from fhir_gym.actions import Action, Get, Put
 from fhir_gym.fhir.paging import link
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import Person, entries, has_name
@@ -41,6 +41,19 @@ def search_all(path: str, params: Mapping[str, str | Sequence[str]]) -> Found:
         bundle = yield Get(following)
         found += entries(bundle)
     return found
+
+
+def update(resource: Resource, **changed: Json) -> Action:
+    """Return the update of a resource that the server refuses if somebody else has changed it in the meantime."""
+    version = resource["meta"]["versionId"]
+    kept = {name: value for name, value in resource.items() if name != "meta"}
+    url = f"/{resource['resourceType']}/{resource['id']}"
+    return Put(url, kept | changed, headers={"If-Match": f'W/"{version}"'})
+
+
+def is_refused(answer: Json) -> bool:
+    """Whether the answer to a write tells a problem."""
+    return isinstance(answer, dict) and answer.get("resourceType") == "OperationOutcome"
 
 
 def patients_called(name: Named) -> Found:

@@ -6,11 +6,14 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from fhir_gym.actions import Action, Post, Put
+from fhir_gym.actions import Action, Post
 from fhir_gym.tasks.authoring import parse_instant, reference
 from fhir_gym.tasks.packs.shift.bookings import BookingAsk
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.lookups import is_refused, search_all, update
 from fhir_gym.types import Json, Resource
+
+MOST_BOOKINGS = 5
+"""Number of times that a solution tries to book, because others may take the slot first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,11 @@ class PlaceRecords:
         """Return the slot that starts first; then the practitioner's family name decides, then the id."""
         return min(slots, key=lambda one: (one["start"], self._practitioner(one)["name"][0]["family"], one["id"]))
 
-    def book(self, slot: Resource, patient: str) -> Generator[Action, Json, None]:
-        """Book a slot for a patient."""
+    def book(self, slot: Resource, patient: str) -> Generator[Action, Json, bool]:
+        """Book a slot for a patient, and return whether it worked: somebody else may just have taken the slot."""
+        taken = yield update(slot, status="busy")
+        if is_refused(taken):
+            return False
         actors = (patient, f"Practitioner/{self._practitioner(slot)['id']}")
         appointment: Resource = {
             "resourceType": "Appointment",
@@ -67,7 +73,7 @@ class PlaceRecords:
             "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in actors],
         }
         yield Post("/Appointment", appointment)
-        yield Put(f"/Slot/{slot['id']}", {**slot, "status": "busy"})
+        return True
 
     def _service(self, schedule: str) -> str:
         return str(self.schedules[schedule]["specialty"][0]["coding"][0]["display"])

@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Soluti
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
-from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, overlaps
+from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place, overlaps
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -123,13 +123,15 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
         if any(place.service_of(one) == ask.service for one in coming):
             return ALREADY_DONE
         query = {"schedule.actor": place.place, "start": f"gt{present}", "status": "free", "_count": "200"}
-        slots = yield from search_all("/Slot", query)
         occupied = [one for one in mine if one["status"] in OCCUPIED]
-        fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
-        if not fitting:
-            return NO_FREE_TIME
-        yield from place.book(place.first(fitting), patient)
-        return DONE
+        for _ in range(MOST_BOOKINGS):
+            slots = yield from search_all("/Slot", query)
+            fitting = [slot for slot in slots if place.meets(ask, slot) and not overlaps(slot, occupied)]
+            if not fitting:
+                break
+            if (yield from place.book(place.first(fitting), patient)):
+                return DONE
+        return NO_FREE_TIME
 
     @override
     def counterfactuals(self, request: BookingRequest, scene: ClinicScene) -> list[Resource]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.shift.changes import (
 )
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, Visit, clinic_resources, draw_clinic
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
-from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
+from fhir_gym.tasks.packs.shift.lookups import Named, is_refused, patients_called, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import (
     ALREADY_DONE,
     DONE,
@@ -38,6 +38,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     SEVERAL_PATIENTS,
 )
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
+from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.wishes import WISHES, draw_time_wishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
@@ -164,21 +165,20 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
             return DONE
         free = {"schedule": schedule, "status": "free", "start": f"gt{present}", "_count": "200"}
         others = [one for one in mine if one["status"] in OCCUPIED and one["id"] != appointment["id"]]
-        fitting = [
-            one
-            for one in (yield from search_all("/Slot", free))
-            if _minutes(one) >= _minutes(old)
-            and ask.suits(one["start"], _minutes(one))
-            and not any(one["start"] < other["end"] and other["start"] < one["end"] for other in others)
-        ]
-        if not fitting:
-            return NO_FREE_TIME
-        new = min(fitting, key=lambda one: (one["start"], one["id"]))
-        moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
-        yield Put(f"/Appointment/{appointment['id']}", {**appointment, **moved})
-        yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
-        yield Put(f"/Slot/{new['id']}", {**new, "status": "busy"})
-        return DONE
+        for _ in range(MOST_BOOKINGS):
+            found = yield from search_all("/Slot", free)
+            long = [one for one in found if minutes_of(one) >= minutes_of(old) and not overlaps(one, others)]
+            fitting = [one for one in long if ask.suits(one["start"], minutes_of(one))]
+            if not fitting:
+                break
+            new = min(fitting, key=lambda one: (one["start"], one["id"]))
+            taken = yield update(new, status="busy")
+            if not is_refused(taken):
+                moved = {"start": new["start"], "end": new["end"], "slot": [reference("Slot", new["id"])]}
+                yield Put(f"/Appointment/{appointment['id']}", {**appointment, **moved})
+                yield Put(f"/Slot/{old['id']}", {**old, "status": "free"})
+                return DONE
+        return NO_FREE_TIME
 
     @override
     def counterfactuals(self, request: ChangeRequest, scene: ClinicScene) -> list[Resource]:
@@ -291,10 +291,6 @@ def _actors(appointment: Resource) -> Iterator[str]:
 
 def _references(values: Sequence[Resource]) -> Iterator[str]:
     return (one["reference"] for one in values)
-
-
-def _minutes(slot: Resource) -> int:
-    return (parse_instant(slot["end"]) - parse_instant(slot["start"])) // timedelta(minutes=1)
 
 
 class ChangesLevel1(StaticShift, requests=Changes(), level=1):

@@ -47,7 +47,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     SEVERAL_PATIENTS,
 )
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
-from fhir_gym.tasks.packs.shift.place_records import PlaceRecords, look_up_place, minutes_of, overlaps
+from fhir_gym.tasks.packs.shift.place_records import MOST_BOOKINGS, PlaceRecords, look_up_place, minutes_of, overlaps
 from fhir_gym.tasks.packs.shift.policies import (
     MISREADINGS,
     Library,
@@ -175,17 +175,16 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
             "status": "free",
             "_count": "200",
         }
-        slots = yield from search_all("/Slot", query)
         occupied = [one for one in mine if one["status"] in OCCUPIED]
-        fitting = [
-            slot
-            for slot in slots
-            if place.meets(ask, slot) and limits.suits(slot["start"], minutes_of(slot)) and not overlaps(slot, occupied)
-        ]
-        if not fitting:
-            return NO_FREE_TIME
-        yield from place.book(place.first(fitting), patient)
-        return DONE
+        for _ in range(MOST_BOOKINGS):
+            slots = yield from search_all("/Slot", query)
+            possible = [one for one in slots if place.meets(ask, one) and limits.suits(one["start"], minutes_of(one))]
+            fitting = [one for one in possible if not overlaps(one, occupied)]
+            if not fitting:
+                break
+            if (yield from place.book(place.first(fitting), patient)):
+                return DONE
+        return NO_FREE_TIME
 
     @override
     def counterfactuals(self, request: BookingRequest, scene: PolicyClinicScene) -> list[Resource]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -208,6 +208,8 @@ class _Chooser:
         self._rng, self._scene = rng, scene
         now = parse_instant(scene.now)
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
+        coming = [one - now for one in scene.library.coming(now) if one - now < timedelta(days=1)]
+        self._amended = [scene.library.after(time) for time in coming]
         self._charts = {"": SetCharts(scene, scene.now)}
         self._charts |= {one: SetCharts(scene.with_valid(one), scene.now) for one in DECOYS}
         self._sets: dict[tuple[str, str, str], OrderSet] = {}
@@ -248,7 +250,7 @@ class _Chooser:
     def _qualifies(self, ask: OrderSetAsk, patient: str, outcome: str, wanted: str) -> bool:
         """Whether an ask has an outcome by the rules, and the wanted cause or peculiarity, or a mistake changes it."""
         decision = self._decide(ask, patient)
-        if decision.outcome != outcome or not decision.settled:
+        if decision.outcome != outcome or not decision.settled or not self._stays_settled(ask, patient):
             return False
         if wanted in _OBSTACLES:
             return [one.name for one in decision.obstacles] == [wanted]
@@ -260,6 +262,11 @@ class _Chooser:
             return True
         other = self._decide(ask, patient, wanted)
         return (other.outcome, other.orders) != (decision.outcome, decision.orders)
+
+    def _stays_settled(self, ask: OrderSetAsk, patient: str) -> bool:
+        """Whether no value is close to a limit after amendments that come into force during the shift, either."""
+        sets = (order_set_for(ask, self._scene, one) for one in self._amended)
+        return all(self._charts[""].decide(ask.order_set, one, patient, self._scene.orders).settled for one in sets)
 
     def _decide(self, ask: OrderSetAsk, patient: str, mistake: str = "") -> SetDecision:
         """Decide about a request like an agent that makes a mistake."""

@@ -35,8 +35,8 @@ _WORKLIST = (
 )
 _EVENTS = (
     "You are not alone: colleagues book appointments on the same server, and a Task that is still requested may "
-    "become more urgent, or be withdrawn (status cancelled; then change nothing for it). Set a Task to in-progress "
-    "before you work on it; from then on, nobody else changes it.\n\n"
+    "become more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it). Set "
+    "a Task to in-progress before you work on it; from then on, nobody else changes it.\n\n"
     "A request is decided by the records and the policies as they are at one moment: when you make your first change "
     "for it, or when you close its Task if you change nothing. (Setting the Task to in-progress or on-hold and asking "
     "are no changes in this sense.) Some amendments of policies come into force during the shift; a policy counts for "

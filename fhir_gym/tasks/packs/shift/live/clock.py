@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from fhir_gym.actions import Action
 from fhir_gym.fhir.messages import Response
+from fhir_gym.tasks.packs.shift.lookups import is_refused
 from fhir_gym.types import Json
 
 READ = timedelta(seconds=20)
@@ -41,8 +42,7 @@ class Watch:
 
     def count(self, action: Action, answer: Json) -> None:
         """Add the time of a request."""
-        refused = isinstance(answer, dict) and answer.get("resourceType") == "OperationOutcome"
-        self.now += READ if action.kind == "GET" or refused else WRITE
+        self.now += READ if action.kind == "GET" or is_refused(answer) else WRITE
 
     def move_to(self, moment: datetime) -> None:
         """Set the watch to a moment, unless it shows a later one."""

@@ -16,6 +16,7 @@ from fhir_gym.tasks import IdAllocator
 from fhir_gym.tasks.authoring import Person, instant, namesake, patient_resource
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene
 from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
+from fhir_gym.tasks.packs.shift.live.bookings import draw_bookings
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
 from fhir_gym.tasks.packs.shift.live.plan import (
     IS_AGREED,
@@ -25,6 +26,7 @@ from fhir_gym.tasks.packs.shift.live.plan import (
     DeskRequest,
     Priority,
 )
+from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.types import Resource
 
 _TRIES = 200
@@ -41,6 +43,8 @@ _ASKING = 0.2
 _NAMESAKE = 0.7
 _WITHDRAWN = 0.08
 _HURRIED = 0.08
+_REWORDED = 0.5
+"""Probability that the description of a request with wishes is amended."""
 _AMENDED = (0.2, 0.8)
 """The part of a shift, as shares of its length, in which amendments of policies come into force."""
 _STEP = 5
@@ -61,7 +65,7 @@ class LiveSize:
         bookings: Number of bookings by colleagues at each place with slots.
         documents: Number of policy documents.
         amendments: Number of amendments of policies that come into force during the shift.
-        events: Factor of the probability that a request is withdrawn or becomes more urgent.
+        events: Factor of the probability that a request is withdrawn, becomes more urgent or gets another description.
         asking: Factor of the probability that a request needs a question.
     """
 
@@ -196,21 +200,23 @@ class LiveDrawing:
 
     def _request(self, key: str, request: Any, arrival: int, due: int, priority: Priority) -> DeskRequest:
         rng, kind = self._rng, self._kinds[key]
-        text = kind.text(request.ask, rng.randrange(3))
+        wording, first = rng.randrange(3), self._first_version(request)
+        texts = [kind.text(one.ask, wording) for one in (request, first)]
         asks, requester = "", rng.choice(self.practitioners)
         drawn, person, half = rng.random(), self._person(key, request), self._size.asking * _ASKING / 2
         is_agreed_asked = not kind.value and drawn < half
-        unclear = person is not None and half <= drawn < 2 * half and text.count(person.birth_date) == 1
+        unclear = person is not None and half <= drawn < 2 * half and texts[0].count(person.birth_date) == 1
         if is_agreed_asked:
             asks, requester = IS_AGREED, f"Organization/{rng.choice(self.organizations[1:])['id']}"
         if unclear and person is not None:
-            text = text.replace(person.birth_date, NOT_GIVEN)
+            texts = [one.replace(person.birth_date, NOT_GIVEN) for one in texts]
             if rng.random() < _NAMESAKE:
                 self._add_namesake(key, person)
             asks = WHICH_PATIENT if self._named[person.given, person.family] > 1 else ""
         elif person is not None and rng.random() < half:
             self._add_namesake(key, person)
         fate, withdrawn = rng.random(), self._size.events * _WITHDRAWN
+        rewords = fate >= withdrawn and texts[0] != texts[1] and rng.random() < self._size.events * _REWORDED
         changed = max(arrival, 0) + rng.randint(2, 20)
         longest = max(self._minutes(self._kinds[one]) for one in self.scenes)
         hurried_due = _rounded(changed + longest + 3 * self._minutes(kind))
@@ -220,7 +226,7 @@ class LiveDrawing:
             id=self._ids.new("Task"),
             kind=key,
             request=request,
-            text=text,
+            text=texts[0],
             arrives=self._time(arrival),
             due=self._time(due),
             priority=priority,
@@ -231,7 +237,15 @@ class LiveDrawing:
             withdrawn=self._time(changed) if fate < withdrawn else "",
             hurried=self._time(changed) if hurries else "",
             hurried_due=self._time(hurried_due) if hurries else "",
+            reworded=self._time(changed) if rewords else "",
+            first=first if rewords else None,
+            first_text=texts[1] if rewords else "",
         )
+
+    def _first_version(self, request: Any) -> Any:
+        """Return a request without one of its wishes; the same request if it has none."""
+        asks = [*request.ask.without_one_wish()] if isinstance(request.ask, TimeWishes) else []
+        return request.model_copy(update={"ask": self._rng.choice(asks)}) if asks else request
 
     def _person(self, key: str, request: Any) -> Person | None:
         """Return the one patient whom a request names; None if it names nobody, nobody on file or several."""
@@ -257,23 +271,11 @@ class LiveDrawing:
                 return
 
     def _draw_bookings(self) -> Iterator[ColleagueBooking]:
-        """Draw what colleagues book for people about whom no request is."""
-        rng = self._rng
+        """Draw what colleagues book at each place."""
         for key, scene in self.scenes.items():
-            if not isinstance(scene, ClinicScene) or self._kinds[key].is_sweep:
-                continue
-            named = {id for one in self.requests if one.kind == key for id in getattr(one.request, "patients", ())}
-            others = [one.id for one in scene.people if one.id not in named]
-            doctors = scene.by_schedule()
-            free = [slot for slot in scene.slots_in_order if slot.status == "free" and slot.start > scene.now]
-            for _ in range(self._size.bookings if others else 0):
-                service = rng.choice(scene.practitioners).service
-                fitting = [slot for slot in free if doctors[slot.schedule].service == service]
-                place = rng.randrange(max(len(fitting) // 3, 1))
-                choices = tuple((slot, doctors[slot.schedule].person.id) for slot in fitting[place : place + 4])
-                yield ColleagueBooking(
-                    at=self._time(rng.randint(1, self._size.minutes)), patient=rng.choice(others), choices=choices
-                )
+            if isinstance(scene, ClinicScene) and not self._kinds[key].is_sweep:
+                requests = [one for one in self.requests if one.kind == key]
+                yield from draw_bookings(self._rng, scene, requests, self._size.bookings, self._size.minutes)
 
     def _time(self, minutes: int) -> str:
         return instant(self.now + timedelta(minutes=minutes))

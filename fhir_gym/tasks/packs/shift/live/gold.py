@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from typing import Any
 
-from fhir_gym.actions import Action, Finish, Post, Put
+from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import has_name, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import RequestKind
@@ -14,7 +14,7 @@ from fhir_gym.tasks.packs.shift.live.clock import READ, Watch
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.live.worklist import due_of
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.lookups import is_refused, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.policies import POLICY_TIME
 from fhir_gym.types import Json, Resource
@@ -39,6 +39,9 @@ class GoldDesk:
     ) -> None:
         self._p, self._kinds, self._rank = p, kinds, rank
         self._by_text = {one.text: one for one in p.requests}
+        self._by_text |= {
+            one.first_text: one.model_copy(update={"request": one.first}) for one in p.requests if one.first
+        }
         self._asked: dict[str, str] = {}
         self._given: dict[str, Mapping[str, str]] = {}
         self._watch = Watch(self._now)
@@ -67,8 +70,8 @@ class GoldDesk:
     def _handle(self, task: Resource) -> Generator[Action, Json, None]:
         one = self._by_text[task["description"]]
         if task["status"] == "requested":
-            begun = yield _put(task, status="in-progress")
-            if not isinstance(begun, dict) or begun.get("resourceType") != "Task":
+            begun = yield update(task, status="in-progress")
+            if is_refused(begun) or not isinstance(begun, dict):
                 return  # somebody has just changed the Task
             task = begun
         told = yield from self._answer_about(task)
@@ -133,20 +136,13 @@ class GoldDesk:
                 "reasonCode": [{"text": code}],
             },
         )
-        yield _put(task, status="on-hold")
-
-
-def _put(task: Resource, **changed: Json) -> Action:
-    """Return the update of a Task that nobody else has changed in the meantime."""
-    version = task["meta"]["versionId"]
-    kept = {name: value for name, value in task.items() if name != "meta"}
-    return Put(f"/Task/{task['id']}", kept | changed, headers={"If-Match": f'W/"{version}"'})
+        yield update(task, status="on-hold")
 
 
 def _close(task: Resource, outcome: str, *, is_value: bool) -> Generator[Action, Json, None]:
     if is_value:
         output: Json = [{"type": {"text": "answer"}, "valueString": outcome}]
-        yield _put(task, status="completed", businessStatus={"text": DONE}, output=output)
+        yield update(task, status="completed", businessStatus={"text": DONE}, output=output)
     else:
         status = "completed" if outcome == DONE else "rejected"
-        yield _put(task, status=status, businessStatus={"text": outcome})
+        yield update(task, status=status, businessStatus={"text": outcome})

@@ -136,12 +136,16 @@ class LiveJudge:
 
     def _counterfactuals(self, one: DeskRequest) -> Iterator[Resource]:
         """Yield the counterfactuals of a request, also those under the policies that come into force."""
-        kind, scene = self._kinds[one.kind], self._p.scene[one.kind]
-        yield from kind.counterfactuals(one.request, scene)
+        kind, scene, request = self._kinds[one.kind], self._p.scene[one.kind], self._request(one)
+        yield from kind.counterfactuals(request, scene)
         for moment in self._amended_at(scene):
             later = self._amended(scene, moment)
             for outcome in kind.codes:
-                yield from kind.counterfactuals(one.request.model_copy(update={"outcome": outcome}), later)
+                yield from kind.counterfactuals(request.model_copy(update={"outcome": outcome}), later)
+
+    def _request(self, one: DeskRequest) -> Any:
+        """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
+        return one.first if one.first is not None and self._event("reworded", one) is None else one.request
 
     def _amended_at(self, scene: Any) -> list[datetime]:
         """Return the moments of the shift at which policies of a scene came into force."""
@@ -164,13 +168,14 @@ class LiveJudge:
                 # Kinds judge requests in order, so this is the order in which the agent handled them.
                 asked.sort(key=lambda one: closing.request if (closing := closings[one.id]) else len(self.log.requests))
                 answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
-                judged = kind.judge([one.request for one in asked], self._p.scene[key], self.log, answers)
+                requests = [self._request(one) for one in asked]
+                judged = kind.judge(requests, self._p.scene[key], self.log, answers)
                 firsts = self._first_changes(judged)
                 works = [self._work(one, closings[one.id], first) for one, first in zip(asked, firsts, strict=True)]
                 for moment in self._amended_at(self._p.scene[key]):
                     if any(moment <= work.end for work in works):
                         scene = self._amended(self._p.scene[key], moment)
-                        later = kind.judge([one.request for one in asked], scene, self.log, answers)
+                        later = kind.judge(requests, scene, self.log, answers)
                         judged = [work.judgement(moment, *two) for work, *two in zip(works, judged, later, strict=True)]
                 judged = [kind.without_added_meaning(one, self.log) for one in judged]
                 for one, judgement, first in zip(asked, judged, firsts, strict=True):
@@ -280,6 +285,8 @@ class LiveJudge:
         first = self.log.at_start(record) or by_others or {}
         if self._event("urgent now", one) is not None:
             first = first | urgent_elements(one)
+        if self._event("reworded", one) is not None:
+            first = first | {"description": one.text}
         last = self.log.at_end(record) or {}
         found = last.get("output")
         outputs = found if isinstance(found, list) else []

@@ -40,6 +40,10 @@ class DeskRequest(Params):
         withdrawn: Time at which the request is withdrawn if nobody works on it yet; an empty text for never.
         hurried: Time at which the request becomes `stat` if nobody works on it yet; an empty text for never.
         hurried_due: The due time from then on.
+        reworded: Time at which the description changes to `text` if nobody works on the request yet; an empty text for
+            never.
+        first: The request until then; None if the description never changes.
+        first_text: The description until then.
     """
 
     id: str
@@ -56,6 +60,9 @@ class DeskRequest(Params):
     withdrawn: str = ""
     hurried: str = ""
     hurried_due: str = ""
+    reworded: str = ""
+    first: Any = None
+    first_text: str = ""
 
 
 class ColleagueBooking(Params):

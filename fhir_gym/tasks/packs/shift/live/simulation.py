@@ -86,6 +86,8 @@ class LiveSimulation(Simulation):
                 self._at(one.withdrawn, partial(self._withdraw, one))
             if one.hurried:
                 self._at(one.hurried, partial(self._hurry, one))
+            if one.reworded:
+                self._at(one.reworded, partial(self._reword, one))
         for booking in self._p.bookings:
             self._at(booking.at, partial(self._book, booking))
 
@@ -146,6 +148,10 @@ class LiveSimulation(Simulation):
     def _hurry(self, one: DeskRequest) -> None:
         if (task := self._task(one, "requested")) is not None:
             self._send("urgent now", Put(f"/Task/{one.id}", _written(task) | urgent_elements(one)))
+
+    def _reword(self, one: DeskRequest) -> None:
+        if (task := self._task(one, "requested")) is not None:
+            self._send("reworded", Put(f"/Task/{one.id}", _written(task) | {"description": one.text}))
 
     def _book(self, booking: ColleagueBooking) -> None:
         for slot, practitioner in booking.choices:

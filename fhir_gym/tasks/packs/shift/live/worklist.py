@@ -22,7 +22,7 @@ def task_resource(one: DeskRequest, title: str, desk: str) -> Resource:
         "intent": "order",
         "priority": one.priority,
         "code": {"text": title},
-        "description": one.text,
+        "description": one.first_text or one.text,
         "authoredOn": one.arrives,
         "requester": {"reference": one.requester},
         "owner": {"reference": f"Organization/{desk}"},

@@ -1,0 +1,69 @@
+"""Draw what colleagues book during a live shift."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.packs.shift.booking_policies import PolicyClinicScene, limits_for, values_for
+from fhir_gym.tasks.packs.shift.bookings import BookingAsk
+from fhir_gym.tasks.packs.shift.calendar import Calendar
+from fhir_gym.tasks.packs.shift.changes import ChangeAsk
+from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest
+
+_CONTESTED = 0.5
+"""Probability that a colleague books one of the first slots that a request may ask for, soon after its arrival."""
+_SOON = 30
+"""Maximum number of minutes from the arrival to the booking."""
+_FIRST = 3
+"""Number of slots among which the colleague's first choice is drawn."""
+_CHOICES = 4
+
+
+def draw_bookings(
+    rng: random.Random, scene: ClinicScene, requests: Sequence[DeskRequest], count: int, minutes: int
+) -> Iterator[ColleagueBooking]:
+    """Draw bookings at a place, for people about whom no request is.
+
+    Args:
+        rng: Random generator.
+        scene: The place.
+        requests: The requests about the place.
+        count: Number of bookings.
+        minutes: Minutes from the start of the shift until the last booking.
+    """
+    named = {id for one in requests for id in getattr(one.request, "patients", ())}
+    others = [one.id for one in scene.people if one.id not in named]
+    doctors, now = scene.by_schedule(), parse_instant(scene.now)
+    free = [slot for slot in scene.slots_in_order if slot.status == "free" and slot.start > scene.now]
+    rivals = [(one, slots) for one in requests if (slots := _slots_for(one, scene, free))]
+    for _ in range(count if others else 0):
+        if rivals and rng.random() < _CONTESTED:
+            rival, slots = rng.choice(rivals)
+            arrival = max((parse_instant(rival.arrives) - now) // timedelta(minutes=1), 0)
+            minute, place = min(arrival + rng.randint(1, _SOON), minutes), rng.randrange(min(_FIRST, len(slots)))
+        else:
+            service = rng.choice(scene.practitioners).service
+            slots = [slot for slot in free if doctors[slot.schedule].service == service]
+            minute, place = rng.randint(1, minutes), rng.randrange(max(len(slots) // 3, 1))
+        choices = tuple((slot, doctors[slot.schedule].person.id) for slot in slots[place : place + _CHOICES])
+        yield ColleagueBooking(at=instant(now + timedelta(minutes=minute)), patient=rng.choice(others), choices=choices)
+
+
+def _slots_for(one: DeskRequest, scene: ClinicScene, free: Sequence[ClinicSlot]) -> list[ClinicSlot]:
+    """Return the free slots that a request may ask for; none if it asks for no slot."""
+    ask, doctors = one.request.ask, scene.by_schedule()
+    if isinstance(ask, BookingAsk):
+        found = [slot for slot in free if ask.wants(doctors[slot.schedule]) and ask.suits(slot.start, slot.minutes)]
+        if isinstance(scene, PolicyClinicScene) and len(one.request.patients) == 1:
+            values = values_for(ask, scene, scene.library)
+            limits = limits_for(values, ask, one.request.patients[0], Calendar.at_start(scene))
+            found = [slot for slot in found if limits and limits.suits(slot.start, slot.minutes)]
+        return found
+    if isinstance(ask, ChangeAsk) and ask.change == "move":
+        own = [slot for slot in free if ask.is_with(doctors[slot.schedule].person)]
+        return [slot for slot in own if ask.suits(slot.start, slot.minutes)]
+    return []
