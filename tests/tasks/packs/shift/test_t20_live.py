@@ -27,7 +27,7 @@ from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.live.playing import events, failed, now_of, params_of, play, results, task_of, worklist
-from tests.tasks.packs.shift.playing import answer_of, follow, opened, read_all
+from tests.tasks.packs.shift.playing import answer_of, opened, read_all
 
 SMALL, BOOKINGS, WORLD = "Test/HalfHour-v0", "Test/Bookings-v0", "hospital-small"
 
@@ -195,39 +195,6 @@ def test_withdrawn_requests_must_not_be_done(hospital: World) -> None:
         assert {"colleague booked", "request"} <= {*events(episode)}
         gone = [one for one in params_of(episode).requests if results(episode)[one.id][1].expected == "withdrawn"]
         assert len(gone) == events(episode).count("withdrawn") and not failed(episode)
-
-
-class _TrustsTheFirstDescription(GoldDesk):
-    """Remembers the description of a Task from its arrival."""
-
-    def __init__(self, p: LiveParams) -> None:
-        super().__init__(p, live_kinds())
-        self._by_text |= {one.text: one.model_copy(update={"request": one.first}) for one in p.requests if one.first}
-
-
-def changes_at_once(one: DeskRequest) -> bool:
-    """Whether the description of a request changes in the first minutes."""
-    return "" < one.reworded[11:] < "10:18"
-
-
-def test_the_changed_description_counts(hospital: World) -> None:
-    with half_hour(hospital, "eventful", first_with(hospital, "eventful", changes_at_once)) as episode:
-        play(episode)
-        assert not failed(episode) and "reworded" in events(episode)
-        reworded = {one.id for one in params_of(episode).requests if one.reworded}
-        episode.start()
-        follow(episode, _TrustsTheFirstDescription(params_of(episode)).play(), lambda action: [action])
-        assert failed(episode) and failed(episode) <= reworded
-
-
-@pytest.mark.slow
-def test_a_description_does_not_change_after_the_work_has_begun(hospital: World) -> None:
-    with half_hour(hospital, "eventful", first_with(hospital, "eventful", changes_at_once)) as episode:
-        (first, *_) = (one for one in params_of(episode).requests if one.reworded)
-        play(episode, rank=lambda task: (task["id"] != first.id, task["restriction"]["period"]["end"]))
-        assert first.id not in failed(episode)
-        log = episode.simulation.timeline if episode.simulation else ()
-        assert not any(one.event == "reworded" and first.id in one.logged.action.url for one in log)
 
 
 def first_with(world: World, key: str, condition: Callable[[DeskRequest], bool]) -> int:

@@ -99,7 +99,7 @@ def test_who_follows_policies_of_another_time_fails_the_touched_requests_alone(
     wrong = decisions(amended)
     params = params_of(amended)
     moments = params.scene[KIND].library.coming(parse_instant(params.now))
-    touched = {id for id in right if right[id] != wrong[id]}
+    touched = {id for id in right.keys() & wrong.keys() if right[id] != wrong[id]}
     surely = {id for id in touched if not spans(amended, id, moments)}
     assert surely and surely <= failed(amended) <= touched
 

@@ -12,7 +12,7 @@ from fhir_gym import Episode
 from fhir_gym.actions import Action
 from fhir_gym.tasks import register
 from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift.t20_live import live_shift
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from tests.tasks.packs.shift.live.playing import failed, params_of, play, task_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ _UNKNOWN = [{"url": "urn:example:unknown", "valueBoolean": True}]
 
 @pytest.fixture(scope="module", autouse=True)
 def short_shift() -> Iterator[None]:
-    register(SHORT, live_shift("short", minutes=30, policies=20, events=0, asking=0), world="hospital-small")
+    values = {"minutes": 30, "policies": 20, "events": 0, "asking": 0}
+    register(SHORT, LiveLevel3().with_dials("short", values), world="hospital-small")
     yield
     registry._registered.pop(SHORT, None)
 

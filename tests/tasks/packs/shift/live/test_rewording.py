@@ -1,0 +1,62 @@
+"""Requests whose description changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fhir_gym import Episode
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift import t20_live
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import LiveParams
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
+from tests.tasks.packs.shift.live.playing import failed, params_of, play
+from tests.tasks.packs.shift.playing import follow
+
+ENV, KEY, KIND = "Test/Reworded-v0", "reworded", "Q1"
+
+
+@pytest.fixture
+def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
+    """A shift with appointments alone, most of which change their description."""
+    monkeypatch.setattr(t20_live, "live_kinds", lambda: {KIND: live_kinds()[KIND]})
+    values = {"minutes": 30, "load": 1.5, "events": 2, "asking": 0, "policies": 5}
+    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
+    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+        episode.start()
+        yield episode
+    registry._registered.pop(ENV, None)
+
+
+def reworded(episode: Episode) -> set[str]:
+    """Return the ids of the Tasks whose description has changed."""
+    assert episode.simulation is not None
+    return {one.logged.action.url.rpartition("/")[2] for one in episode.simulation.timeline if one.event == "reworded"}
+
+
+class _TrustsTheFirstDescription(GoldDesk):
+    """Remembers the description of a Task from its arrival."""
+
+    def __init__(self, p: LiveParams) -> None:
+        super().__init__(p, {KIND: live_kinds()[KIND]})
+        self._by_text |= {one.text: one.model_copy(update={"request": one.first}) for one in p.requests if one.first}
+
+
+def test_the_changed_description_counts(changing: Episode) -> None:
+    follow(changing, _TrustsTheFirstDescription(params_of(changing)).play(), lambda action: [action])
+    assert failed(changing) and failed(changing) <= reworded(changing)
+
+
+@pytest.mark.slow
+def test_a_description_does_not_change_after_the_work_has_begun(changing: Episode) -> None:
+    play(changing)
+    assert reworded(changing) and not failed(changing)
+    first = next(one for one in params_of(changing).requests if one.id in reworded(changing))
+    changing.start()
+    play(changing, rank=lambda task: (task["id"] != first.id, task["restriction"]["period"]["end"]))
+    assert first.id not in failed(changing) | reworded(changing)
