@@ -10,19 +10,13 @@ import pytest
 import fhir_gym
 from fhir_gym.agents.chat_messages import ModelReply
 from fhir_gym.web import create_viewer, export_viewer
-from tests.browser import Browser, Key, browser, missing, needs_axe
+from tests.browser import Browser, Key, missing, needs_axe
 from tests.web.servers import served
 
 HOSTILE = "</pre><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m\u202e"
 CURRENT = "document.querySelector('.turn.current')?.id"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=f"a test in a browser {missing()}")]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

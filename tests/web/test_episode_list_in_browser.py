@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fhir_gym.web import create_viewer, export_viewer
-from tests.browser import Browser, Key, browser, missing, needs_axe
+from tests.browser import Browser, Key, missing, needs_axe
 from tests.web.episodes import edited
 from tests.web.servers import served
 
@@ -17,12 +17,6 @@ HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x
 ROWS = "document.querySelectorAll('table.episodes tbody tr').length"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=f"a test in a browser {missing()}")]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ def start(window: Browser, url: str, task: str) -> None:
     window.open(f"{url}/play")
     window.choose("#pack", ENV)
     window.click("main form button")
+    window.wait_until("document.querySelector('#task')")
     window.choose("#task", task)
     window.click("button.primary")
     window.wait_until("document.querySelector('#act')")

@@ -1,4 +1,4 @@
-"""Every page in a real browser: accessible, without messages on the console, and as narrow as a telephone."""
+"""The pages of worlds and plays in a real browser: accessible, quiet, and as narrow as a telephone."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from tests.browser import Browser, Key, missing, needs_axe
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=f"a test in a browser {missing()}")]
 PAGES = {
-    "episodes": "/",
-    "filtered": "/?success=no",
-    "episode": "/episodes/0/0",
-    "gold": "/episodes/0/0/gold",
     "worlds": "/worlds",
     "world": "/worlds/hospital-small",
-    "search": "/worlds/hospital-small/search?request=Encounter",
+    "search": "/worlds/hospital-small/search?request=Encounter%3F_count%3D5",
     "refused search": "/worlds/hospital-small/search?request=Encounter%3Fwrong%3D1",
     "play": "/play?pack=FHIRAgent%2FAppointment-v0",
     "error": "/worlds/nothing",
@@ -73,6 +69,7 @@ def test_a_running_and_a_finished_play_are_accessible(window: Browser, viewer: s
     window.wait_until("document.querySelector('#verdict')")
     for scheme in ("light", "dark"):
         look_at(window, here, scheme)
+    look_at(window, f"{here}/gold", "light")
 
 
 def test_the_keyboard_reaches_a_patients_timeline(window: Browser, viewer: str) -> None:
