@@ -127,7 +127,8 @@ def test_filters_work_without_scripts(window: Browser, url: str) -> None:
         window.open(f"{url}/")
         window.choose("#filter-result", "failed")
         window.click(".filters button")
-        assert "2 of " in window.text("main") and window.url.endswith("result=failed&check=&stop=&error=&text=")
+        window.wait_until("location.search.includes('result=failed') && document.readyState === 'complete'")
+        assert "2 of " in window.text("main")
     finally:
         window.allow_scripts(True)
 
