@@ -40,11 +40,16 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
     def record(request: Request) -> Response:
         return PlainTextResponse(pages.record(*_position(request)))
 
+    def pair(request: Request) -> Response:
+        other = request.path_params["other_file"], request.path_params["other_line"]
+        return HTMLResponse(pages.render_pair(_position(request), other))
+
     path = "/episodes/{file:int}/{line:int}"
     return [
         Route(path, page(pages.render), name="episode"),
         Route(f"{path}/gold", page(pages.render_gold), name="gold"),
         Route(f"{path}/record", record, name="record"),
+        Route(f"{path}/beside/{{other_file:int}}/{{other_line:int}}", pair, name="pair"),
     ]
 
 
@@ -98,19 +103,35 @@ class EpisodePages:
         """Return the page with an episode and the reference solution side by side."""
         context = self._context
         rollout, world, trace = self._read(file, line)
-        sides = [episode_side("this episode", "episode", context, rollout, trace, world)]
+        sides = [episode_side("This episode", "episode", context, rollout, trace, world)]
         problem = None
         try:
             gold, gold_trace = self._gold(rollout, world)
         except FhirGymError as error:
             problem = f"The reference solution cannot be played: {error}"
         else:
-            sides.append(episode_side("reference solution", "gold", context, gold, gold_trace, world))
+            sides.append(episode_side("Reference solution", "gold", context, gold, gold_trace, world))
             if gold.task.hash != rollout.task.hash:
                 problem = "The reference solution is that of this version of fhir_gym; another recorded the episode"
         return context.render(
             "gold.html.j2", rollout=rollout, sides=sides, problem=problem, urls=self._urls(file, line, world)
         )
+
+    def render_pair(self, *places: tuple[int, int]) -> str:
+        """Return the page with two episodes side by side.
+
+        Args:
+            places: File and line of each episode.
+        """
+        context, rollouts, sides = self._context, [], []
+        for (file, line), name in zip(places, ("first", "second"), strict=True):
+            rollout, world, trace = self._read(file, line)
+            title = context.index.run_name(file, line)
+            side = episode_side(title, name, context, rollout, trace, world)
+            sides.append({**side, "url": context.links.episode(file, line)})
+            rollouts.append(rollout)
+        prompts = list(dict.fromkeys(rollout.prompt for rollout in rollouts))
+        return context.render("pair.html.j2", rollout=rollouts[0], prompts=prompts, sides=sides)
 
     def record(self, file: int, line: int) -> str:
         """Return an episode's record as indented JSON."""
@@ -212,7 +233,15 @@ def episode_side(
     """Return one column of the page with the reference solution."""
     url_of = ReferenceLinks(context, world, trace, f"{name}-")
     turns = turn_views(rollout, trace)
-    return {"title": title, "name": name, "rollout": rollout, "trace": trace, "turns": turns, "url_of": url_of}
+    return {
+        "title": title,
+        "name": name,
+        "rollout": rollout,
+        "trace": trace,
+        "turns": turns,
+        "url_of": url_of,
+        "url": None,
+    }
 
 
 def _settings(rollout: Rollout) -> LongText | None:

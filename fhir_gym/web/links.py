@@ -37,6 +37,9 @@ class Links(Protocol):
     def record(self, file: int, line: int) -> str | None:
         """Return the URL of an episode's record as JSON."""
 
+    def pair(self, first: tuple[int, int], second: tuple[int, int]) -> str | None:
+        """Return the URL of two episodes side by side, each given by its file and line."""
+
     def worlds(self) -> str | None:
         """Return the URL of the list of worlds."""
 
@@ -84,6 +87,10 @@ class ServerLinks(Links):
     @override
     def record(self, file: int, line: int) -> str:
         return f"/episodes/{file}/{line}/record"
+
+    @override
+    def pair(self, first: tuple[int, int], second: tuple[int, int]) -> str:
+        return f"/episodes/{first[0]}/{first[1]}/beside/{second[0]}/{second[1]}"
 
     @override
     def worlds(self) -> str:
@@ -151,6 +158,10 @@ class FileLinks(Links):
 
     @override
     def record(self, file: int, line: int) -> str | None:
+        return None
+
+    @override
+    def pair(self, first: tuple[int, int], second: tuple[int, int]) -> str | None:
         return None
 
     @override

@@ -154,7 +154,7 @@ def render_gold(context: ViewerContext, play: Play) -> str:
     solution = play_gold(rollout, world)
     sides = [
         episode_side(title, name, context, one, trace_episode(one, world), world)
-        for title, name, one in (("your episode", "episode", rollout), ("reference solution", "gold", solution))
+        for title, name, one in (("Your episode", "episode", rollout), ("Reference solution", "gold", solution))
     ]
     return context.render(
         "gold.html.j2", rollout=rollout, sides=sides, problem=None, urls={"episode": f"/play/{play.id}"}

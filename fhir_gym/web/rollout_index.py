@@ -234,11 +234,8 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             UnknownEpisodeError: There is no such episode.
             RecordError: The file cannot be read, or has changed.
         """
-        place = (file, line) if max(file, line) < 2**63 else (-1, -1)  # SQLite's largest number
-        rows = self.select("SELECT file, start, length FROM episode WHERE file = ? AND line = ?", place)
-        if not rows:
-            raise UnknownEpisodeError(f"there is no episode in line {line} of file {file}")
-        (content,) = self.lines(rows)
+        start, length, _ = self._episode(file, line)
+        (content,) = self.lines([(file, start, length)])
         if not content:
             raise RecordError(f"{self.paths[file]}:{line}: cannot be read any more")
         return content
@@ -252,6 +249,15 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         """
         return parse_rollout(self.line(file, line), f"{self.paths[file]}:{line}")
 
+    def run_name(self, file: int, line: int) -> str:
+        """Return the name of an episode's run.
+
+        Raises:
+            UnknownEpisodeError: There is no such episode.
+        """
+        *_, number = self._episode(file, line)
+        return next((run.name for run in self.runs() if run.id == number), "")
+
     def neighbours(self, file: int, line: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Return file and line of the episodes before and after an episode."""
         before = self.select(
@@ -262,6 +268,15 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             "SELECT file, line FROM episode WHERE (file, line) > (?, ?) ORDER BY file, line LIMIT 1", (file, line)
         )
         return (before[0][0], before[0][1]) if before else None, (after[0][0], after[0][1]) if after else None
+
+    def _episode(self, file: int, line: int) -> tuple[int, int, int]:
+        """Return start, length and run of an episode."""
+        place = (file, line) if max(file, line) < 2**63 else (-1, -1)  # SQLite's largest number
+        rows = self.select("SELECT start, length, run FROM episode WHERE file = ? AND line = ?", place)
+        if not rows:
+            raise UnknownEpisodeError(f"there is no episode in line {line} of file {file}")
+        start, length, run = rows[0]
+        return start, length, run
 
     def _find_files(self) -> None:
         """Start to read files that have appeared in the given folders."""

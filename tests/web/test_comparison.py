@@ -85,3 +85,17 @@ def test_one_run_cannot_be_compared(rollout_file: Path, tmp_path: Path) -> None:
     with TestClient(create_viewer([path]), base_url="http://127.0.0.1") as opened:
         wait_until_read(opened)
         assert "fewer than two runs" in opened.get("/compare").text
+
+
+def test_two_episodes_are_beside_each_other(client: TestClient) -> None:
+    page = client.get("/compare", params={"show": "first"}).text
+    link = re.search(r'<a href="([^"]*)">Both episodes</a>', page)
+    assert link is not None and link[1] == "/episodes/0/2/beside/1/3"
+    pair = client.get(link[1]).text
+    assert re.findall(r'<h2 id="(\w+)">([^<]*)</h2>', pair) == [
+        ("first", "chat small (one)"),
+        ("second", "chat small (two)"),
+    ]
+    assert pair.count('<summary>Prompt') == 1 and pair.count("failed checks: ") == 1
+    assert '<a href="/episodes/0/2">The whole episode</a>' in pair and 'id="second-turn-1"' in pair
+    assert client.get("/episodes/0/2/beside/1/99").status_code == 404
