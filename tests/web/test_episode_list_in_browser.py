@@ -151,7 +151,16 @@ def test_the_export_works_without_a_server(window: Browser, index_file: str) -> 
 @needs_axe
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 400)])
 @pytest.mark.parametrize(
-    "page", ["/", "/?result=failed&sort=-steps&text=patient", "/?stop=none", "/compare", "/nothing", "export"]
+    "page",
+    [
+        "/",
+        "/?result=failed&sort=-steps&text=patient",
+        "/?stop=none",
+        "/compare",
+        "/episodes/0/1/beside/0/3",
+        "/nothing",
+        "export",
+    ],
 )
 def test_accessibility(window: Browser, url: str, index_file: str, page: str, scheme: str, width: int) -> None:
     window.emulate(width, scheme)
