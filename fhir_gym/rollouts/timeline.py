@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.actions import GRAMMAR, Invalid
@@ -59,12 +59,14 @@ class Timeline:
         verdict: The verdict.
         turns: The turns in order.
         required_records: References to the records that the agent must read to know the answer.
+        setup: The records that the task added to the world before the episode.
     """
 
     entries: tuple[TimelineEntry, ...]
     verdict: Verdict
     turns: tuple[ReplayedTurn, ...] = ()
     required_records: tuple[str, ...] = ()
+    setup: Sequence[Resource] = ()
 
 
 def replay(rollout: Rollout, world: World) -> Timeline:
@@ -105,8 +107,9 @@ def replay(rollout: Rollout, world: World) -> Timeline:
             turns.append(replayed)
         if not over:
             episode.truncate("unfinished")
-        required = tuple(episode.task.required_records(episode.variation.params))
-        return Timeline(tuple(_entries(episode)), episode.verdict(), tuple(turns), required)
+        variation = episode.variation
+        required = tuple(episode.task.required_records(variation.params))
+        return Timeline(tuple(_entries(episode)), episode.verdict(), tuple(turns), required, variation.setup)
 
 
 def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:

@@ -26,7 +26,7 @@ from fhir_gym.web.resource_view import Target, target_of
 from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
 
 _T = TypeVar("_T")
-_KEPT = 16
+_KEPT = 8
 """Number of replays and of reference solutions that stay in memory."""
 
 
@@ -176,7 +176,9 @@ class EpisodePages:
 
 
 class ReferenceLinks:
-    """Returns the address that shows a resource: its page in the world, or the first turn that read or wrote it.
+    """Returns the address that shows a resource.
+
+    This is its page in the world, the first turn that read or wrote it, or its row in the table of the start state.
 
     Args:
         context: The viewer.
@@ -208,7 +210,16 @@ class ReferenceLinks:
             if url is not None:
                 return url
         turns = self._trace.turns_of([target.text])
-        return f"#{self._prefix}turn-{turns[0]}" if turns else None
+        if turns:
+            return f"#{self._prefix}turn-{turns[0]}"
+        return f"#record-{target.resource_type}-{target.id}" if self._is_in_start_state(target) else None
+
+    def _is_in_start_state(self, target: Target) -> bool:
+        """Whether the page has a table of the start state with a row for the resource."""
+        start_state = None if self._prefix else self._trace.start_state
+        return start_state is not None and any(
+            row[0].target == target for one in start_state.tables for row in one.rows
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.episode import read_response
@@ -19,12 +19,13 @@ from fhir_gym.tasks.core.grader import ANSWER_FORM
 from fhir_gym.tasks.grading.evidence import returned_resources
 from fhir_gym.types import Resource
 from fhir_gym.web.element_differences import Difference, differences
-from fhir_gym.web.resource_view import Node, Target, tree
+from fhir_gym.web.resource_view import Node, ResourceView, Target, ViewLimits, tree, view_json
 
 _BASE_URL = re.compile(r"https?://[^\s\"'<>]+")
 _REFERENCE = re.compile(r"\b([A-Z][A-Za-z]+/[A-Za-z0-9.-]{1,64})")
 _TEXT = re.compile(r'"([A-Za-z0-9.-]{1,64})"')
 _MAX_WRITING = 10
+_START_STATE = ViewLimits(trees=20, characters=20_000)
 _MAX_SEARCHED = 20_000
 """Number of characters of a check in which references are sought."""
 
@@ -80,12 +81,15 @@ class EpisodeTrace:
         turns: One trace for each turn of the record.
         problem: Why the episode could not be replayed; None after a replay.
         timeline: The replay; None without one.
+        start_state: The records that the task added to the world, first those that the agent must read, then those that
+            it read or wrote; None without a replay.
         answer_turn: Number of the turn with the answer; None if the agent did not answer.
     """
 
     turns: tuple[TurnTrace, ...]
     problem: str | None = None
     timeline: Timeline | None = None
+    start_state: ResourceView | None = None
     answer_turn: int | None = None
 
     @property
@@ -136,10 +140,23 @@ def trace_episode(rollout: Rollout, world: World | str) -> EpisodeTrace:
     answer_turn = len(rollout.turns) if rollout.turns and rollout.stop_reason == "finished" else None
     problem, timeline = (world, None) if isinstance(world, str) else _replayed(rollout, world)
     if timeline is None:
-        return EpisodeTrace(tuple(map(_recorded_trace, rollout.turns)), problem, None, answer_turn)
+        return EpisodeTrace(tuple(map(_recorded_trace, rollout.turns)), problem, answer_turn=answer_turn)
     base_url = base_url_of(rollout)
-    turns = (_replayed_trace(*pair, base_url) for pair in zip(rollout.turns, timeline.turns, strict=True))
-    return EpisodeTrace(tuple(turns), None, timeline, answer_turn)
+    turns = tuple(_replayed_trace(*pair, base_url) for pair in zip(rollout.turns, timeline.turns, strict=True))
+    start_state = _start_state(timeline, turns, base_url)
+    return EpisodeTrace(turns, None, replace(timeline, setup=()), start_state, answer_turn)
+
+
+def _start_state(timeline: Timeline, turns: Sequence[TurnTrace], base_url: str) -> ResourceView:
+    required = set(timeline.required_records)
+    touched = {one for turn in turns for one in turn.touched}
+
+    def order(resource: Resource) -> tuple[bool, bool]:
+        reference = f"{resource['resourceType']}/{resource['id']}"
+        return reference not in required, reference not in touched
+
+    entries = [{"resource": one} for one in sorted(timeline.setup, key=order)]
+    return view_json({"resourceType": "Bundle", "type": "collection", "entry": entries}, base_url, _START_STATE)
 
 
 def play_gold(rollout: Rollout, world: World) -> Rollout:

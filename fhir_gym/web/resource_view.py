@@ -220,7 +220,8 @@ def _bundle_heading(bundle: Resource, number: int) -> str:
         word = "matches" if kind == "searchset" else "versions"
         of = f" of {total:,} {word}" if isinstance(total, int) else ""
         return f"Bundle: {number} {'entry' if number == 1 else 'entries'}{of}"
-    return f"Bundle ({element_text(kind) or 'no type'}): {number} resources"
+    resources = "1 resource" if number == 1 else f"{number:,} resources"
+    return resources if kind == "collection" else f"Bundle ({element_text(kind) or 'no type'}): {resources}"
 
 
 def _tables(entries: _Entries, base_url: str) -> Iterator[Table]:

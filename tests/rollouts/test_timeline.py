@@ -10,8 +10,8 @@ from fhir_gym.rollouts.timeline import replay
 SHIFT = "FHIRAgent/Shift-v0"
 
 
-def recorded(world: World, env_id: str, task: str, agent: str = "gold") -> Rollout:
-    (rollout,) = run(env_id, agent, tasks=[task], variations=0, world=world)
+def recorded(world: World, env_id: str, task: str, variation: int = 0) -> Rollout:
+    (rollout,) = run(env_id, "gold", tasks=[task], variations=variation, world=world)
     return rollout
 
 
@@ -24,7 +24,7 @@ def test_a_replay_shows_the_requests_and_the_verdict(hospital: World) -> None:
 
 
 def test_a_live_shift_shows_times_and_events(hospital: World) -> None:
-    rollout = recorded(hospital, SHIFT, "day-3")
+    rollout = recorded(hospital, SHIFT, "day-3", variation=1)
     found = replay(rollout, hospital)
     assert found.verdict.success and found.verdict.score == 1
     times = [one.time for one in found.entries]

@@ -96,6 +96,6 @@ def test_two_episodes_are_beside_each_other(client: TestClient) -> None:
         ("first", "chat small (one)"),
         ("second", "chat small (two)"),
     ]
-    assert pair.count('<summary>Prompt') == 1 and pair.count("failed checks: ") == 1
+    assert pair.count("<summary>Prompt") == 1 and pair.count("failed checks: ") == 1
     assert '<a href="/episodes/0/2">The whole episode</a>' in pair and 'id="second-turn-1"' in pair
     assert client.get("/episodes/0/2/beside/1/99").status_code == 404

@@ -88,6 +88,16 @@ def test_the_page_shows_prompt_verdict_turns_and_changes(tmp_path: Path, gold: R
     assert "/episodes/0/1/gold" in page.links and "/episodes/0/1/record" in page.links
 
 
+def test_the_start_state_is_shown_with_an_address_for_each_record(
+    tmp_path: Path, gold: Rollout, hospital: World
+) -> None:
+    page = checked(pages(tmp_path, hospital, gold).render(0, 1))
+    records = {id for id in page.ids if id.startswith("record-")}
+    assert len(records) == 58 and records >= {link[1:] for link in page.links if link.startswith("#record-")}
+    assert "Records that the task adds to the world: 58 resources" in page.text
+    assert any(link.startswith("#record-Slot-") for link in page.links)
+
+
 def test_a_record_of_another_world_is_shown_without_changes(tmp_path: Path, gold: Rollout, hospital: World) -> None:
     other = gold.model_copy(update={"world": WorldRecord(name="elsewhere", hash="0")})
     found = pages(tmp_path, hospital, other)
