@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from fhir_gym.actions import Action, Invalid, parse, to_request
 from fhir_gym.fhir import DEFAULT_BASE_URL, Request, Response, World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
+from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.paging import link
-from fhir_gym.fhir.urls import decode_query
+from fhir_gym.fhir.urls import decode
 from fhir_gym.types import Json
 
 PAGE_SIZE = 50
@@ -93,9 +94,19 @@ def _page(url: str | None) -> str | None:
 
 def without_paging(text: str) -> str:
     """Return a search as a person would type it: decoded, without the parameters that the viewer adds."""
-    path, mark, query = text.partition("?")
-    if not mark:
-        return text
-    added = {"_offset", "_total", "_count"}
-    pairs = [f"{name}={value}" for name, value in decode_query(query) if name not in added]
-    return f"{path}?{'&'.join(pairs)}" if pairs else path
+    path, _, query = text.partition("?")
+    pairs = [pair for pair in query.split("&") if pair and not _is_added(pair)]
+    return f"{path}?{'&'.join(map(_readable, pairs))}" if pairs else path
+
+
+def _is_added(pair: str) -> bool:
+    return pair.startswith(("_offset=", "_total=")) or pair == f"_count={PAGE_SIZE}"
+
+
+def _readable(pair: str) -> str:
+    """Return a parameter decoded, if the server would still understand it."""
+    try:
+        decoded = decode(pair, plus=True)
+    except FhirError:
+        return pair
+    return pair if decoded.count("=") != pair.count("=") or set(decoded) & set("&+%#") else decoded

@@ -37,7 +37,7 @@ class Player:
     def __init__(self, client: TestClient, **fields: str) -> None:
         self.client = client
         self.token = token_of(client)
-        self.page = self.post("/play/start", pack=ENV, **{"task": "02a", "variation": "0"} | fields)
+        self.page = self.post("/play/start", **{"pack": ENV, "task": "02a", "variation": "0"} | fields)
         self.path = self.page.url.path
 
     def post(self, path: str, **fields: str) -> Any:
@@ -189,3 +189,13 @@ def test_the_record_of_a_running_play_can_be_downloaded(client: TestClient) -> N
     answer = client.get(f"{player.path}/rollout.jsonl")
     assert answer.headers["content-disposition"] == 'attachment; filename="02a-0.jsonl"'
     assert answer.text.count("\n") == 1 and player.record().stop_reason == "interrupted"
+
+
+@pytest.mark.slow
+def test_a_live_shift_shows_its_time_and_is_judged_at_the_end(client: TestClient) -> None:
+    player = Player(client, pack="FHIRAgent/Shift-v0", task="day-3")
+    assert "simulated time" not in player.page.text
+    player.act("request", method="GET", url="Patient?_count=1")
+    assert re.search(r"<code>HTTP 200 OK \(\d\d:\d\d:\d\d\)</code>, with the simulated time", player.page.text)
+    player.act("give up")
+    assert "✗ failed" in player.page.text and player.record().verdict is not None

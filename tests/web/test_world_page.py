@@ -64,6 +64,7 @@ def test_a_search_shows_a_page_and_links_to_the_next_one(ward: TestClient) -> No
     ("request_text", "shown"),
     [
         ("Patient?wrong=1", "HTTP 400"),
+        ("Patient?name=%zz", "HTTP 400"),
         ("Patient/absent", "HTTP 404"),
         ("http://example.org/x", "only the server at"),
         ("", "write a search"),

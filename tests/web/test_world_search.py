@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
 from fhir_gym.fhir import World
@@ -79,7 +81,26 @@ def test_page_sizes_and_summaries_are_respected(hospital: World) -> None:
     assert answer_in_world(hospital, f"Patient/{hospital.ids('Patient')[0]}/$everything?_count=2").more_elsewhere
 
 
-def test_a_search_is_shown_as_a_person_would_write_it() -> None:
-    assert without_paging("Patient?name=o%27brien&_count=50&_offset=50&_total=accurate") == "Patient?name=o'brien"
-    assert without_paging("Patient?_offset=0") == "Patient"
-    assert without_paging("Patient") == "Patient"
+@pytest.mark.parametrize(
+    ("request_text", "shown"),
+    [
+        ("Patient?name=o%27brien&_count=50&_offset=50&_total=accurate", "Patient?name=o'brien"),
+        ("Patient?_offset=0", "Patient"),
+        ("Patient", "Patient"),
+        ("Patient?_count=3&_offset=3", "Patient?_count=3"),
+        ("Patient?name=a+b", "Patient?name=a b"),
+        ("Patient?name=a%26b%2Bc", "Patient?name=a%26b%2Bc"),
+        ("Patient?name=a%3Db", "Patient?name=a%3Db"),
+        ("Patient?name=%zz", "Patient?name=%zz"),
+    ],
+)
+def test_a_search_is_shown_as_a_person_would_write_it(request_text: str, shown: str) -> None:
+    assert without_paging(request_text) == shown
+
+
+@pytest.mark.parametrize("name", ["a&b", "a+b", "50%", "a=b", "Zoë", "a#b"])
+def test_what_is_shown_means_the_same(tiny_world: World, name: str) -> None:
+    text = f"Patient?name={quote(name)}"
+    first, again = answer_in_world(tiny_world, text), answer_in_world(tiny_world, without_paging(text))
+    assert first.response is not None and again.response is not None
+    assert first.response.json()["link"] == again.response.json()["link"]
