@@ -201,10 +201,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mcp", description=__doc__)
     parser.add_argument("--calls", type=int, default=4_000, help="calls per measurement in process; fewer over HTTP")
     parser.add_argument("--sessions", type=int, default=64, help="number of clients at the same time")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the calls")
+    parser.add_argument("--quick", action="store_true", help="few calls and clients")
     options = parser.parse_args()
     with worlds.load("hospital-small") as world:
-        measure(world, options.calls // 10 if options.quick else options.calls, options.sessions)
+        measure(world, *((100, 8) if options.quick else (options.calls, options.sessions)))
 
 
 if __name__ == "__main__":

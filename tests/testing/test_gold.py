@@ -73,14 +73,14 @@ def test_gold_over_chat_solves_every_third_task(own_world: OwnWorld, tmp_path: P
 
 @pytest.mark.parametrize("protocol", ["text", "tools"])
 @pytest.mark.parametrize(
-    "numbers",
-    [pytest.param(range(1, 2), marks=pytest.mark.slow), pytest.param(range(3), marks=pytest.mark.exhaustive)],
-    ids=["one", "three"],
+    ("numbers", "every"),
+    [pytest.param(range(1, 2), 2, marks=pytest.mark.slow), pytest.param(range(3), 1, marks=pytest.mark.exhaustive)],
+    ids=["every second task", "every task"],
 )
-def test_gold_over_chat_solves_variations_of_every_task(
-    own_world: OwnWorld, tmp_path: Path, protocol: str, numbers: range
+def test_gold_over_chat_solves_variations(
+    own_world: OwnWorld, tmp_path: Path, protocol: str, numbers: range, every: int
 ) -> None:
-    check(list(solved(own_world, protocol, numbers)), protocol, tmp_path)
+    check(list(solved(own_world, protocol, numbers, every)), protocol, tmp_path)
 
 
 def test_unannounced_tasks_are_refused(hospital: World) -> None:
