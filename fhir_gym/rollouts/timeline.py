@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.actions import GRAMMAR, Invalid
 from fhir_gym.episode import Episode
 from fhir_gym.errors import RecordError
-from fhir_gym.fhir import Change, World
+from fhir_gym.fhir import DEFAULT_BASE_URL, Change, World
 from fhir_gym.rollouts.record import Rollout, Turn
 from fhir_gym.tasks import GRADINGS, LoggedRequest, TimedRequest, Verdict
 from fhir_gym.types import Resource
+
+_BASE_URL = re.compile(r"https?://[^\s\"'<>]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ def replay(rollout: Rollout, world: World) -> Timeline:
         grading=grading,
         world=world,
         max_steps=rollout.max_steps,
+        base_url=base_url_of(rollout),
     ) as episode:
         episode.start()
         if episode.prompt != rollout.prompt:
@@ -110,6 +114,12 @@ def replay(rollout: Rollout, world: World) -> Timeline:
         variation = episode.variation
         required = tuple(episode.task.required_records(variation.params))
         return Timeline(tuple(_entries(episode)), episode.verdict(), tuple(turns), required, variation.setup)
+
+
+def base_url_of(rollout: Rollout) -> str:
+    """Return the server's base URL that the agent was told."""
+    found = _BASE_URL.search(rollout.action_format)
+    return found[0].rstrip(".,;/") if found else DEFAULT_BASE_URL
 
 
 def _replay_turn(episode: Episode, turn: Turn) -> tuple[bool, ReplayedTurn]:

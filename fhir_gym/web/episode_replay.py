@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from fhir_gym.actions import GRAMMAR, Action
 from fhir_gym.episode import read_response
 from fhir_gym.errors import FhirGymError
-from fhir_gym.fhir import DEFAULT_BASE_URL, Change, World
+from fhir_gym.fhir import Change, World
 from fhir_gym.fhir.messages import Response
 from fhir_gym.rollouts import Rollout, Turn, run
-from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, replay
+from fhir_gym.rollouts.timeline import ReplayedTurn, Timeline, base_url_of, replay
 from fhir_gym.tasks import Check
 from fhir_gym.tasks.core.grader import ANSWER_FORM
 from fhir_gym.tasks.grading.evidence import returned_resources
@@ -21,7 +21,6 @@ from fhir_gym.types import Resource
 from fhir_gym.web.element_differences import Difference, differences
 from fhir_gym.web.resource_view import Node, ResourceView, Target, ViewLimits, tree, view_json
 
-_BASE_URL = re.compile(r"https?://[^\s\"'<>]+")
 _REFERENCE = re.compile(r"\b([A-Z][A-Za-z]+/[A-Za-z0-9.-]{1,64})")
 _TEXT = re.compile(r'"([A-Za-z0-9.-]{1,64})"')
 _MAX_WRITING = 10
@@ -176,12 +175,6 @@ def play_gold(rollout: Rollout, world: World) -> Rollout:
     return gold
 
 
-def base_url_of(rollout: Rollout) -> str:
-    """Return the server's base URL that the agent was told."""
-    found = _BASE_URL.search(rollout.action_format)
-    return found[0].rstrip(".,;/") if found else DEFAULT_BASE_URL
-
-
 def _replayed(rollout: Rollout, world: World) -> tuple[str | None, Timeline | None]:
     """Return the replay, or the reason why there is none."""
     try:
@@ -195,15 +188,14 @@ def _replayed_trace(turn: Turn, replayed: ReplayedTurn, base_url: str) -> TurnTr
     request = replayed.request
     if request is not None:
         written |= {f"{one.resource_type}/{one.id}" for one in request.response.done if one.effect and one.id}
+    returned = frozenset(returned_resources([request]) if request else ())
+    differs = turn.status != 0 and turn.observation != replayed.observation
+    if differs:
+        recorded = _recorded_trace(turn)
+        returned, written = recorded.returned, set(recorded.written)
     own = (_write(change, base_url, by_agent=True) for change in replayed.changes)
     others = (_write(change, base_url, by_agent=False) for change in replayed.other_changes)
-    return TurnTrace(
-        frozenset(returned_resources([request]) if request else ()),
-        frozenset(written),
-        (*own, *others),
-        replayed,
-        differs=turn.status != 0 and turn.observation != replayed.observation,
-    )
+    return TurnTrace(returned, frozenset(written), (*own, *others), replayed, differs)
 
 
 def _write(change: Change, base_url: str, *, by_agent: bool) -> Write:

@@ -13,9 +13,10 @@ from fhir_gym.agents.chat_messages import Lookup, Message, ModelReply
 from fhir_gym.episode import read_response
 from fhir_gym.fhir import Response
 from fhir_gym.rollouts import Rollout, Turn
+from fhir_gym.rollouts.timeline import base_url_of
 from fhir_gym.types import Json
 from fhir_gym.web.element_text import shortened
-from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace, base_url_of
+from fhir_gym.web.episode_replay import EpisodeTrace, TurnTrace
 from fhir_gym.web.resource_view import MAX_TEXT, ResourceView, ViewLimits, view_text
 
 _MAX_TITLE = 300

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from fhir_gym.agents import ScriptedAgent
 from fhir_gym.errors import RecordError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
-from fhir_gym.rollouts.timeline import replay
+from fhir_gym.rollouts.timeline import base_url_of, replay
 
 SHIFT = "FHIRAgent/Shift-v0"
 
@@ -66,3 +67,12 @@ def test_hostile_records_do_not_raise(hospital: World) -> None:
     odd = rollout.turns[0].model_copy(update={"action": "GET /Patient?\x1b[31m<script>"})
     found = replay(rollout.model_copy(update={"turns": (odd, *rollout.turns)}), hospital)
     assert found.verdict.success
+
+
+def test_the_replay_has_the_base_url_of_the_record(hospital: World) -> None:
+    agent = ScriptedAgent("GET https://fhir.example/r4/Patient?_count=1")
+    base_url = "https://fhir.example/r4"
+    (rollout,) = run("FHIRAgent/Appointment-v0", agent, tasks=["01"], variations=0, world=hospital, base_url=base_url)
+    assert base_url_of(rollout) == base_url and rollout.turns[0].status == 200
+    assert [turn.observation for turn in replay(rollout, hospital).turns] == [one.observation for one in rollout.turns]
+    assert base_url_of(rollout.model_copy(update={"action_format": "?"})) == "http://localhost:8080/fhir"

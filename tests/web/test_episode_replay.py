@@ -6,7 +6,7 @@ from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, run
 from fhir_gym.tasks import Check
 from fhir_gym.web.element_differences import Difference
-from fhir_gym.web.episode_replay import EpisodeTrace, base_url_of, play_gold, trace_episode
+from fhir_gym.web.episode_replay import EpisodeTrace, play_gold, trace_episode
 
 APPOINTMENT = "FHIRAgent/Appointment-v0"
 OTHER_WORLD = "the world is not installed"
@@ -87,6 +87,14 @@ def test_another_answer_in_the_record_is_reported(cancelled: Rollout, hospital: 
     assert trace_episode(cancelled.model_copy(update={"turns": turns}), hospital).differing == [2]
 
 
+def test_what_the_record_read_counts_where_the_replay_differs(cancelled: Rollout, hospital: World) -> None:
+    other = 'HTTP 200 OK\n{"resourceType": "Patient", "id": "elsewhere"}'
+    turns = tuple(turn.model_copy(update={"observation": other}) for turn in cancelled.turns[:3])
+    found = trace_episode(cancelled.model_copy(update={"turns": turns}), hospital)
+    assert [turn.returned for turn in found.turns] == [{"Patient/elsewhere"}, {"Patient/elsewhere"}, set()]
+    assert found.turns[2].written == {"Patient/elsewhere"} and found.differing == [1, 2, 3]
+
+
 def test_turns_after_the_end_are_refused(cancelled: Rollout, hospital: World) -> None:
     found = trace_episode(cancelled.model_copy(update={"turns": cancelled.turns * 2}), hospital)
     assert found.problem is not None and "turns after the end of the episode" in found.problem
@@ -113,10 +121,3 @@ def test_the_reference_solution_is_played_on_the_same_variation(hospital: World)
     (idle,) = run(APPOINTMENT, "idle", tasks="01", variations=3, world=hospital)
     gold = play_gold(idle, hospital)
     assert gold.success and gold.task == idle.task and gold.prompt == idle.prompt
-
-
-def test_the_base_url_is_that_of_the_record(cancelled: Rollout) -> None:
-    assert base_url_of(cancelled) == "http://localhost:8080/fhir"
-    other = cancelled.model_copy(update={"action_format": "The base URL is https://x.example/r4. You have 5 actions."})
-    assert base_url_of(other) == "https://x.example/r4"
-    assert base_url_of(cancelled.model_copy(update={"action_format": ""})) == "http://localhost:8080/fhir"
