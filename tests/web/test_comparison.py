@@ -29,8 +29,8 @@ def client(rollout_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("runs")
     for name, records in (("one", first), ("two", second)):
         lines = [edited(record, variation=number) for number, record in enumerate(records, start=1)]
-        # A run may have failed and gone on later: the judged record counts.
-        again = [ungraded(good, 1), *lines, ungraded(good, 5)] if name == "two" else lines
+        # A run may have been interrupted or repeated: the first judged record counts.
+        again = [ungraded(good, 1), *lines, edited(good, variation=2), ungraded(good, 5)] if name == "two" else lines
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again))
     viewer = create_viewer([folder / "one.jsonl", folder / "two.jsonl"])
     with TestClient(viewer, base_url="http://127.0.0.1") as opened:

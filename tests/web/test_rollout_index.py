@@ -68,6 +68,17 @@ def test_a_replaced_file_is_read_anew(tmp_path: Path, record: dict[str, object],
         assert index.state.bad_lines == 0 and [run.episodes for run in index.runs()] == [4 if in_place else 1]
 
 
+def test_a_file_with_the_same_end_is_read_anew(tmp_path: Path, record: dict[str, object]) -> None:
+    path, other = tmp_path / "r.jsonl", tmp_path / "other.jsonl"
+    path.write_bytes(line(record, 1) + line(record, 2))
+    with RolloutIndex([path]) as index:
+        index.update()
+        other.write_bytes(line(record, 3) + line(record, 2))
+        other.replace(path)
+        index.update()
+        assert found(index) == [(1, 3), (2, 2)]
+
+
 def test_a_deleted_file_keeps_its_episodes_in_the_table(tmp_path: Path, record: dict[str, object]) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(line(record, 1))
