@@ -403,7 +403,7 @@ class Episode(AbstractContextManager["Episode"]):
         session = self._session
         assert isinstance(session, Session)
         here = session.checkpoint()
-        session.load(records)
+        session.load(records, keep_next_id=True)
         try:
             yield session
         finally:
@@ -414,7 +414,7 @@ class Episode(AbstractContextManager["Episode"]):
         """Yield a new session with the start state and further records."""
         assert self._start_state is not None
         with self._start_state.open_session(self.world, base_url=self.config.base_url) as session:
-            session.load(records)
+            session.load(records, keep_next_id=True)
             yield session
 
 

@@ -160,8 +160,24 @@ class Session(FhirSession):
     # setup and grading
 
     @override
-    def load(self, resources: Iterable[Resource], *, next_id: int | None = None, normal: bool = False) -> None:
-        """Store resources without checking references; a missing `meta.lastUpdated` becomes the current time."""
+    def load(
+        self,
+        resources: Iterable[Resource],
+        *,
+        next_id: int | None = None,
+        normal: bool = False,
+        keep_next_id: bool = False,
+    ) -> None:
+        """Store resources without checking references; a missing `meta.lastUpdated` becomes the current time.
+
+        Args:
+            resources: See `FhirSession.load`.
+            next_id: See `FhirSession.load`.
+            normal: See `FhirSession.load`.
+            keep_next_id: Whether the server assigns the same ids to later resources as it would without these, whose
+                own ids must not be numbers.
+        """
+        before = self._counters.next_id
         with self._file_errors(), self.store.atomic():
             batch: dict[tuple[str, str], Resource] = {}
             for given in resources:
@@ -176,7 +192,7 @@ class Session(FhirSession):
                     batch = {}
                 batch[key] = resource
             self._load(batch)
-        self._counters.next_id = max(self._counters.next_id, next_id or 0)
+        self._counters.next_id = before if keep_next_id else max(self._counters.next_id, next_id or 0)
 
     def _load(self, batch: dict[tuple[str, str], Resource]) -> None:
         """Store the next versions of different resources."""

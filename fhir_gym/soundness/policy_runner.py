@@ -186,7 +186,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
             self._scratch = session, session.checkpoint()
         session, start = self._scratch
         session.rollback(start)
-        session.load(records)
+        session.load(records, keep_next_id=True)
         yield session
 
     def _play(

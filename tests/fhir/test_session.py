@@ -309,6 +309,8 @@ def test_load_sets_the_first_new_id(session: Session) -> None:
     assert created() == "500000"
     session.load([{"resourceType": "Basic", "id": "700000", "code": {"text": "x"}}], next_id=600_000)
     assert created() == "700001"
+    session.load([{"resourceType": "Basic", "id": "aside", "code": {"text": "x"}}], keep_next_id=True)
+    assert created() == "700002"
     session.rollback()
     assert int(created()) < 500_000
 

@@ -254,7 +254,7 @@ def _new_session(variation: Variation, end: EndState) -> OpenScratchSession:
     @contextmanager
     def open_scratch(records: Sequence[Resource]) -> Iterator[Session]:
         with variation.open_session(end.world, base_url=end.base_url) as session:
-            session.load(records)
+            session.load(records, keep_next_id=True)
             yield session
 
     return open_scratch
