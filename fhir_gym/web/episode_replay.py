@@ -212,8 +212,9 @@ def _recorded_trace(turn: Turn) -> TurnTrace:
     if response is None or not isinstance(action, Action) or action.kind == "FINISH":
         return TurnTrace()
     found = frozenset(_references_in(response))
-    wrote = action.kind != "GET" and response.status < 300
-    return TurnTrace(returned=frozenset() if wrote else found, written=found if wrote else frozenset())
+    if action.kind == "GET" or response.status >= 300:
+        return TurnTrace(returned=found)
+    return TurnTrace(written=found | set(_REFERENCE.findall(action.url)))
 
 
 def _references_in(response: Response) -> Iterator[str]:
