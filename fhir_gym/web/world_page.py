@@ -80,7 +80,7 @@ def render_worlds(context: ViewerContext) -> str:
 def render_world(context: ViewerContext, world: str) -> str:
     """Return the page of a world: its types with their numbers, and the search form."""
     opened = context.worlds.open(world)
-    return context.render("world.html.j2", name=world, manifest=opened.manifest, request="", parameters=())
+    return context.render("world.html.j2", name=world, manifest=opened.manifest)
 
 
 def render_search(context: ViewerContext, world: str, request: str) -> str:
@@ -98,6 +98,7 @@ def render_search(context: ViewerContext, world: str, request: str) -> str:
         "world_search.html.j2",
         name=world,
         request=without_paging(request),
+        types=opened.manifest.counts,
         answer=answer,
         view=replace(view_text(answer.response.text), links=()) if answer.response else None,
         url_of=_resource_links(context, world),
