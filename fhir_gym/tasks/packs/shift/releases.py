@@ -125,11 +125,19 @@ class Release:
 
     def read(self, chart: Chart) -> Reading:
         """Read the records of a patient."""
-        return Reading(
-            releases=tuple(map(self._sent, chart.of("Communication"))),
-            consents=tuple(sorted(map(self._consent, chart.of("Consent")), key=lambda one: one.moment)),
-            documents=tuple(map(self._document, chart.of("DocumentReference"))),
-        )
+        return Reading(self.releases(chart), self.consents(chart), self.documents(chart))
+
+    def releases(self, chart: Chart) -> tuple[Entry, ...]:
+        """Read the earlier releases of a patient."""
+        return tuple(map(self._sent, chart.of("Communication")))
+
+    def consents(self, chart: Chart) -> tuple[Entry, ...]:
+        """Read the consents of a patient; the latest is the last."""
+        return tuple(sorted(map(self._consent, chart.of("Consent")), key=lambda one: one.moment))
+
+    def documents(self, chart: Chart) -> tuple[Entry, ...]:
+        """Read the documents of a patient. They depend on the department and the policies alone."""
+        return tuple(map(self._document, chart.of("DocumentReference")))
 
     def decide_by(self, reading: Reading, ignoring: str = "") -> Decision:
         """Decide about the request.

@@ -41,7 +41,7 @@ from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _WORDS = {"Encounter": "encounters", "Observation": "results", "Procedure": "procedures", "Condition": "diagnoses"}
-_FEWEST_RULES = {"number": 4, "number of a type": 2, "ids": 4}
+_FEWEST_RULES = {"number": 3, "number of a type": 2, "ids": 3}
 """Number of rules that must make a difference to a question with a value; one suffices if nothing is wrong."""
 
 _MEASURES: tuple[tuple[Measure, str], ...] = (

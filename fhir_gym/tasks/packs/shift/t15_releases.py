@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from fhir_gym.tasks.packs.shift.outcomes import (
     NOTHING_TO_DO,
     SEVERAL_PATIENTS,
 )
-from fhir_gym.tasks.packs.shift.patient_records import Chart
+from fhir_gym.tasks.packs.shift.patient_records import Chart, Entry
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, target_among
 from fhir_gym.tasks.packs.shift.policies import MISREADINGS, policy_time, read_library, validity_rules
 from fhir_gym.tasks.packs.shift.release_judge import ReleaseJudge
@@ -115,9 +115,7 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> ReleaseScene:
         drawer = ReleaseDrawer(rng, world)
         if size.level == 1:
-            return drawer.scene(
-                people=(12,), twins=2, departments=2, recipients=3, documents=(0, 1, 2, 3, 4), policies=9
-            )
+            return drawer.scene(people=(12,), twins=2, departments=2, recipients=3, documents=(2, 3, 4), policies=9)
         return drawer.scene(
             people=(13, 13),
             twins=3,
@@ -226,22 +224,22 @@ class _Chooser:
             for one in scene.departments
         }
         self._readings: dict[tuple[str | int, ...], Reading] = {}
+        self._documents: dict[tuple[str, ...], tuple[Entry, ...]] = {}
         self.found: list[ReleaseRequest] = []
 
     def add(self, outcome: str) -> bool:
         """Choose a request with an outcome; return whether there is one."""
-        rng = self._rng
+        rng, asked = self._rng, {one.ask.patient for one in self.found}
         names = names_for(rng, self._scene.people, outcome)
-        if rng.random() < _SAME_PATIENT:
-            asked = [one.ask.patient for one in self.found]
-            names.sort(key=lambda one: one not in asked)
-        groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
-        mistakes = [rng.choice(one) for one in rng.sample(groups, len(groups))]
+        request = None
         if outcome == ALREADY_DONE and rng.random() < _OWN:
-            mistakes = [_OWN_RELEASE]
-        # The patient comes first, so that those with many records are not asked about more often.
-        tried = (*product(names, mistakes), *product(names, [""]))
-        request = next((one for name, wanted in tried if (one := self._draw(name, outcome, wanted))), None)
+            request = self._draw([one for one in names if one in asked], outcome, (_OWN_RELEASE,))
+        if request is None:
+            if rng.random() < _SAME_PATIENT:
+                names.sort(key=lambda one: one not in asked)
+            groups = (CONSENT_RULES, CONSENT_RULES, DOCUMENT_RULES, REPEAT_RULES, MISREADINGS)
+            mistakes = [rng.choice(one) for one in rng.sample(groups, len(groups))]
+            request = self._draw(names, outcome, (*mistakes, ""))
         if request is None:
             return False
         self.found.append(request)
@@ -249,36 +247,54 @@ class _Chooser:
             self._release(request)
         return True
 
-    def _draw(self, name: Named, outcome: str, mistake: str) -> ReleaseRequest | None:
-        """Draw a request about a patient that has an outcome, which the mistake would change; None if there is none."""
-        scene, rng = self._scene, self._rng
-        ids = ids_of(name, scene.people)
-        possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
-        for department, recipient, purpose in rng.sample(possible, len(possible)):
-            ask = ReleaseAsk(patient=name, department=department, recipient=recipient, purpose=purpose)
-            if any(one.ask == ask for one in self.found):
-                continue
-            if len(ids) != 1 or self._qualifies(ask, f"Patient/{ids[0]}", outcome, mistake):
-                aimed = target_among(ids, scene.people)
-                return ReleaseRequest(ask=ask, outcome=outcome, patients=ids, **aimed)
+    def _draw(self, names: Sequence[Named], outcome: str, mistakes: Sequence[str]) -> ReleaseRequest | None:
+        """Draw a request with an outcome about the first possible patient; None if there is none.
+
+        The patient is chosen before the mistake, so that patients with many records are not asked about more often.
+
+        Args:
+            names: Names of patients.
+            outcome: The outcome.
+            mistakes: Mistakes of which one should change the outcome, the preferred one first; an empty text for none.
+        """
+        for name in names:
+            ids = ids_of(name, self._scene.people)
+            patient = f"Patient/{ids[0]}" if len(ids) == 1 else ""
+            asks = [ask for ask in self._asks(name) if not patient or self._decide(ask, patient).outcome == outcome]
+            fitting = (ask for one in mistakes for ask in asks if not patient or self._matters(ask, patient, one))
+            if found := next(fitting, None):
+                aimed = target_among(ids, self._scene.people)
+                return ReleaseRequest(ask=found, outcome=outcome, patients=ids, **aimed)
         return None
 
-    def _qualifies(self, ask: ReleaseAsk, patient: str, outcome: str, mistake: str) -> bool:
-        """Whether an ask has an outcome that a mistake would change."""
-        decision = self._decide(ask, patient)
-        if decision.outcome != outcome:
-            return False
-        other = self._decide(ask, patient, mistake) if mistake else None
-        return other is None or (other.outcome, other.documents) != (decision.outcome, decision.documents)
+    def _asks(self, name: Named) -> Iterator[ReleaseAsk]:
+        """Yield the requests about a patient that are not chosen yet, in random order."""
+        scene = self._scene
+        possible = [*product([one.display for one in scene.departments], sorted(scene.recipients), sorted(PURPOSES))]
+        used = {
+            (one.ask.department, one.ask.recipient, one.ask.purpose) for one in self.found if one.ask.patient == name
+        }
+        for one in self._rng.sample(possible, len(possible)):
+            if one not in used:
+                yield ReleaseAsk(patient=name, department=one[0], recipient=one[1], purpose=one[2])
+
+    def _matters(self, ask: ReleaseAsk, patient: str, mistake: str) -> bool:
+        """Whether a mistake would change the decision about an ask; an empty text is no mistake and fits every ask."""
+        right, other = self._decide(ask, patient), self._decide(ask, patient, mistake)
+        return not mistake or (other.outcome, other.documents) != (right.outcome, right.documents)
 
     def _decide(self, ask: ReleaseAsk, patient: str, mistake: str = "") -> Decision:
         """Decide about an ask like an agent that makes a mistake."""
         misread = mistake if mistake in MISREADINGS else ""
         chart = (self._scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]
         release = release_of(ask, self._scene, self._values[misread, department_of(ask, self._scene).code])
-        key = (patient, ask.department, ask.recipient, ask.purpose, misread, len(chart.records))
+        on_documents = (patient, ask.department, misread)
+        if on_documents not in self._documents:
+            self._documents[on_documents] = release.documents(chart)
+        key = (*on_documents, ask.recipient, ask.purpose, len(chart.records))
         if key not in self._readings:
-            self._readings[key] = release.read(chart)
+            documents = self._documents[on_documents]
+            self._readings[key] = Reading(release.releases(chart), release.consents(chart), documents)
         return release.decide_by(self._readings[key], mistake if mistake in RULES else "")
 
     def _release(self, request: ReleaseRequest) -> None:
