@@ -389,8 +389,7 @@ class Episode(AbstractContextManager["Episode"]):
             timeline=self._simulation.timeline if self._simulation else (),
         )
         state, grading = self._start_state, self.config.grading
-        unchanged = isinstance(session, Session) and session.is_at(self._origin)
-        open_scratch = self._with_records if unchanged else None if state is None else self._beside_start_state
+        open_scratch = self._start_state_with if isinstance(session, Session) else None
         idle = None if state is None else state.idle.get(grading)
         verdict = grade(self.task, self.variation, end, grading, idle=idle, open_scratch=open_scratch)
         if state is not None:
@@ -398,22 +397,11 @@ class Episode(AbstractContextManager["Episode"]):
         return verdict
 
     @contextmanager
-    def _with_records(self, records: Sequence[Resource]) -> Iterator[Session]:
-        """Yield the session with additional records. The records are removed afterwards."""
+    def _start_state_with(self, records: Sequence[Resource]) -> Iterator[Session]:
+        """Yield the session as it was at the start, with additional records. Afterwards, it is as it was before."""
         session = self._session
         assert isinstance(session, Session)
-        here = session.checkpoint()
-        session.load(records, keep_next_id=True)
-        try:
-            yield session
-        finally:
-            session.rollback(here)
-
-    @contextmanager
-    def _beside_start_state(self, records: Sequence[Resource]) -> Iterator[Session]:
-        """Yield a new session with the start state and further records."""
-        assert self._start_state is not None
-        with self._start_state.open_session(self.world, base_url=self.config.base_url) as session:
+        with session.returned_to(self._origin):
             session.load(records, keep_next_id=True)
             yield session
 

@@ -239,10 +239,6 @@ class Session(FhirSession):
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.store.savepoint(), self.store.seq(), self._counters.copy(), self._searches.copy())
 
-    def is_at(self, checkpoint: Checkpoint) -> bool:
-        """Return whether nothing was written since a checkpoint."""
-        return self.store.seq() == checkpoint.seq
-
     @override
     def rollback(self, to: Checkpoint | None = None) -> None:
         """Undo all writes since a checkpoint, or since the session began.
@@ -256,6 +252,23 @@ class Session(FhirSession):
         self.store.rollback_to(to.savepoint)
         self._counters = to.counters.copy()
         self._searches = to.searches.copy()
+
+    @contextmanager
+    def returned_to(self, checkpoint: Checkpoint) -> Iterator[None]:
+        """Return to a checkpoint for the duration of a block; afterwards, the session is as it was before.
+
+        Later checkpoints are dropped. The cost depends on the number of writes since the checkpoint.
+
+        Raises:
+            ValueError: The session was already rolled back to a state before the checkpoint.
+        """
+        counters, searches = self._counters, self._searches
+        try:
+            with self.store.returned_to(checkpoint.savepoint):
+                self._counters, self._searches = checkpoint.counters.copy(), checkpoint.searches.copy()
+                yield
+        finally:
+            self._counters, self._searches = counters, searches
 
     @override
     def changes(self, since: Checkpoint | None = None) -> list[Change]:

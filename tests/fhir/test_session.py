@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fhir_gym.errors import WorldError
 from fhir_gym.fhir import Limits, Request, Response, Session, World, WorldBuilder
+from fhir_gym.fhir.index import TABLES
 from fhir_gym.fhir.outcome import FhirError
 from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.types import Resource
@@ -289,6 +290,50 @@ def test_rollback_restores_every_byte(session: Session) -> None:
     assert session.changes(checkpoint)
     session.rollback(checkpoint)
     assert session.changes(checkpoint) == []
+
+
+def everything(session: Session) -> tuple[Any, ...]:
+    """Return all rows of a session, and what it counts."""
+    session.store.index_all()
+    tables = ("resource", "version", *TABLES)
+    rows = {table: sorted(session.store.db.execute(f"SELECT * FROM overlay.{table}"), key=repr) for table in tables}
+    return rows, session.changes(), session.store.seq(), session._counters, session.store._next_rid
+
+
+@pytest.mark.parametrize("searching", [False, True])
+def test_a_session_returns_to_a_checkpoint_for_a_while(session: Session, searching: bool) -> None:
+    session.load([{"resourceType": "Patient", "id": f"L{n}", "name": [{"family": "Loaded"}]} for n in range(3)])
+    start, before = session.checkpoint(), session.changes()
+    fresh = converse(session) if searching else []
+    for method, url, body in (
+        ("PUT", "/Patient/L0", {"resourceType": "Patient", "id": "L0", "name": [{"family": "Changed"}]}),
+        ("PUT", "/Patient/L0", {"resourceType": "Patient", "id": "L0", "active": False}),
+        ("DELETE", "/Patient/L1", None),
+        ("PUT", "/Patient/L1", {"resourceType": "Patient", "id": "L1", "gender": "other"}),
+        ("POST", "/Patient", {"resourceType": "Patient", "name": [{"family": "Loaded"}]}),
+        ("PUT", "/Patient/S2", {"resourceType": "Patient", "id": "S2", "name": [{"family": "Loaded"}]}),
+        ("PUT", "/Patient/gone", {"resourceType": "Patient", "id": "gone"}),
+        ("DELETE", "/Patient/gone", None),
+    ):
+        assert ask(session, method, url, body).status < 300
+    wanted, family = everything(session), {one["id"] for one in session.search("Patient", family="loaded")}
+    with session.returned_to(start):
+        assert session.changes() == before
+        assert {one["id"] for one in session.search("Patient", family="loaded")} == {"L0", "L1", "L2"}
+        session.load([{"resourceType": "Patient", "id": "more", "name": [{"family": "Loaded"}]}])
+        assert len(session.search("Patient", family="loaded")) == 4
+    assert {one["id"] for one in session.search("Patient", family="loaded")} == family
+    assert everything(session) == wanted
+    session.rollback(start)
+    assert session.changes() == before and (not searching or converse(session) == fresh)
+
+
+def test_a_session_without_writes_returns_to_a_checkpoint_for_a_while(session: Session) -> None:
+    start = session.checkpoint()
+    with pytest.raises(RuntimeError, match="in the block"), session.returned_to(start):
+        session.load([{"resourceType": "Patient", "id": "more"}])
+        raise RuntimeError("in the block")
+    assert session.read("Patient", "more") is None and converse(session)
 
 
 def test_sessions_do_not_see_each_other(world: World) -> None:

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from fhir_gym.actions import Action, Get, Post, Put, to_request
 from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.adapters.write_targets import request_parts
 from fhir_gym.fhir.messages import Request, Response
-from fhir_gym.fhir.session import Session
 from fhir_gym.tasks.grading.end_state import LoggedRequest
 from fhir_gym.tasks.grading.evidence import (
+    Version,
     counterfactuals_shown,
     missing_records,
     returned_resources,
@@ -50,6 +52,7 @@ class Scratch:
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
         self.asked: list[Request] = []
+        self.written: list[Version] = []
 
     def handle(self, request: Request) -> Response:
         self.asked.append(request)
@@ -59,9 +62,12 @@ class Scratch:
     def read(self, resource_type: str, id: str) -> Resource | None:
         return KIM if id == "1" else None
 
+    def write(self, versions: Iterable[Version]) -> None:
+        self.written += versions
+
 
 def seen(log: list[LoggedRequest], answers: dict[str, Any], *known: str) -> bool:
-    return shows_counterfactual(log, [PHANTOM], cast(Session, Scratch(answers)), known)
+    return shows_counterfactual(log, [PHANTOM], Scratch(answers), known)
 
 
 def test_reads_searches_and_pages_retrieve() -> None:
@@ -114,7 +120,7 @@ def test_requests_that_cannot_show_the_counterfactual_are_not_replayed(search: s
     scratch = Scratch({})
     page = f"{BASE}?_getpages=z&_getpagesoffset=1"
     log = [logged(Get(search), bundle(KIM, next=page)), logged(Get(page), bundle(KIM))]
-    assert not shows_counterfactual(log, [PHANTOM], cast(Session, scratch))
+    assert not shows_counterfactual(log, [PHANTOM], scratch)
     assert len(scratch.asked) == (2 if replayed else 0)
 
 
@@ -155,6 +161,39 @@ def test_page_tokens_belong_to_the_scratch_server() -> None:
     assert seen(log, answers)
 
 
+def test_pages_of_a_search_that_is_otherwise_the_same_belong_to_the_scratch_server() -> None:
+    def begun(token: str, second: int) -> dict[str, Any]:
+        head = {"resourceType": "Bundle", "id": token, "meta": {"lastUpdated": f"2023-11-13T10:15:0{second}.000+00:00"}}
+        return head | bundle(OTHER, next=f"{BASE}?_getpages={token}&_getpagesoffset=20")
+
+    answers = {"family=L": begun("new", 0), "_getpages=new&_getpagesoffset=20": bundle(PHANTOM)}
+    log = [
+        logged(Get("/Patient?family=L"), begun("old", 1)),
+        logged(Get(f"{BASE}?_getpages=old&_getpagesoffset=20"), bundle(OTHER)),
+    ]
+    assert seen(log, answers)
+
+
+def test_what_requests_wrote_is_stored_instead_of_sending_them_again() -> None:
+    scratch = Scratch({"family=Lee": bundle(PHANTOM)})
+    written = logged(Put("/Patient/5", {"resourceType": "Patient", "id": "5"}), {"resourceType": "Patient", "id": "5"})
+    search = logged(Get("/Patient?family=Lee"), bundle())
+    version: Version = ("Patient", "5", {"resourceType": "Patient", "id": "5", "active": True})
+    log = [search, written, written, search]
+    found = [*counterfactuals_shown(log, [PHANTOM], scratch, written={1: [version], 2: [("Patient", "5", None)]})]
+    assert found == [(0, frozenset({"Patient/99"})), (3, frozenset({"Patient/99"}))]
+    assert [one.method for one in scratch.asked] == ["GET", "GET"]
+    assert scratch.written == [version, ("Patient", "5", None)]
+
+
+def test_a_request_that_wrote_something_unknown_is_sent_again() -> None:
+    scratch = Scratch({})
+    written = logged(Put("/Patient/5", {"resourceType": "Patient", "id": "5"}), {"resourceType": "Patient", "id": "5"})
+    refused = logged(Put("/Patient/5", {}), {"resourceType": "OperationOutcome"}, status=400)
+    assert [*counterfactuals_shown([written, refused], [PHANTOM], scratch, written={})] == []
+    assert [one.method for one in scratch.asked] == (["PUT"] if written.response.done[0].effect else [])
+
+
 @pytest.mark.parametrize("search", [Get("/Patient?family=L&_summary=count"), Get("/Patient?family=L&_count=0")])
 def test_a_total_of_known_records_alone_shows_one_more(search: Action) -> None:
     answers = {"family=L": bundle(OTHER, PHANTOM), search.url.partition("?")[2]: bundle(total=2)}
@@ -169,14 +208,15 @@ def test_a_total_of_known_records_alone_shows_one_more(search: Action) -> None:
 def test_a_total_by_post_shows_one_more() -> None:
     asked: list[Request] = []
 
-    class Posted:
+    class Posted(Scratch):
+        @override
         def handle(self, request: Request) -> Response:
             asked.append(request)
             body = bundle(total=2) if b"_summary" in request.body else bundle(OTHER, PHANTOM)
             return answer(request, body)
 
     log = [logged(Post("/Patient/_search", "family=L%C3%A9&_summary=count"), bundle(total=1))]
-    assert shows_counterfactual(log, [PHANTOM], cast(Session, Posted()), ["Patient/1"])
+    assert shows_counterfactual(log, [PHANTOM], Posted({}), ["Patient/1"])
     assert asked[-1].body == b"family=L%C3%A9"
 
 
@@ -197,9 +237,9 @@ def test_repeated_ids_distinguish_nothing() -> None:
         logged(Get("/Patient?_elements=id"), bundle(OTHER)),
         logged(Get("/Patient?_elements=active"), bundle(active)),
     ]
-    assert not shows_counterfactual(log, [{**PHANTOM, "active": True}], cast(Session, Scratch(answers)))
+    assert not shows_counterfactual(log, [{**PHANTOM, "active": True}], Scratch(answers))
     read = logged(Get("/Patient/1"), {**active, "name": [{"family": "Kim"}]})
-    assert shows_counterfactual([*log, read], [{**PHANTOM, "active": True}], cast(Session, Scratch(answers)))
+    assert shows_counterfactual([*log, read], [{**PHANTOM, "active": True}], Scratch(answers))
 
 
 def test_a_record_without_the_deciding_element_is_not_read() -> None:
@@ -278,23 +318,22 @@ def test_a_far_page_by_post_or_in_a_batch_shows_nothing() -> None:
     far = page(at="/Patient/_search?_offset=9")
     posted = logged(Post("/Patient/_search", "_offset=9"), far)
 
-    class Far:
-        def __init__(self, body: Any) -> None:
-            self.body = body
-
+    class Far(Scratch):
+        @override
         def handle(self, request: Request) -> Response:
-            return answer(request, self.body)
+            return answer(request, self.answers)
 
+        @override
         def read(self, resource_type: str, id: str) -> Resource | None:
             return None
 
     now = page(PHANTOM, at="/Patient/_search?_offset=9")
-    assert not shows_counterfactual([posted], [PHANTOM], cast(Session, Far(now)))
+    assert not shows_counterfactual([posted], [PHANTOM], Far(now))
     sent = {"type": "batch", "entry": [{"request": {"method": "GET", "url": "Patient?_offset=9"}}]}
     before, after = (
         {"resourceType": "Bundle", "type": "batch-response", "entry": [{"resource": one}]} for one in (far, now)
     )
-    assert not shows_counterfactual([logged(Post("/", sent), before)], [PHANTOM], cast(Session, Far(after)))
+    assert not shows_counterfactual([logged(Post("/", sent), before)], [PHANTOM], Far(after))
 
 
 def test_other_elements_distinguish_nothing() -> None:
@@ -303,9 +342,9 @@ def test_other_elements_distinguish_nothing() -> None:
     answers = {"_elements=telecom": bundle({**OTHER, "telecom": phone}, {"resourceType": "Patient", "id": "99"})}
     log = [logged(Get("/Patient?_elements=telecom"), bundle({**OTHER, "telecom": phone}))]
     counterfactual = {**PHANTOM, "telecom": other_phone}
-    assert not shows_counterfactual(log, [counterfactual], cast(Session, Scratch(answers)))
+    assert not shows_counterfactual(log, [counterfactual], Scratch(answers))
     named = logged(Get("/Patient/1?_elements=name"), {**OTHER, "name": [{"family": "Kim"}]})
-    assert shows_counterfactual([*log, named], [counterfactual], cast(Session, Scratch(answers)))
+    assert shows_counterfactual([*log, named], [counterfactual], Scratch(answers))
 
 
 def test_a_differing_element_shows_a_record() -> None:
@@ -316,7 +355,7 @@ def test_a_differing_element_shows_a_record() -> None:
     counterfactual = {**KIM, "active": False}
     names, states = ({**OTHER, "name": KIM["name"]}, {**OTHER, "active": True})
     now = {"_elements=name": bundle({**names, "meta": {"versionId": "2"}}), "_elements=active": bundle(counterfactual)}
-    scratch = cast(Session, Scratch(now))
+    scratch = Scratch(now)
     assert not shows_counterfactual([logged(Get("/Patient?_elements=name"), bundle(names))], [counterfactual], scratch)
     assert shows_counterfactual([logged(Get("/Patient?_elements=active"), bundle(states))], [counterfactual], scratch)
 
@@ -324,7 +363,7 @@ def test_a_differing_element_shows_a_record() -> None:
 def test_the_task_may_rule_records_out() -> None:
     answers = {"_elements=start": bundle({**OTHER, "start": "2024"}, PHANTOM)}
     log = [logged(Get("/Patient?_elements=start"), bundle({**OTHER, "start": "2024"}))]
-    scratch = cast(Session, Scratch(answers))
+    scratch = Scratch(answers)
     assert not shows_counterfactual(log, [{**PHANTOM, "start": "2023"}], scratch)
     assert shows_counterfactual(
         log, [{**PHANTOM, "start": "2023"}], scratch, may_match=lambda one: one.get("start") == "2023"

@@ -27,8 +27,8 @@ COLUMNS = "rid, type, id, version, updated, deleted, method, body"
 _PAGE = 4096  # size of an overlay's page in bytes
 _CHUNK = 500  # number of rows that one statement reads; below SQLite's limit on bound values
 
-_MANY = 5_000
-"""From this number of resources on, `put_all` writes the index rows immediately, to save memory."""
+_MANY = 15_000
+"""From this number of resources without index rows on, `put_all` writes these rows, to save memory."""
 
 _TOGETHER = 16
 """Number of rows that one statement inserts."""
@@ -294,7 +294,7 @@ class Store:
         """
         self._log([row for row, _ in versions], old=[row for row, _ in versions if row.version > 1])
         self._unindexed.add(versions)
-        if len(versions) >= _MANY:
+        if len(self._unindexed) >= _MANY:
             self.index_all()
 
     def snapshot(self, next_id: int) -> Snapshot:
@@ -357,6 +357,13 @@ class Store:
 
         The new rows replace `old`, the current rows of existing resources.
         """
+        self._replace(old)
+        self._insert("resource", [(*row, seq) for seq, row in enumerate(rows, self._seq + 1)])
+        self._seq += len(rows)
+        self._types.update([row.type for row in rows])
+
+    def _replace(self, old: Iterable[ResourceRow]) -> None:
+        """Move the overlay's current rows of resources to the replaced versions, and delete their index rows."""
         for row in old:
             if (
                 row.type in self._types
@@ -365,9 +372,6 @@ class Store:
                 self._unindexed.forget(row)
                 for statement in _REPLACE:
                     self._do(statement, (row.rid,))
-        self._insert("resource", [(*row, seq) for seq, row in enumerate(rows, self._seq + 1)])
-        self._seq += len(rows)
-        self._types.update([row.type for row in rows])
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         single = len(rows) - len(rows) % _TOGETHER
@@ -420,6 +424,35 @@ class Store:
         self._next_rid, self._seq, self._types = savepoint.next_rid, savepoint.seq, savepoint.types.copy()
         self._unindexed = savepoint.unindexed.copy()
         self._do(f"ROLLBACK TO s{place}")
+
+    @contextmanager
+    def returned_to(self, savepoint: Savepoint) -> Iterator[None]:
+        """Return to a savepoint for the duration of a block; afterwards, undo the return.
+
+        The cost depends on the number of these writes. If there are any, later savepoints are dropped.
+        """
+        if self._seq == savepoint.seq:
+            here = self.savepoint()
+            try:
+                yield
+            finally:
+                self.rollback_to(here)
+            return
+        replaced = self.db.execute(f"SELECT seq, {COLUMNS} FROM overlay.version WHERE seq > ?", (savepoint.seq,))
+        written = self.db.execute(f"SELECT {COLUMNS}, seq FROM overlay.resource WHERE seq > ?", (savepoint.seq,))
+        versions, current = replaced.fetchall(), written.fetchall()
+        state = self._next_rid, self._seq, self._types
+        self.rollback_to(savepoint)
+        try:
+            yield
+        finally:
+            self.rollback_to(savepoint)
+            rows = [ResourceRow._make(row[:-1]) for row in current]
+            self._replace(rows)
+            self._insert("version", versions)
+            self._insert("resource", current)
+            self._unindexed.add([(row, serialization.loads(row.body)) for row in rows if not row.deleted])
+            self._next_rid, self._seq, self._types = state
 
     @contextmanager
     def atomic(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import copy
 from functools import cache
 from typing import TypeAlias
 
@@ -32,51 +33,59 @@ class Batch:
         resource_type: The type.
         resources: Rids and resources. A resource may be stored as JSON text, which is parsed if needed.
         known: The pickled index rows computed so far, by path id. The batch adds those that it computes.
-        removed: Rids without index rows.
     """
 
-    __slots__ = ("_removed", "_resources", "_type", "known")
+    __slots__ = ("_computed", "_removed", "_resources", "_rids", "_type", "known")
 
     def __init__(
         self,
         resource_type: str,
         resources: Sequence[tuple[int, Resource | bytes]],
         known: dict[int, bytes] | None = None,
-        removed: frozenset[int] = frozenset(),
     ) -> None:
-        self._type, self._resources, self.known, self._removed = resource_type, resources, known, removed
+        self._type, self._resources, self.known = resource_type, resources, known
+        self._rids = frozenset(rid for rid, _ in resources)
+        self._removed: frozenset[int] = frozenset()
+        self._computed: dict[int, IndexRows] = {}
 
     def __len__(self) -> int:
         return len(self._resources) - len(self._removed)
 
     def index_rows(self, pids: frozenset[int]) -> IndexRows:
-        """Return the index rows of these paths by table."""
-        found = self._computed(pids) if self.known is None else self._known(pids, self.known)
+        """Return the index rows of these paths by table. They are computed once, also if a rollback removes them."""
+        if unknown := pids.difference(self._computed):
+            self._compute(unknown)
+        found: IndexRows = {}
+        for pid in sorted(pids):
+            for table, rows in self._computed[pid].items():
+                found.setdefault(table, []).extend(rows)
         if self._removed:
             for table, rows in found.items():
                 found[table] = [row for row in rows if row[RID_COLUMN[table]] not in self._removed]
         return found
 
-    def _computed(self, pids: frozenset[int]) -> IndexRows:
-        resources = ((rid, serialization.loads(one) if isinstance(one, bytes) else one) for rid, one in self._resources)
-        return index_rows_of(self._type, resources, pids)
-
-    def _known(self, pids: frozenset[int], known: dict[int, bytes]) -> IndexRows:
+    def _compute(self, pids: frozenset[int]) -> None:
+        known = {} if self.known is None else self.known
         if unknown := pids.difference(known):
             by_path: dict[int, IndexRows] = {pid: {} for pid in unknown}
-            for table, rows in self._computed(unknown).items():
+            parsed = (
+                (rid, serialization.loads(one) if isinstance(one, bytes) else one) for rid, one in self._resources
+            )
+            for table, rows in index_rows_of(self._type, parsed, unknown).items():
                 for row in rows:
                     by_path[row[0]].setdefault(table, []).append(row)
-            known.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
-        found: IndexRows = {}
-        for pid in sorted(pids):
-            for table, rows in pickle.loads(known[pid]).items():
-                found.setdefault(table, []).extend(rows)
-        return found
+            self._computed |= by_path
+            if self.known is not None:
+                known.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
+        self._computed |= {pid: pickle.loads(known[pid]) for pid in pids - unknown}
 
     def without(self, rid: int) -> Batch:
         """Return the batch without one resource."""
-        return Batch(self._type, self._resources, self.known, self._removed | {rid})
+        if rid not in self._rids:
+            return self
+        found = copy(self)
+        found._removed = self._removed | {rid}
+        return found
 
 
 class Unindexed:
@@ -115,6 +124,9 @@ class Unindexed:
             if len(batch) == counts[resource_type]:
                 batch.known = index_rows[resource_type]
 
+    def __len__(self) -> int:
+        return sum(len(batch) for batches in self.missing.values() for batch, _ in batches)
+
     def paths(self) -> Set[int]:
         """Return the ids of the paths with missing rows."""
         return {pid for batches in self.missing.values() for _, missing in batches for pid in missing}
@@ -140,9 +152,9 @@ class Unindexed:
     def forget(self, row: ResourceRow) -> None:
         """Forget a version that was replaced."""
         if row.type in self.missing:
-            self.missing[row.type] = tuple(
-                (batch.without(row.rid), missing) for batch, missing in self.missing[row.type]
-            )
+            batches = ((batch.without(row.rid), missing) for batch, missing in self.missing.pop(row.type))
+            if left := tuple((batch, missing) for batch, missing in batches if len(batch)):
+                self.missing[row.type] = left
 
     def copy(self) -> Unindexed:
         """Return a copy for a savepoint."""

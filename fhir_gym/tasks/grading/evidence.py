@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import orjson
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.paging import link
+from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
 from fhir_gym.types import Json, Resource
@@ -30,6 +32,8 @@ _MAX_PAGES = 200
 _MOST_PARSED = 8 * 1024 * 1024
 """Total size in bytes of the responses that stay in memory in parsed form."""
 _PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
+_BEGINNING = re.compile(rb'\{"resourceType":"Bundle","id":"([^"]+)","meta":\{"lastUpdated":"[^"]*"\},')
+"""Beginning of a search result: its page token, and the time."""
 _TOKEN_IN_JSON = re.compile(rb'_getpages=([^&"\\]+)')
 _PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/[A-Za-z0-9.-]+)?/?$")
 """Path of a search or a read, relative to the base URL."""
@@ -112,8 +116,9 @@ def returned_resources(
     found: dict[str, Resource] = {}
     for one in read_by_verdicts(logged):
         if ids is None or any(id in one.response.content for id in ids):
-            for reference, resource in parsed.parse(one.response).returned_resources().items():
-                found[reference] = {**found.get(reference, {}), **resource}
+            for reference, resource in parsed.parse(one.response).returned_resources.items():
+                known = found.get(reference, {})
+                found[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
     return found
 
 
@@ -165,6 +170,10 @@ def may_be_like(seen: Resource, counterfactual: Resource) -> bool:
     )
 
 
+Version: TypeAlias = "tuple[str, str, Resource | None]"
+"""The type and id of a resource, and the version that a request left; None for a deletion."""
+
+
 class ScratchServer(Protocol):
     """A server on which the agent's requests are replayed."""
 
@@ -174,6 +183,10 @@ class ScratchServer(Protocol):
 
     def read(self, resource_type: str, id: str) -> Resource | None:
         """Read the current version of a resource; None for an unknown resource."""
+        ...
+
+    def write(self, versions: Iterable[Version]) -> None:
+        """Store versions of resources in order."""
         ...
 
 
@@ -202,6 +215,15 @@ class BudgetedSession:
             return Response(400)
         with self._session.store.budget(self._allowed):
             return self._session.handle(request)
+
+    def write(self, versions: Iterable[Version]) -> None:
+        """Store versions of resources in order, at no cost."""
+        for deleted, some in groupby(versions, lambda version: version[2] is None):
+            if deleted:
+                for resource_type, id, _ in some:
+                    self._session.handle(Request("DELETE", f"/{resource_type}/{id}"))
+            else:
+                self._session.load((version[2] for version in some if version[2]), normal=True)
 
 
 def shows_counterfactual(
@@ -237,6 +259,7 @@ def counterfactuals_shown(
     known: Collection[str] = (),
     may_match: Callable[[Resource, Resource], bool] = may_be_like,
     parsed: ParsedResponses | None = None,
+    written: Mapping[int, Sequence[Version]] | None = None,
 ) -> Iterator[tuple[int, frozenset[str]]]:
     """Replay the agent's requests on a server with counterfactuals, and yield which of them each request shows.
 
@@ -257,18 +280,28 @@ def counterfactuals_shown(
         may_match: Function of a record, with only the elements that the agent saw, and a counterfactual. It decides
             whether the record may be what the counterfactual stands for.
         parsed: Responses that are parsed already.
+        written: The versions that requests left, by position in `logged`. They are stored instead of repeating the
+            request. None if they are not known, and all requests are repeated.
 
     Yields:
         For each request that shows a counterfactual: its position in `logged`, and the references to the
         counterfactuals.
     """
-    looks = read_by_verdicts(logged)
-    positions = {id(one): number for number, one in enumerate(logged)}
-    replay = _Counterfactual(looks, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
-    for one in looks:
-        shown = replay.shown_by(one)
-        if shown:
-            yield positions[id(one)], shown
+    looks = {id(one) for one in read_by_verdicts(logged)}
+    read = [one for one in logged if id(one) in looks]
+    replay = _Counterfactual(read, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
+    for position, one in enumerate(logged):
+        versions = None if written is None else written.get(position, _no_versions(one))
+        if id(one) in looks and (versions is None or any(done.looks for done in one.response.done)):
+            shown = replay.shown_by(one)
+            if shown:
+                yield position, shown
+        replay.later += versions or ()
+
+
+def _no_versions(one: LoggedRequest) -> tuple[Version, ...] | None:
+    """Nothing if a request wrote nothing; None if it wrote something unknown."""
+    return None if any(done.effect for done in one.response.done) else ()
 
 
 class _Counterfactual:
@@ -289,6 +322,8 @@ class _Counterfactual:
         }
         self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
         self._scratch, self._known, self._may_match = scratch, set(known), may_match
+        self.later: list[Version] = []
+        """Versions to store before the next request."""
         self._tokens: dict[str, str] = {}
         self._parsed = parsed
         self._pages = _Pages(parsed)
@@ -304,11 +339,8 @@ class _Counterfactual:
             self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(one.response.content)))
             self._pages.pass_over(one.response)
             return frozenset()
-        response = self._scratch.handle(_with_token(one.request, self._tokens))
-        for done in response.done:
-            if done.effect:
-                self._seen_in_full.pop(f"{done.resource_type}/{done.id}", None)
-        if response.content == one.response.content:
+        response = self._repeat(one.request)
+        if self._is_same(one.response, response):
             self._pages.pass_over(one.response)
             return frozenset()
         then, now = self._parsed.parse(one.response), _Answer(response)
@@ -316,19 +348,46 @@ class _Counterfactual:
         before = self._pages.before(then)
         if before is None:
             return frozenset()
-        found = now.returned_resources()
+        found = now.returned_resources
         if now.is_look:
             if not found.keys() & self._wanted.keys() and _count_rises(then, now):
                 return self._counted(one.request, then.total == 0, now.total)
             if not then.next_link:
-                found |= _on_further_pages(now, self._scratch)
-        shown = _changed(found, then.returned_resources(), self._wanted)
+                found = found | _on_further_pages(now, self._scratch)
+        here = then.returned_resources
+        shown = _changed(found, here, self._wanted)
         if not shown:
             return frozenset()
         others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
-        here = then.returned_resources()
+        others -= {one for one in others & here.keys() if here[one] == found.get(one) and _is_whole(here[one])}
         unknown = {one for one in others if not (self._is_known(one) or self._is_in_full(one, here.get(one, {})))}
         return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
+
+    def _repeat(self, request: Request) -> Response:
+        """Send a request to the server, after everything that was written before."""
+        if self.later:
+            self._scratch.write(self.later)
+            for resource_type, id, _ in self.later:
+                self._seen_in_full.pop(f"{resource_type}/{id}", None)
+            self.later = []
+        response = self._scratch.handle(_with_token(request, self._tokens))
+        for done in response.done:
+            if done.effect:
+                self._seen_in_full.pop(f"{done.resource_type}/{done.id}", None)
+        return response
+
+    def _is_same(self, then: Response, now: Response) -> bool:
+        """Whether two responses differ at most in their page tokens and the time of the search."""
+        if then.content == now.content:
+            return True
+        before, after = _BEGINNING.match(then.content), _BEGINNING.match(now.content)
+        if before is None or after is None:
+            return False
+        rests = (one.string[one.end() :].replace(one[1], b"") for one in (before, after))
+        if next(rests) != next(rests):
+            return False
+        self._tokens[before[1].decode()] = after[1].decode()
+        return True
 
     def _is_about_other_types(self, request: Request) -> bool:
         """Whether a request is a plain read or search of another type, or a further page of such a search.
@@ -383,6 +442,15 @@ class _Counterfactual:
         return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
 
 
+def _is_whole(seen: Resource) -> bool:
+    """Whether a response certainly showed all elements of a record."""
+    meta = seen.get("meta")
+    if not isinstance(meta, dict):
+        return False
+    tags = meta.get("tag", [])
+    return isinstance(tags, list) and not any(one == SUBSETTED for one in tags)
+
+
 def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
     """References to the wanted records that are new, or that differ in elements other than `meta`."""
     return {
@@ -408,6 +476,9 @@ class _Pages:
 
     def before(self, answer: _Answer) -> set[str] | None:
         """The records on all earlier pages; None if the agent has not seen every page."""
+        if not any(_offset(_query(body)) for body in answer.searchsets()):
+            self.pass_over(answer.response)
+            return set()
         while self._passed:
             self._take_in(self._parsed.parse(self._passed.pop(0)))
         return self._take_in(answer)
@@ -422,23 +493,33 @@ class _Pages:
             if not offset:  # the same search again: what it found before may have changed since
                 self._seen.pop(search, None)
             found |= self._seen.get(search, set())
-            self._seen.setdefault(search, set()).update(name for name, _ in _resources(body))
+            self._seen.setdefault(search, set()).update(_resources(body))
             self._reached[search] = max(self._reached.get(search, 0), offset + _matches_on(body))
         return found
 
     def _place(self, body: Resource) -> tuple[str, int]:
         """Return the search that a page belongs to, and the number of matches on earlier pages."""
-        address, _, query = _self_link(body).partition("?")
-        pairs = parse_qsl(query, keep_blank_values=True)
-        values = dict(pairs)
-        token = values.get("_getpages")
+        pairs = _query(body)
+        token = dict(pairs).get("_getpages")
+        address = _self_link(body).partition("?")[0]
         rest = sorted((name, value) for name, value in pairs if name not in _PAGING)
         search = self._search.get(token, token) if token else f"{address}?{urlencode(rest)}"
         following = link(body, "next")
         for match in _PAGE_TOKEN.finditer(following or ""):
             self._search.setdefault(match[1], search)
-        offset = values.get("_getpagesoffset" if token else "_offset", "")
-        return search, int(offset) if offset.isdecimal() else 0
+        return search, _offset(pairs)
+
+
+def _query(body: Resource) -> list[tuple[str, str]]:
+    """The parameters in the self link of a search result."""
+    return parse_qsl(_self_link(body).partition("?")[2], keep_blank_values=True)
+
+
+def _offset(query: Iterable[tuple[str, str]]) -> int:
+    """The number of matches on the pages before a page."""
+    values = dict(query)
+    offset = values.get("_getpagesoffset" if values.get("_getpages") else "_offset", "")
+    return int(offset) if offset.isdecimal() else 0
 
 
 def _type_of(reference: str) -> str:
@@ -449,13 +530,13 @@ class _Answer:
     """A response that is parsed at most once."""
 
     def __init__(self, response: Response) -> None:
-        self._response = response
+        self.response = response
         self._body = _parsed(response)
 
     @property
     def is_look(self) -> bool:
         """Whether the request was a single read or search."""
-        return any(one.looks and one.entry is None for one in self._response.done)
+        return any(one.looks and one.entry is None for one in self.response.done)
 
     @property
     def next_link(self) -> str | None:
@@ -468,18 +549,19 @@ class _Answer:
         total = self._body.get("total") if isinstance(self._body, dict) else None
         return total if isinstance(total, int) else None
 
-    def returned_resources(self) -> dict[str, Resource]:
+    @cached_property
+    def returned_resources(self) -> Mapping[str, Resource]:
         """The returned resources by reference; for a batch, the results of its reads and searches."""
-        done = self._response.done
-        if self._response.status >= 300 or not any(one.looks for one in done):
+        done = self.response.done
+        if self.response.status >= 300 or not any(one.looks for one in done):
             return {}
         if self.is_look:
-            return dict(_resources(self._body))
+            return _resources(self._body)
         return {
             found: resource
             for one, answer in zip(done, _entries(self._body), strict=False)
             if one.looks and isinstance(answer, dict)
-            for found, resource in _resources(answer.get("resource"))
+            for found, resource in _resources(answer.get("resource")).items()
         }
 
     def searchsets(self) -> Iterator[Resource]:
@@ -494,14 +576,21 @@ class _Answer:
             yield body
 
 
-def _resources(body: Json) -> Iterator[tuple[str, Resource]]:
+def _resources(body: Json) -> dict[str, Resource]:
+    """The resources in a response by reference, also those in Bundles inside of a Bundle."""
     if not isinstance(body, dict):
-        return
-    if body.get("resourceType") == "Bundle":
-        for entry in _entries(body):
-            yield from _resources(entry.get("resource") if isinstance(entry, dict) else None)
-    elif isinstance(body.get("id"), str):
-        yield f"{body.get('resourceType')}/{body['id']}", body
+        return {}
+    if body.get("resourceType") != "Bundle":
+        return {f"{body.get('resourceType')}/{body['id']}": body} if isinstance(body.get("id"), str) else {}
+    found: dict[str, Resource] = {}
+    for entry in _entries(body):
+        resource = entry.get("resource") if isinstance(entry, dict) else None
+        if isinstance(resource, dict) and resource.get("resourceType") != "Bundle":
+            if isinstance(id := resource.get("id"), str):
+                found[f"{resource.get('resourceType')}/{id}"] = resource
+        else:
+            found |= _resources(resource)
+    return found
 
 
 def _entries(bundle: Json) -> list[Json]:
@@ -526,7 +615,7 @@ def _matches(request: Request, scratch: ScratchServer) -> set[str]:
     body = _in_full(request.body.decode()).encode() if request.method == "POST" else request.body
     whole = Request(request.method, request.path, query, request.headers, body)
     answer = _Answer(scratch.handle(whole))
-    return {*answer.returned_resources(), *_on_further_pages(answer, scratch)}
+    return {*answer.returned_resources, *_on_further_pages(answer, scratch)}
 
 
 def _in_full(query: str) -> str:
@@ -551,7 +640,7 @@ def _on_further_pages(answer: _Answer, scratch: ScratchServer) -> dict[str, Reso
         if link is None:
             break
         answer = _Answer(scratch.handle(Request("GET", "/", urlsplit(link).query)))
-        found |= answer.returned_resources()
+        found |= answer.returned_resources
     return found
 
 

@@ -148,7 +148,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     @override
     def scored_checks(self, p: ShiftParams, end: EndState) -> tuple[list[Check], float]:
         kind, told = self.requests, answers_by_letter(end.answer)
-        log = EpisodeLog(end, [found for one in p.requests for found in kind.counterfactuals(one, p.scene)])
+        log = EpisodeLog(end, lambda: (found for one in p.requests for found in kind.counterfactuals(one, p.scene)))
         judged = kind.judge(p.requests, p.scene, log, [told.get(letter, "") for letter, _ in _lettered(p)])
         judged = [kind.without_added_meaning(one, log) for one in judged]
         checks = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +11,13 @@ from fhir_gym.fhir import Change
 from fhir_gym.tasks import EndState
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
-from fhir_gym.tasks.grading.evidence import BudgetedSession, ParsedResponses, counterfactuals_shown, returned_resources
+from fhir_gym.tasks.grading.evidence import (
+    BudgetedSession,
+    ParsedResponses,
+    Version,
+    counterfactuals_shown,
+    returned_resources,
+)
 from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.types import Json, Resource
 
@@ -28,6 +34,7 @@ class Write:
         before: The record before; None if the write created it.
         after: The record after; None if the write deleted it.
         by_agent: Whether the agent sent the request; if not, a simulated person did.
+        record: The reference to the record.
     """
 
     number: int
@@ -36,12 +43,8 @@ class Write:
     id: str
     before: Resource | None
     after: Resource | None
-    by_agent: bool = True
-
-    @property
-    def record(self) -> str:
-        """The reference to the record."""
-        return f"{self.resource_type}/{self.id}"
+    by_agent: bool
+    record: str
 
 
 class EpisodeLog:
@@ -49,10 +52,11 @@ class EpisodeLog:
 
     Args:
         end: The end state of the episode.
-        counterfactuals: Records that do not exist, for requests that are declined; see `lookups_of`.
+        counterfactuals: Function that returns records that do not exist, for requests that are declined; see
+            `lookups_of`.
     """
 
-    def __init__(self, end: EndState, counterfactuals: Sequence[Resource] = ()) -> None:
+    def __init__(self, end: EndState, counterfactuals: Callable[[], Iterable[Resource]] = tuple) -> None:
         self.end = end
         self._counterfactuals = counterfactuals
         self._parsed = ParsedResponses()
@@ -62,9 +66,12 @@ class EpisodeLog:
         self._others = frozenset(number for number, one in enumerate(timeline) if one.event)
 
     @cached_property
-    def writes(self) -> tuple[Write, ...]:
-        """The writes that changed a record, in order."""
-        found: list[Write] = []
+    def _versions(self) -> list[tuple[int, tuple[str, str], Resource | None, Resource | None]]:
+        """For each write, its request, the record, and its versions before and after.
+
+        The list lacks what a server without history does not tell: it knows only the first and the last version.
+        """
+        found: list[tuple[int, tuple[str, str], Resource | None, Resource | None]] = []
         steps = {(one.resource_type, one.id): _steps(one.before, one.versions, one.after) for one in self.end.changes}
         effects = [
             (number, (done.resource_type, done.id))
@@ -76,12 +83,19 @@ class EpisodeLog:
         for number, key in effects:
             later[key] -= 1
             place = len(steps[key]) - 2 - later[key]
-            if place < 0:  # a server without history tells only the state before and the last state
-                continue
-            before, after = steps[key][place : place + 2]
-            if before is None or after is None or not same_record(before, after):
-                found.append(Write(len(found), number, *key, before, after, number not in self._others))
-        return tuple(found)
+            if place >= 0:
+                before, after = steps[key][place : place + 2]
+                found.append((number, key, before, after))
+        return found
+
+    @cached_property
+    def writes(self) -> tuple[Write, ...]:
+        """The writes that changed a record, in order."""
+        changed = (one for one in self._versions if one[2] is None or one[3] is None or not same_record(one[2], one[3]))
+        return tuple(
+            Write(number, request, *key, before, after, request not in self._others, "/".join(key))
+            for number, (request, key, before, after) in enumerate(changed)
+        )
 
     @cached_property
     def writes_of_agent(self) -> tuple[Write, ...]:
@@ -104,11 +118,22 @@ class EpisodeLog:
 
     def before(self, record: str, write: int) -> Resource | None:
         """Return a record (``Slot/1``) as it was before the write with a number."""
-        mine = [one for one in self.writes if one.record == record]
+        mine = self.writes_on(record)
         later = next((one for one in mine if one.number >= write), None)
         if later is not None:
             return later.before
         return mine[-1].after if mine else self.at_start(record)
+
+    @cached_property
+    def _by_record(self) -> dict[str, list[Write]]:
+        found: dict[str, list[Write]] = {}
+        for one in self.writes:
+            found.setdefault(one.record, []).append(one)
+        return found
+
+    def writes_on(self, record: str) -> Sequence[Write]:
+        """Return the writes on a record (``Slot/1``), in order."""
+        return self._by_record.get(record, ())
 
     def written(self, resource_type: str, about: Callable[[Resource], bool]) -> list[Write]:
         """Return the writes on records of a type that satisfy a condition before or after the write."""
@@ -131,13 +156,27 @@ class EpisodeLog:
         """Whether reads and searches returned all of these records."""
         return all(one in self.seen for one in records)
 
+    @property
+    def _written(self) -> dict[int, list[Version]]:
+        """The versions that each request left, if all of them are known."""
+        found: dict[int, list[Version]] = {}
+        for request, (resource_type, id), _, after in self._versions:
+            found.setdefault(request, []).append((resource_type, id, after))
+        effects = (
+            (number, [one for one in logged.response.done if one.effect]) for number, logged in enumerate(self.requests)
+        )
+        return {number: found[number] for number, done in effects if len(found.get(number, ())) == len(done) > 0}
+
     @cached_property
     def _shown(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        if self._counterfactuals and self.requests and self.end.open_scratch is not None:
-            with self.end.open_scratch(self._counterfactuals) as session:
+        wanted = [*self._counterfactuals()] if self.requests and self.end.open_scratch is not None else []
+        if wanted and self.end.open_scratch is not None:
+            with self.end.open_scratch(wanted) as session:
                 scratch = BudgetedSession(session, len(self.requests))
-                replayed = counterfactuals_shown(self.requests, self._counterfactuals, scratch, parsed=self._parsed)
+                replayed = counterfactuals_shown(
+                    self.requests, wanted, scratch, parsed=self._parsed, written=self._written
+                )
                 for position, shown in replayed:
                     for one in shown:
                         found.setdefault(one, []).append(position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -131,10 +131,14 @@ class LiveJudge:
 
     def __init__(self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], end: EndState) -> None:
         self._p, self._kinds, self._end = p, kinds, end
-        absent = (one for asked in p.requests for one in self._counterfactuals(asked))
-        self.log = EpisodeLog(end, list({(one["resourceType"], one["id"]): one for one in absent}.values()))
+        self.log = EpisodeLog(end, self._counterfactuals)
 
-    def _counterfactuals(self, one: DeskRequest) -> Iterator[Resource]:
+    def _counterfactuals(self) -> Iterable[Resource]:
+        """Return the counterfactuals of all requests."""
+        found = (one for asked in self._p.requests for one in self._counterfactuals_of(asked))
+        return {(one["resourceType"], one["id"]): one for one in found}.values()
+
+    def _counterfactuals_of(self, one: DeskRequest) -> Iterator[Resource]:
         """Yield the counterfactuals of a request, also those under the policies that come into force."""
         kind, scene, request = self._kinds[one.kind], self._p.scene[one.kind], self._request(one)
         yield from kind.counterfactuals(request, scene)
@@ -199,7 +203,7 @@ class LiveJudge:
         if not positions:
             return Work(parse_instant(self._p.now), parse_instant(self._p.now))
         decided, on_task = positions[0], f"Task/{one.id}"
-        begun = min([decided, *(write.request for write in self.log.writes_of_agent if write.record == on_task)])
+        begun = min([decided, *(write.request for write in self.log.writes_on(on_task) if write.by_agent)])
         start, changed, end = (self._end.timeline[at].at for at in (begun, decided, max(positions)))
         # Who sets all Tasks to in-progress at once does not work on all of them at once.
         return Work(max(start, changed - timedelta(minutes=self._kinds[one.kind].minutes)), end)
@@ -228,7 +232,7 @@ class LiveJudge:
 
     def _closing(self, one: DeskRequest) -> Closing | None:
         """Return how the agent closed the Task of a request; None if it is not closed."""
-        states = [write for write in self.log.writes if write.record == f"Task/{one.id}"]
+        states = self.log.writes_on(f"Task/{one.id}")
         if not states or not states[-1].by_agent or status_of(states[-1].after) not in CLOSED:
             return None
         final = _told(states[-1].after)
@@ -279,9 +283,7 @@ class LiveJudge:
     def _changed_elements(self, one: DeskRequest) -> list[str]:
         """Return the elements of the Task, other than those that close it, that the agent changed or added."""
         record = f"Task/{one.id}"
-        by_others = next(
-            (write.after for write in self.log.writes if write.record == record and not write.by_agent), {}
-        )
+        by_others = next((write.after for write in self.log.writes_on(record) if not write.by_agent), {})
         first = self.log.at_start(record) or by_others or {}
         if self._event("urgent now", one) is not None:
             first = first | urgent_elements(one)
@@ -323,13 +325,17 @@ class LiveJudge:
 
     def _event(self, name: str, one: DeskRequest) -> int | None:
         """Return the position of an event on the timeline; None if it did not happen."""
-        return next(self._events(name, one), None)
+        return self._events.get((name, one.id))
 
-    def _events(self, name: str, one: DeskRequest) -> Iterator[int]:
-        url = f"/Task/{one.id}"
+    @cached_property
+    def _events(self) -> Mapping[tuple[str, str], int]:
+        """The position of the first event of each kind for each id of a Task."""
+        found: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):
-            if timed.event == name and timed.logged.action.url.endswith(url):
-                yield number
+            if timed.event:
+                _, task, id = timed.logged.action.url.rpartition("/Task/")
+                found.setdefault((timed.event, id if task else ""), number)
+        return found
 
 
 def _told(task: Resource | None) -> tuple[str, str]:
