@@ -242,7 +242,7 @@ def _add(
     value = next((inner for key, inner in part.items() if key.startswith("value")), None)
     code = _at(observation, "code", "coding", 0, "code")
     query = f"Observation?patient={quote(patient, safe='')}"
-    query += f"&code={quote(code, safe='')}" if isinstance(code, str) else ""
+    query += f"&code={quote(code, safe='', errors='replace')}" if isinstance(code, str) else ""
     category = element_text(observation.get("category"))
     one = found.setdefault((name, unit), _Measurement(name, category, query, unit))
     number = _number(_at(quantity, "value"))

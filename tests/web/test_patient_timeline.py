@@ -118,6 +118,15 @@ def test_records_beyond_the_limit_are_counted(session: Session, monkeypatch: pyt
     assert found.series[0].latest == "5 mmol/L"
 
 
+@pytest.mark.parametrize("junk", ["x", 5, None, [], {}, [None], {"coding": ["x"]}])
+def test_elements_of_any_shape_are_shown(session: Session, junk: object) -> None:
+    shapes = ({"code": junk}, {"category": junk}, {"valueQuantity": junk}, {"component": junk}, {"encounter": junk})
+    for number, shape in enumerate((*shapes, {"referenceRange": junk}, {"effectiveDateTime": junk})):
+        broken = potassium(f"o{number}", "2023-01-01", 4) | shape
+        session.load([broken], normal=True)
+    assert patient_timeline(session, "p1", ["Observation"]).series
+
+
 def test_numbers_that_no_chart_can_show_are_left_out(session: Session) -> None:
     [series] = timeline(session, potassium("o1", "2023-01-01", 10**400), potassium("o2", "2023-01-02", 4)).series
     assert (series.count, series.chart and len(series.chart.dots)) == (2, 1)

@@ -102,3 +102,22 @@ def test_a_reference_fills_in_the_next_request(window: Browser, viewer: str) -> 
         "Practitioner",
     )
     assert window.text("#act").startswith("Action 2 of")
+
+
+def test_the_resource_just_read_is_changed(window: Browser, viewer: str) -> None:
+    start(window, viewer, "14a")
+    for number, link in ((1, None), (2, "#turn-1 table a"), (3, 'a[href*="change"]')):
+        if link is None:
+            window.type("#url", "Slot?status=free&_count=1")
+        else:
+            window.click(link)
+            window.wait_until("document.querySelector('#url').value")
+        if number == 3:
+            slot = json.loads(window.run("return document.querySelector('#body').value"))
+            window.type("#body", json.dumps(slot | {"status": "busy"}))
+        window.click(SEND)
+        window.wait_until(f"document.querySelector('#turn-{number}')")
+    assert window.run("return [...document.querySelectorAll('.differences td')].map(one => one.innerText)") == [
+        "free",
+        "busy",
+    ]
