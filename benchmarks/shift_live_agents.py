@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from datetime import datetime
 from statistics import mean
 from typing import Any
 
@@ -19,10 +21,11 @@ from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold, get_pack
+from fhir_gym.tasks.packs.shift.kind import Solution
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
-from fhir_gym.tasks.packs.shift.live.plan import NOT_GIVEN, LiveParams
-from fhir_gym.tasks.packs.shift.lookups import search_all
+from fhir_gym.tasks.packs.shift.live.plan import NOT_GIVEN, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.lookups import Found, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds import load
@@ -49,6 +52,56 @@ class _NeverAsks(GoldDesk):
         patient = one.request.ask.patient
         found = yield from search_all("/Patient", {"family": patient.family, "given": patient.given})
         return f"born {found[0]['birthDate']}." if found else ""
+
+
+class _LooksUpAtArrival(GoldDesk):
+    """Looks everything up for a request as soon as it has arrived, and writes when it is due next."""
+
+    def __init__(self, p: LiveParams) -> None:
+        super().__init__(p, live_kinds())
+        self._begun: dict[str, tuple[Solution, Action | None, str]] = {}
+
+    @override
+    def _worklist(self) -> Found:
+        tasks = yield from super()._worklist()
+        for task in tasks:
+            one = self._by_text[task["description"]]
+            must_ask = NOT_GIVEN in one.text or task["requester"]["reference"].startswith("Organization/")
+            if one.id not in self._begun and not must_ask:
+                self._begun[one.id] = yield from self._look_up(one)
+        return tasks
+
+    def _look_up(self, one: DeskRequest) -> Generator[Action, Json, tuple[Solution, Action | None, str]]:
+        """Return the rest of a solution, its first write, and its outcome if it writes nothing."""
+        solution = super()._solve(one, one.request.ask)
+        try:
+            action = next(solution)
+            while action.kind == "GET":
+                action = solution.send((yield action))
+        except StopIteration as ended:
+            return solution, None, ended.value
+        return solution, action, ""
+
+    @override
+    def _solve(self, one: DeskRequest, ask: Any) -> Solution:
+        if one.id not in self._begun:
+            return (yield from super()._solve(one, ask))
+        solution, action, outcome = self._begun[one.id]
+        while action is not None:
+            try:
+                action = solution.send((yield replace(action, headers=())))
+            except StopIteration as ended:
+                return ended.value
+        return outcome
+
+
+class _ReadsPoliciesOnce(GoldDesk):
+    """Follows the policies that are in force at the start."""
+
+    @property
+    @override
+    def _policy_time(self) -> datetime:
+        return self._now
 
 
 def _first_half(p: LiveParams) -> Gold:
@@ -96,6 +149,14 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
     ),
     "never searches for slots again": (lambda p: GoldDesk(p, live_kinds()).play(), _remembering),
     "never asks": (lambda p: _NeverAsks(p, live_kinds()).play(), lambda: _everything),
+    "looks a request up when it arrives, and writes when it is due": (
+        lambda p: _LooksUpAtArrival(p).play(),
+        lambda: _everything,
+    ),
+    "follows the policies that are in force at the start": (
+        lambda p: _ReadsPoliciesOnce(p, live_kinds()).play(),
+        lambda: _everything,
+    ),
     "handles the first half of the requests": (_first_half, lambda: _everything),
     "closes every request as done": (_only_closes, lambda: _everything),
     "does nothing": (_nothing, lambda: _everything),

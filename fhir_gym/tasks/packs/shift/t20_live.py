@@ -197,7 +197,8 @@ class LiveLevel3(LiveShift):
     """Two hours at the desk, with about 25 requests.
 
     Starting state: the records of several kinds of request, each at its own place; 60 policies; the first requests.
-    Decoys: those of the kinds; namesakes of patients; policies that are superseded, drafts or about other subjects.
+    Decoys: those of the kinds; namesakes of patients; policies that are superseded, drafts, about other subjects or not
+        yet in force.
     Checks: each request by the rules of its kind, against the state that the agent met; the answers to necessary
     questions were read; the Task is closed in time with the right outcome.
     Light: nothing.

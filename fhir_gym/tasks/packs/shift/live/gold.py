@@ -9,12 +9,12 @@ from typing import Any
 from fhir_gym.actions import Action, Finish, Post
 from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import has_name, instant, parse_instant
-from fhir_gym.tasks.packs.shift.kind import RequestKind
+from fhir_gym.tasks.packs.shift.kind import RequestKind, Solution
 from fhir_gym.tasks.packs.shift.live.clock import READ, Watch
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.live.worklist import due_of
-from fhir_gym.tasks.packs.shift.lookups import is_refused, search_all, update
+from fhir_gym.tasks.packs.shift.lookups import Found, is_refused, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.policies import POLICY_TIME
 from fhir_gym.types import Json, Resource
@@ -57,15 +57,16 @@ class GoldDesk:
         yield action
 
     def _play(self) -> Gold:
-        while True:
-            query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
-            tasks = yield from search_all("/Task", query)
-            if not tasks:
-                break
-            # If there was nothing to do, the search took until the next Task arrived.
-            self._watch.move_to(max(parse_instant(one["authoredOn"]) for one in tasks) + READ)
+        while tasks := (yield from self._worklist()):
             yield from self._handle(min(tasks, key=self._rank))
         yield Finish([])
+
+    def _worklist(self) -> Found:
+        query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
+        tasks = yield from search_all("/Task", query)
+        # If there was nothing to do, the search took until the next Task arrived.
+        self._watch.move_to(max((parse_instant(one["authoredOn"]) for one in tasks), default=self._watch.now) + READ)
+        return tasks
 
     def _handle(self, task: Resource) -> Generator[Action, Json, None]:
         one = self._by_text[task["description"]]
@@ -90,12 +91,17 @@ class GoldDesk:
                 return
             ask = ask.model_copy(update={"patient": ask.patient.model_copy(update={"birth_date": born})})
         kind = self._kinds[one.kind]
+        outcome = yield from self._solve(one, ask)
+        yield from _close(task, outcome, is_value=bool(kind.value) and outcome not in kind.codes)
+
+    def _solve(self, one: DeskRequest, ask: Any) -> Solution:
+        """Do what a request wants, and return the outcome."""
+        kind = self._kinds[one.kind]
         if one.kind not in self._given:
             values = kind.rule_values(self._p.scene[one.kind])
             self._given[one.kind] = yield from read_rules(kind, values, self._now)
         given = {**self._given[one.kind], POLICY_TIME: instant(self._policy_time)}
-        outcome = yield from kind.solve(ask, given, self._now, {})
-        yield from _close(task, outcome, is_value=bool(kind.value) and outcome not in kind.codes)
+        return (yield from kind.solve(ask, given, self._now, {}))
 
     @property
     def _now(self) -> datetime:
