@@ -91,7 +91,7 @@ class _LooksUpAtArrival(GoldDesk):
             try:
                 action = solution.send((yield replace(action, headers=())))
             except StopIteration as ended:
-                return ended.value
+                return str(ended.value)
         return outcome
 
 
