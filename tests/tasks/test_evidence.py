@@ -149,6 +149,18 @@ def test_a_complete_search_is_followed_to_its_end() -> None:
     assert not seen([first_page_only], answers)
 
 
+def test_a_complete_search_that_states_a_total_is_followed_to_its_end() -> None:
+    """The matches fill the page exactly, so the counterfactual would be on a page of its own."""
+    query = "family=L&_count=1"
+    answers = {
+        query: bundle(KIM, next=f"{BASE}?_getpages=a&_getpagesoffset=1", total=2),
+        "_getpages=a&_getpagesoffset=1": bundle(PHANTOM, total=2),
+    }
+    assert seen([logged(Get(f"/Patient?{query}"), bundle(KIM, total=1))], answers)
+    answers[query] = bundle(OTHER, next=f"{BASE}?_getpages=a&_getpagesoffset=1", total=2)
+    assert not seen([logged(Get(f"/Patient?{query}"), bundle(OTHER, total=1))], answers)
+
+
 def test_page_tokens_belong_to_the_scratch_server() -> None:
     answers = {
         "family=L": bundle(OTHER, next=f"{BASE}?_getpages=new&_getpagesoffset=20"),

@@ -350,10 +350,10 @@ class _Counterfactual:
             return frozenset()
         found = now.returned_resources
         if now.is_look:
-            if not found.keys() & self._wanted.keys() and _count_rises(then, now):
-                return self._counted(one.request, then.total == 0, now.total)
             if not then.next_link:
                 found = {**found, **_on_further_pages(now, self._scratch)}
+            if not found.keys() & self._wanted.keys() and _count_rises(then, now):
+                return self._counted(one.request, then.total == 0, now.total)
         here = then.returned_resources
         shown = _changed(found, here, self._wanted)
         if not shown:
