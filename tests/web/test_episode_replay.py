@@ -70,6 +70,12 @@ def test_required_records_name_the_turns_that_returned_them(hospital: World) -> 
     assert reference.startswith("Condition/") and turns == [1]
 
 
+def test_the_start_state_begins_with_what_the_agent_must_read(trace: EpisodeTrace) -> None:
+    assert trace.start_state is not None and trace.timeline is not None
+    first = {table.rows[0][0].target for table in trace.start_state.tables[:2]}
+    assert {target.text for target in first if target} == set(trace.timeline.required_records)
+
+
 def test_without_a_replay_the_record_tells_what_was_read_and_written(
     cancelled: Rollout, trace: EpisodeTrace, tiny_world: World
 ) -> None:
