@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class Page(HTMLParser):
         self.pieces: list[str] = []
         self.feed(html)
         self.text = " ".join("".join(self.pieces).split())
+        self.dangers += [link for link in self.links if not re.match(r"/|#|data:,$|[\w.-]+$", link)]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -48,7 +50,6 @@ class Page(HTMLParser):
         if tag in ("img", "iframe", "object", "style", "base") or (tag == "script" and "viewer.js" not in str(attrs)):
             self.dangers.append(tag)
         self.dangers += [name for name in found if name.startswith("on") or name == "style"]
-        self.dangers += [link for link in self.links if not re.match(r"/|#|data:,$|[\w.-]+$", link)]
 
     def handle_data(self, data: str) -> None:
         self.pieces.append(data)
@@ -60,13 +61,18 @@ def gold(hospital: World) -> Rollout:
     return rollout
 
 
+@cache
+def templates() -> PageTemplates:
+    return PageTemplates()
+
+
 def pages(folder: Path, hospital: World, *rollouts: Rollout, links: Links | None = None) -> EpisodePages:
     path = folder / "rollouts.jsonl"
     write_rollouts(path, rollouts)
     path.write_text(path.read_text("utf-8").replace("SURROGATE", r"\ud800"), "utf-8")
     index = RolloutIndex([path])
     index.update()
-    return EpisodePages(ViewerContext(index, WorldStore([hospital]), links or ServerLinks(), PageTemplates()))
+    return EpisodePages(ViewerContext(index, WorldStore([hospital]), links or ServerLinks(), templates()))
 
 
 def checked(html: str) -> Page:
