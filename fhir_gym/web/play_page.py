@@ -62,11 +62,17 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(f"{record.line()}\n", media_type="application/jsonl", headers=headers)
 
+    def go_back(request: Request) -> Response:
+        """Answer the reload of a page that shows a form again."""
+        return RedirectResponse(request.url.path.rpartition("/")[0], 303)
+
     return [
         Route("/play", choose),
         form_route(context, "/play/start", _starting(context)),
+        Route("/play/start", go_back),
         Route("/play/{id}", show),
         form_route(context, "/play/{id}/act", _acting(context)),
+        Route("/play/{id}/act", go_back),
         Route("/play/{id}/gold", compare),
         Route("/play/{id}/rollout.jsonl", download),
     ]

@@ -85,6 +85,8 @@ def test_the_server_shows_what_a_form_lacks_and_keeps_it(window: Browser, viewer
     window.click(FINISH)
     window.wait_until("document.querySelector('[role=alert]')")
     assert "not sent" in window.text("[role=alert]")
+    alert = "document.querySelector('[role=alert]').getBoundingClientRect()"
+    assert window.run(f"return {alert}.top >= 0 && {alert}.bottom <= innerHeight")
     assert window.run("return document.querySelector('#answer').value") == '["unfinished'
     assert window.text("#act").startswith("Action 1 of")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +20,11 @@ ENV = "FHIRAgent/Appointment-v0"
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    """A viewer without rollouts, for all tests, because each viewer compiles its templates."""
+def client(hospital: World) -> Iterator[TestClient]:
+    """A viewer without rollouts, for all tests, because each viewer compiles its templates.
+
+    The viewer builds no world, so the fixture `hospital` does.
+    """
     with TestClient(create_viewer([]), base_url="http://127.0.0.1") as opened:
         yield opened
 
@@ -118,6 +121,8 @@ def test_a_form_that_is_no_action_is_not_sent_and_keeps_its_text(client: TestCli
     assert 'value="[&#34;&lt;b&gt;"' in answer.text and "not sent" in answer.text
     assert player.act("request", method="GET", url="http://example.org/ x").status_code == 422
     assert player.record().steps == 0
+    assert client.get(f"{player.path}/act").url.path == player.path
+    assert client.get("/play/start").url.path == "/play"
 
 
 def test_a_text_is_sent_as_an_agent_would_send_it(client: TestClient) -> None:
@@ -192,7 +197,10 @@ def test_the_record_of_a_running_play_can_be_downloaded(client: TestClient) -> N
 
 
 @pytest.mark.slow
-def test_a_live_shift_shows_its_time_and_is_judged_at_the_end(client: TestClient) -> None:
+def test_a_live_shift_shows_its_time_and_is_judged_at_the_end(
+    client: TestClient, own_world: Callable[[str], World]
+) -> None:
+    own_world("FHIRAgent/Shift-v0")
     player = Player(client, pack="FHIRAgent/Shift-v0", task="day-3")
     assert "simulated time" not in player.page.text
     player.act("request", method="GET", url="Patient?_count=1")
