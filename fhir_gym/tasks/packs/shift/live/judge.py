@@ -139,13 +139,15 @@ class LiveJudge:
         return {(one["resourceType"], one["id"]): one for one in found}.values()
 
     def _counterfactuals_of(self, one: DeskRequest) -> Iterator[Resource]:
-        """Yield the counterfactuals of a request, also those under the policies that come into force."""
+        """Yield the counterfactuals of a request; of a declined one, also those under policies that came into force."""
         kind, scene, request = self._kinds[one.kind], self._p.scene[one.kind], self._request(one)
         yield from kind.counterfactuals(request, scene)
-        for moment in self._amended_at(scene):
-            later = self._amended(scene, moment)
-            for outcome in kind.codes:
-                yield from kind.counterfactuals(request.model_copy(update={"outcome": outcome}), later)
+        closing = self._closing(one)
+        if closing is not None and closing.outcome in kind.codes:
+            declined = request.model_copy(update={"outcome": closing.outcome})
+            for moment in self._amended_at(scene):
+                if moment <= closing.at:
+                    yield from kind.counterfactuals(declined, self._amended(scene, moment))
 
     def _request(self, one: DeskRequest) -> Any:
         """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
