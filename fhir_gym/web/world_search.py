@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fhir_gym.actions import Action, Invalid, parse, to_request
+from fhir_gym.actions import Invalid, parse, to_request
 from fhir_gym.fhir import DEFAULT_BASE_URL, Request, Response, World
 from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET
 from fhir_gym.fhir.outcome import FhirError
@@ -48,8 +48,6 @@ def answer_in_world(world: World, text: str) -> WorldAnswer:
     parsed = parse(text if text[:4].upper() == "GET " else f"GET {text}")
     if isinstance(parsed, Invalid):
         return WorldAnswer(problem=parsed.reason)
-    if not isinstance(parsed, Action) or parsed.kind != "GET":
-        return WorldAnswer(problem="a world can only be read: only GET is possible here")
     request = to_request(parsed, DEFAULT_BASE_URL)
     if isinstance(request, Invalid):
         return WorldAnswer(problem=request.reason)
