@@ -171,7 +171,8 @@ class Episode(AbstractContextManager["Episode"]):
         """The variation."""
         if self._variation is None:
             assert self._start_state is not None
-            self._variation = self._start_state.variation()
+            recent = self.task.recent_variation(self._number, self.world, self.config.phrasing)
+            self._variation = recent or self._start_state.variation()
         return self._variation
 
     @property

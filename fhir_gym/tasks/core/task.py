@@ -345,7 +345,15 @@ class Task(ABC, Generic[P]):
         """
         if k < 0:
             raise TaskError(f"variations are numbered from 0, not {k}")
-        drawn = self._drawn(k, world)
+        return self._variation(k, world, phrasing, self._drawn(k, world))
+
+    def recent_variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation | None:
+        """Return variation `k` if it was used recently, so that it is still in memory; otherwise None."""
+        with _cache_lock:
+            drawn = _cache.get((self, k, world.manifest.content_hash, world.now))
+        return None if drawn is None else self._variation(k, world, phrasing, drawn)
+
+    def _variation(self, k: int, world: World, phrasing: Phrasing | None, drawn: _Drawn) -> Variation:
         used = drawn.phrasing if phrasing is None else phrasing
         self.require_phrasing(used)
         params = drawn.params
@@ -374,7 +382,7 @@ class Task(ABC, Generic[P]):
         drawn = drawn or self._draw_all(k, world)
         with _cache_lock:
             _cache[key] = drawn
-            if len(_cache) > _CACHE_SIZE:
+            while len(_cache) > 1 and (len(_cache) > _CACHE_SIZE or _cached_resources() > _CACHED_RESOURCES):
                 _cache.popitem(last=False)
         return drawn
 
@@ -428,7 +436,13 @@ class _Drawn:
 _cache: OrderedDict[tuple[Any, ...], _Drawn] = OrderedDict()
 """Recently used variations; an episode, its repeats and its verdict all need the same variation."""
 _CACHE_SIZE = 32
+_CACHED_RESOURCES = 50_000
+"""Maximum number of resources in the start states of the cached variations; 1,000 take about 3 MB."""
 _cache_lock = Lock()
+
+
+def _cached_resources() -> int:
+    return sum(len(drawn.setup) for drawn in _cache.values())
 
 
 def clear_variation_cache() -> None:
