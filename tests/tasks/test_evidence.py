@@ -12,14 +12,10 @@ from fhir_gym.actions import Action, Get, Post, Put, to_request
 from fhir_gym.fhir.adapters.remote_interactions import interactions
 from fhir_gym.fhir.adapters.write_targets import request_parts
 from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.tasks.grading.counterfactuals import Version, counterfactuals_shown, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import LoggedRequest
-from fhir_gym.tasks.grading.evidence import (
-    Version,
-    counterfactuals_shown,
-    missing_records,
-    returned_resources,
-    shows_counterfactual,
-)
+from fhir_gym.tasks.grading.evidence import missing_records
+from fhir_gym.tasks.grading.responses import returned_resources
 from fhir_gym.types import Resource
 
 BASE = "http://localhost:8080/fhir"

@@ -13,8 +13,9 @@ from fhir_gym.tasks.core.params import Params
 from fhir_gym.tasks.core.task import ExpectedChange, Task, Variation
 from fhir_gym.tasks.grading.checks import Check
 from fhir_gym.tasks.grading.comparison import same_record
+from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import EndState, LoggedRequest, OpenScratchSession
-from fhir_gym.tasks.grading.evidence import BudgetedSession, Evidence, missing_records, shows_counterfactual
+from fhir_gym.tasks.grading.evidence import Evidence, missing_records
 from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, measure, prohibited_uses
 from fhir_gym.tasks.grading.verdict import Verdict, explain

@@ -28,9 +28,9 @@ from fhir_gym.tasks.core.splits import Half, split_of
 from fhir_gym.tasks.core.turn_protocol import TurnProtocol
 from fhir_gym.tasks.grading.answers import AnswerForm
 from fhir_gym.tasks.grading.checks import Check
+from fhir_gym.tasks.grading.counterfactuals import may_be_like
 from fhir_gym.tasks.grading.diagnosis import Diagnosis
 from fhir_gym.tasks.grading.end_state import EndState
-from fhir_gym.tasks.grading.evidence import may_be_like
 from fhir_gym.tasks.grading.verdict import Verdict
 from fhir_gym.types import BRIEF, Json, Phrasing, Resource
 
@@ -290,7 +290,7 @@ class Task(ABC, Generic[P]):
         return False
 
     def counterfactual(self, p: P, world: World) -> list[Resource]:
-        """Return records that would exist if the right answer were different; see `fhir_gym.tasks.grading.evidence`."""
+        """Return records that would exist if the right answer were different; see `shows_counterfactual`."""
         return []
 
     def may_match(self, p: P, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:

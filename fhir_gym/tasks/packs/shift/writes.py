@@ -11,14 +11,9 @@ from fhir_gym.fhir import Change
 from fhir_gym.tasks import EndState
 from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
-from fhir_gym.tasks.grading.evidence import (
-    BudgetedSession,
-    ParsedResponses,
-    Version,
-    counterfactuals_shown,
-    returned_resources,
-)
+from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, Version, counterfactuals_shown
 from fhir_gym.tasks.grading.meaning import added_meaning
+from fhir_gym.tasks.grading.responses import ParsedResponses, returned_resources
 from fhir_gym.types import Json, Resource
 
 

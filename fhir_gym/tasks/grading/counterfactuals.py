@@ -1,0 +1,392 @@
+"""Counterfactuals: whether one of the agent's requests would have returned a record that does not exist.
+
+The grader adds such records to a scratch server with the start state and repeats the agent's requests there. What the
+agent and others wrote in between is stored there, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.fhir.serialization.subset import SUBSETTED
+from fhir_gym.fhir.store import WorkBudget
+from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
+from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages, returned_resources
+from fhir_gym.types import Resource
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir.session import Session
+
+_MAX_PAGES = 200
+_BEGINNING = re.compile(rb'\{"resourceType":"Bundle","id":"([^"]+)","meta":\{"lastUpdated":"[^"]*"\},')
+"""Beginning of a search result: its page token, and the time."""
+_TOKEN_IN_JSON = re.compile(rb'_getpages=([^&"\\]+)')
+_PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/[A-Za-z0-9.-]+)?/?$")
+"""Path of a search or a read, relative to the base URL."""
+_PLAIN_PARAMETER = re.compile(r"(?:[a-z][a-z-]*|_id|_count|_sort|_elements|_summary|_total|_lastUpdated)$")
+"""Name of a search parameter, without chains and modifiers, that neither includes nor depends on other types."""
+_FORM_OF_RESULT = frozenset({"_count", "_elements", "_summary", "_total"})
+_INCIDENTAL = frozenset(
+    {"id", "meta", "text", "identifier", "telecom", "address", "comment", "note", "description", "start", "end"}
+    | {"created", "issued", "period", "authoredOn", "recordedDate", "minutesDuration"}
+)
+_INCIDENTAL_ENDINGS = ("DateTime", "Period", "Quantity", "Instant")
+
+
+def may_be_like(seen: Resource, counterfactual: Resource) -> bool:
+    """Whether the visible elements of a record are compatible with a counterfactual.
+
+    A different code, reference, name or date of birth makes the record incompatible. Other dates, quantities, contacts
+    and remarks are ignored, because they also differ between equally right records.
+    """
+    return all(
+        name not in counterfactual or counterfactual[name] == value
+        for name, value in seen.items()
+        if name not in _INCIDENTAL and not name.endswith(_INCIDENTAL_ENDINGS)
+    )
+
+
+Version: TypeAlias = "tuple[str, str, Resource | None]"
+"""The type and id of a resource, and the version that a request left; None for a deletion."""
+
+
+class ScratchServer(Protocol):
+    """A server on which the agent's requests are replayed."""
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request."""
+        ...
+
+    def read(self, resource_type: str, id: str) -> Resource | None:
+        """Read the current version of a resource; None for an unknown resource."""
+        ...
+
+    def write(self, versions: Iterable[Version]) -> None:
+        """Store versions of resources in order."""
+        ...
+
+
+_REQUESTS = 5
+"""Minimum work budget of a verdict, as a multiple of the work budget of one request."""
+_FRACTION = 20
+"""In a long episode, the work budget of a verdict is this fraction of what all requests may cost."""
+
+
+class BudgetedSession:
+    """A session with one work budget for all its requests. It refuses further requests when the budget is used up.
+
+    Args:
+        session: The session.
+        requests: Number of requests in the episode.
+    """
+
+    def __init__(self, session: Session, requests: int = 0) -> None:
+        self.read = session.read
+        self._session = session
+        self._allowed = WorkBudget(max(_REQUESTS, requests // _FRACTION) * session.limits.sql_steps)
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request."""
+        if not self._allowed:
+            return Response(400)
+        with self._session.store.budget(self._allowed):
+            return self._session.handle(request)
+
+    def write(self, versions: Iterable[Version]) -> None:
+        """Store versions of resources in order, at no cost."""
+        for deleted, some in groupby(versions, lambda version: version[2] is None):
+            if deleted:
+                for resource_type, id, _ in some:
+                    self._session.handle(Request("DELETE", f"/{resource_type}/{id}"))
+            else:
+                self._session.load((version[2] for version in some if version[2]), normal=True)
+
+
+def shows_counterfactual(
+    logged: Sequence[LoggedRequest],
+    counterfactuals: Sequence[Resource],
+    scratch: ScratchServer,
+    known: Collection[str] = (),
+    may_match: Callable[[Resource], bool] | None = None,
+) -> bool:
+    """Whether one of the agent's requests would have shown a counterfactual; see `counterfactuals_shown`.
+
+    Args:
+        logged: The agent's requests with their responses.
+        counterfactuals: The counterfactual records.
+        scratch: A server with the start state and the counterfactuals; replayed requests may change it.
+        known: References to existing records that are similar to the counterfactuals.
+        may_match: Function that decides whether a record may match the request, judged only by the elements that the
+            agent saw; default: `may_be_like` for any of the counterfactuals.
+    """
+
+    def matches(seen: Resource, _: Resource) -> bool:
+        if may_match is not None:
+            return may_match(seen)
+        return any(may_be_like(seen, counterfactual) for counterfactual in counterfactuals)
+
+    return any(shown for _, shown in counterfactuals_shown(logged, counterfactuals, scratch, known, matches))
+
+
+def counterfactuals_shown(
+    logged: Sequence[LoggedRequest],
+    counterfactuals: Sequence[Resource],
+    scratch: ScratchServer,
+    known: Collection[str] = (),
+    may_match: Callable[[Resource, Resource], bool] = may_be_like,
+    parsed: ParsedResponses | None = None,
+    written: Mapping[int, Sequence[Version]] | None = None,
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """Replay the agent's requests on a server with counterfactuals, and yield which of them each request shows.
+
+    - A search page counts if the agent saw all pages before it. An empty page after the last page does not count.
+    - If the agent's response had no link to a next page, all pages of the replayed search count. The counterfactual may
+      be on a page that did not exist for the agent.
+    - If a counterfactual replaces a stored record, the response must contain an element in which the two differ.
+    - The agent must have seen enough of every other match to exclude it. If there are no other matches, any form of the
+      result counts, even a total without records.
+    - If `known` lists similar existing records, a total also counts if the search matches only these records and the
+      counterfactuals.
+
+    Args:
+        logged: The agent's requests with their responses.
+        counterfactuals: The counterfactual records.
+        scratch: A server with the start state and the counterfactuals; replayed requests may change it.
+        known: References to existing records that are similar to the counterfactuals.
+        may_match: Function of a record, with only the elements that the agent saw, and a counterfactual. It decides
+            whether the record may be what the counterfactual stands for.
+        parsed: Responses that are parsed already.
+        written: The versions that requests left, by position in `logged`. They are stored instead of repeating the
+            request. None if they are not known, and all requests are repeated.
+
+    Yields:
+        For each request that shows a counterfactual: its position in `logged`, and the references to the
+        counterfactuals.
+    """
+    looks = {id(one) for one in read_by_verdicts(logged)}
+    read = [one for one in logged if id(one) in looks]
+    replay = _Counterfactual(read, counterfactuals, scratch, known, may_match, parsed or ParsedResponses())
+    for position, one in enumerate(logged):
+        versions = None if written is None else written.get(position, _no_versions(one))
+        if id(one) in looks and (versions is None or any(done.looks for done in one.response.done)):
+            shown = replay.shown_by(one)
+            if shown:
+                yield position, shown
+        replay.later += versions or ()
+
+
+def _no_versions(one: LoggedRequest) -> tuple[Version, ...] | None:
+    """Nothing if a request wrote nothing; None if it wrote something unknown."""
+    return None if any(done.effect for done in one.response.done) else ()
+
+
+class _Counterfactual:
+    """Replays the agent's requests in order on a server with the counterfactuals."""
+
+    def __init__(
+        self,
+        logged: Sequence[LoggedRequest],
+        counterfactuals: Sequence[Resource],
+        scratch: ScratchServer,
+        known: Collection[str],
+        may_match: Callable[[Resource, Resource], bool],
+        parsed: ParsedResponses,
+    ) -> None:
+        self._wanted = {
+            f"{counterfactual['resourceType']}/{counterfactual['id']}": counterfactual
+            for counterfactual in counterfactuals
+        }
+        self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
+        self._scratch, self._known, self._may_match = scratch, set(known), may_match
+        self.later: list[Version] = []
+        """Versions to store before the next request."""
+        self._tokens: dict[str, str] = {}
+        self._parsed = parsed
+        self._pages = SeenPages(parsed)
+        self._logged = logged
+        self._skipped_tokens: set[str] = set()
+        self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
+        self._alike: dict[str, set[str]] = {one: set() for one in self._wanted}
+        self._seen_in_full: dict[str, bool] = {}
+
+    def shown_by(self, one: LoggedRequest) -> frozenset[str]:
+        """References to the counterfactuals that one request shows."""
+        if self._is_about_other_types(one.request):
+            self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(one.response.content)))
+            self._pages.pass_over(one.response)
+            return frozenset()
+        response = self._repeat(one.request)
+        if self._is_same(one.response, response):
+            self._pages.pass_over(one.response)
+            return frozenset()
+        then, now = self._parsed.parse(one.response), ParsedResponse(response)
+        self._tokens.update(_paired_tokens(then, now))
+        before = self._pages.before(then)
+        if before is None:
+            return frozenset()
+        found = now.returned_resources
+        if now.is_look:
+            if not then.next_link:
+                found = {**found, **_on_further_pages(now, self._scratch)}
+            if not found.keys() & self._wanted.keys() and _count_rises(then, now):
+                return self._counted(one.request, then.total == 0, now.total)
+        here = then.returned_resources
+        shown = _changed(found, here, self._wanted)
+        if not shown:
+            return frozenset()
+        others = {one for one in (*found, *before) if _type_of(one) in self._types} - self._wanted.keys() - self._known
+        others -= {one for one in others & here.keys() if here[one] == found.get(one) and _is_whole(here[one])}
+        unknown = {one for one in others if not (self._is_known(one) or self._is_in_full(one, here.get(one, {})))}
+        return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
+
+    def _repeat(self, request: Request) -> Response:
+        """Send a request to the server, after everything that was written before."""
+        if self.later:
+            self._scratch.write(self.later)
+            for resource_type, id, _ in self.later:
+                self._seen_in_full.pop(f"{resource_type}/{id}", None)
+            self.later = []
+        response = self._scratch.handle(_with_token(request, self._tokens))
+        for done in response.done:
+            if done.effect:
+                self._seen_in_full.pop(f"{done.resource_type}/{done.id}", None)
+        return response
+
+    def _is_same(self, then: Response, now: Response) -> bool:
+        """Whether two responses differ at most in their page tokens and the time of the search."""
+        if then.content == now.content:
+            return True
+        before, after = _BEGINNING.match(then.content), _BEGINNING.match(now.content)
+        if before is None or after is None:
+            return False
+        rests = (one.string[one.end() :].replace(one[1], b"") for one in (before, after))
+        if next(rests) != next(rests):
+            return False
+        self._tokens[before[1].decode()] = after[1].decode()
+        return True
+
+    def _is_about_other_types(self, request: Request) -> bool:
+        """Whether a request is a plain read or search of another type, or a further page of such a search.
+
+        It cannot show a counterfactual, so it is not replayed.
+        """
+        if request.method != "GET":
+            return False
+        page = PAGE_TOKEN.search(request.query)
+        if page is not None:
+            return page[1] in self._skipped_tokens
+        path = _PLAIN_PATH.match(request.path)
+        names = (name for name, _ in parse_qsl(request.query, keep_blank_values=True))
+        return path is not None and path[1] not in self._types and all(map(_PLAIN_PARAMETER.match, names))
+
+    @cached_property
+    def _seen(self) -> Mapping[str, Resource]:
+        """All returned resources that have the type of a counterfactual."""
+        logged = (one for one in self._logged if not self._is_about_other_types(one.request))
+        found = returned_resources(logged, parsed=self._parsed)
+        return {name: one for name, one in found.items() if _type_of(name) in self._types}
+
+    def _counted(self, request: Request, was_empty: bool, total: int | None) -> frozenset[str]:
+        """References to the counterfactuals that a search counts without showing them.
+
+        The search counts if it found nothing before, or matches only counterfactuals and records in `known`.
+        """
+        expected = self._wanted.keys() | self._known
+        if was_empty and len(self._wanted) == 1:
+            return frozenset(self._wanted)
+        if not was_empty and (not self._known or total is None or total > len(expected)):
+            return frozenset()
+        matches = _matches(_with_token(request, self._tokens), self._scratch)
+        return frozenset(matches & self._wanted.keys() if was_empty or matches <= expected else ())
+
+    def _records_like(self, wanted: str, records: set[str]) -> set[str]:
+        """The records of its type that what the agent saw of them does not tell apart from a counterfactual."""
+        new = {one for one in records if _type_of(one) == _type_of(wanted)} - self._compared[wanted]
+        self._compared[wanted] |= new
+        self._alike[wanted] |= {one for one in new if self._may_match(self._seen.get(one, {}), self._wanted[wanted])}
+        return self._alike[wanted]
+
+    def _is_known(self, reference: str) -> bool:
+        """Whether what the agent saw of a record in the whole episode is the record in full, as it is now."""
+        if reference not in self._seen_in_full:
+            self._seen_in_full[reference] = self._is_in_full(reference, self._seen.get(reference, {}))
+        return self._seen_in_full[reference]
+
+    def _is_in_full(self, reference: str, seen: Resource) -> bool:
+        """Whether what a response showed of a record is the record in full, as it is now."""
+        whole = self._scratch.read(*reference.split("/"))
+        return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
+
+
+def _is_whole(seen: Resource) -> bool:
+    """Whether a response certainly showed all elements of a record."""
+    meta = seen.get("meta")
+    if not isinstance(meta, dict):
+        return False
+    tags = meta.get("tag", [])
+    return isinstance(tags, list) and not any(one == SUBSETTED for one in tags)
+
+
+def _changed(now: Mapping[str, Resource], then: Mapping[str, Resource], wanted: Iterable[str]) -> set[str]:
+    """References to the wanted records that are new, or that differ in elements other than `meta`."""
+    return {
+        one
+        for one in wanted
+        if one in now and (one not in then or {**now[one], "meta": None} != {**then[one], "meta": None})
+    }
+
+
+def _type_of(reference: str) -> str:
+    return reference.partition("/")[0]
+
+
+def _count_rises(seen: ParsedResponse, now: ParsedResponse) -> bool:
+    return seen.total is not None and now.total is not None and seen.total < now.total
+
+
+def _matches(request: Request, scratch: ScratchServer) -> set[str]:
+    """Return all matches of a search, from all its pages and with all elements."""
+    query = _in_full(request.query)
+    body = _in_full(request.body.decode()).encode() if request.method == "POST" else request.body
+    whole = Request(request.method, request.path, query, request.headers, body)
+    answer = ParsedResponse(scratch.handle(whole))
+    return {*answer.returned_resources, *_on_further_pages(answer, scratch)}
+
+
+def _in_full(query: str) -> str:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return urlencode([(name, value) for name, value in pairs if name not in _FORM_OF_RESULT])
+
+
+def _on_further_pages(answer: ParsedResponse, scratch: ScratchServer) -> dict[str, Resource]:
+    found: dict[str, Resource] = {}
+    for _ in range(_MAX_PAGES):
+        link = answer.next_link
+        if link is None:
+            break
+        answer = ParsedResponse(scratch.handle(Request("GET", "/", urlsplit(link).query)))
+        found |= answer.returned_resources
+    return found
+
+
+def _paired_tokens(seen: ParsedResponse, now: ParsedResponse) -> dict[str, str]:
+    """Map the page token that the agent received to the scratch server's token for the same page."""
+    old, new = seen.next_link, now.next_link
+    if old is None or new is None:
+        return {}
+    old_tokens, new_tokens = (parse_qs(urlsplit(link).query).get("_getpages", []) for link in (old, new))
+    return dict(zip(old_tokens, new_tokens, strict=False))
+
+
+def _with_token(request: Request, tokens: dict[str, str]) -> Request:
+    match = PAGE_TOKEN.search(request.query)
+    if match is None or match[1] not in tokens:
+        return request
+    query = request.query.replace(match[0], f"_getpages={tokens[match[1]]}")
+    return Request(request.method, request.path, query, request.headers, request.body)

@@ -1,0 +1,222 @@
+"""Read the responses that an agent received: the resources in them, and the pages of searches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from urllib.parse import parse_qsl, urlencode
+
+import orjson
+
+from fhir_gym.fhir.messages import Response
+from fhir_gym.fhir.paging import link
+from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
+from fhir_gym.types import Json, Resource
+
+PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
+_MOST_PARSED = 8 * 1024 * 1024
+"""Total size in bytes of the responses that stay in memory in parsed form."""
+_PAGING = frozenset({"_count", "_offset", "_getpages", "_getpagesoffset", "_bundletype"})
+
+
+class ParsedResponses:
+    """Responses that are parsed once, up to a total size; beyond it, they are parsed at each use."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, ParsedResponse] = {}
+        self._left = _MOST_PARSED
+
+    def parse(self, response: Response) -> ParsedResponse:
+        """Parse a response, or return the result of the last time."""
+        found = self._answers.get(id(response))
+        if found is None:
+            found = ParsedResponse(response)  # it refers to the response, so the id stays taken
+            if len(response.content) <= self._left:
+                self._left -= len(response.content)
+                self._answers[id(response)] = found
+        return found
+
+
+def returned_resources(
+    logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None, parsed: ParsedResponses | None = None
+) -> dict[str, Resource]:
+    """Map references to the resources that the agent's reads and searches returned, up to the verdict's size limit.
+
+    If several responses returned a resource (for example one with `_elements`), its elements are merged. The latest
+    value of an element wins.
+
+    Args:
+        logged: The agent's requests with their responses.
+        wanted: References of interest; None for all resources. The result may lack other resources.
+        parsed: Responses that are parsed already.
+    """
+    parsed = parsed or ParsedResponses()
+    ids = None if wanted is None else [_in_json(one) for one in wanted]
+    found: dict[str, Resource] = {}
+    for one in read_by_verdicts(logged):
+        if ids is None or any(id in one.response.content for id in ids):
+            for reference, resource in parsed.parse(one.response).returned_resources.items():
+                known = found.get(reference, {})
+                found[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
+    return found
+
+
+def _in_json(reference: str) -> bytes:
+    """The id of a reference as JSON text. Every response that contains the record contains this text."""
+    return f'"{reference.rpartition("/")[2]}"'.encode()
+
+
+class ParsedResponse:
+    """A response with its parsed body.
+
+    Args:
+        response: The response.
+    """
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        self._body = _parsed(response)
+
+    @property
+    def is_look(self) -> bool:
+        """Whether the request was a single read or search."""
+        return any(one.looks and one.entry is None for one in self.response.done)
+
+    @property
+    def next_link(self) -> str | None:
+        """The link to the next page."""
+        return link(self._body, "next")
+
+    @property
+    def total(self) -> int | None:
+        """The number of matches that the response states."""
+        total = self._body.get("total") if isinstance(self._body, dict) else None
+        return total if isinstance(total, int) else None
+
+    @cached_property
+    def returned_resources(self) -> Mapping[str, Resource]:
+        """The returned resources by reference; for a batch, the results of its reads and searches."""
+        done = self.response.done
+        if self.response.status >= 300 or not any(one.looks for one in done):
+            return {}
+        if self.is_look:
+            return _resources_in(self._body)
+        return {
+            found: resource
+            for one, answer in zip(done, _entries(self._body), strict=False)
+            if one.looks and isinstance(answer, dict)
+            for found, resource in _resources_in(answer.get("resource")).items()
+        }
+
+    def searchsets(self) -> Iterator[Resource]:
+        """Yield the searchset Bundles: the response itself, or those in the entries of a batch."""
+        body = self._body
+        if not isinstance(body, dict) or body.get("resourceType") != "Bundle":
+            return
+        if str(body.get("type")).endswith("-response"):
+            inner = (entry.get("resource") for entry in _entries(body) if isinstance(entry, dict))
+            yield from (one for one in inner if isinstance(one, dict) and one.get("resourceType") == "Bundle")
+        else:
+            yield body
+
+
+def _resources_in(body: Json) -> dict[str, Resource]:
+    """The resources in a response by reference, also those in Bundles inside of a Bundle."""
+    if not isinstance(body, dict):
+        return {}
+    if body.get("resourceType") != "Bundle":
+        return {f"{body.get('resourceType')}/{body['id']}": body} if isinstance(body.get("id"), str) else {}
+    found: dict[str, Resource] = {}
+    for entry in _entries(body):
+        resource = entry.get("resource") if isinstance(entry, dict) else None
+        if isinstance(resource, dict) and resource.get("resourceType") != "Bundle":
+            if isinstance(id := resource.get("id"), str):
+                found[f"{resource.get('resourceType')}/{id}"] = resource
+        else:
+            found |= _resources_in(resource)
+    return found
+
+
+def _entries(bundle: Json) -> list[Json]:
+    entries = bundle.get("entry") if isinstance(bundle, dict) else None
+    return entries if isinstance(entries, list) else []
+
+
+def _parsed(response: Response) -> Json:
+    try:
+        return orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+class SeenPages:
+    """The search pages that the agent has received."""
+
+    def __init__(self, parsed: ParsedResponses) -> None:
+        self._parsed = parsed
+        self._reached: dict[str, int] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._search: dict[str, str] = {}
+        self._passed: list[Response] = []
+
+    def pass_over(self, response: Response) -> None:
+        """Remember a response. It is parsed only if a later page requires the earlier pages."""
+        self._passed.append(response)
+
+    def before(self, answer: ParsedResponse) -> set[str] | None:
+        """The records on all earlier pages; None if the agent has not seen every page."""
+        if not any(_offset(_query(body)) for body in answer.searchsets()):
+            self.pass_over(answer.response)
+            return set()
+        while self._passed:
+            self._take_in(self._parsed.parse(self._passed.pop(0)))
+        return self._take_in(answer)
+
+    def _take_in(self, answer: ParsedResponse) -> set[str] | None:
+        answers = [body for body in answer.searchsets() if _self_link(body)]
+        found: set[str] = set()
+        for body in answers:
+            search, offset = self._place(body)
+            if self._reached.get(search, 0) < offset:
+                return None
+            if not offset:  # the same search again: what it found before may have changed since
+                self._seen.pop(search, None)
+            found |= self._seen.get(search, set())
+            self._seen.setdefault(search, set()).update(_resources_in(body))
+            self._reached[search] = max(self._reached.get(search, 0), offset + _matches_on(body))
+        return found
+
+    def _place(self, body: Resource) -> tuple[str, int]:
+        """Return the search that a page belongs to, and the number of matches on earlier pages."""
+        pairs = _query(body)
+        token = dict(pairs).get("_getpages")
+        address = _self_link(body).partition("?")[0]
+        rest = sorted((name, value) for name, value in pairs if name not in _PAGING)
+        search = self._search.get(token, token) if token else f"{address}?{urlencode(rest)}"
+        following = link(body, "next")
+        for match in PAGE_TOKEN.finditer(following or ""):
+            self._search.setdefault(match[1], search)
+        return search, _offset(pairs)
+
+
+def _query(body: Resource) -> list[tuple[str, str]]:
+    """The parameters in the self link of a search result."""
+    return parse_qsl(_self_link(body).partition("?")[2], keep_blank_values=True)
+
+
+def _offset(query: Iterable[tuple[str, str]]) -> int:
+    """The number of matches on the pages before a page."""
+    values = dict(query)
+    offset = values.get("_getpagesoffset" if values.get("_getpages") else "_offset", "")
+    return int(offset) if offset.isdecimal() else 0
+
+
+def _self_link(body: Json) -> str:
+    return link(body, "self") or ""
+
+
+def _matches_on(body: Resource) -> int:
+    """The number of matches on a page; included resources do not count."""
+    modes = (entry.get("search") for entry in _entries(body) if isinstance(entry, dict))
+    return sum(not (isinstance(mode, dict) and mode.get("mode") == "include") for mode in modes)
