@@ -36,7 +36,7 @@ from fhir_gym.web.plays import Play, PlayError
 from fhir_gym.web.resource_view import Target
 from fhir_gym.web.turn_view import turn_views
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """Methods of the request form."""
 _Fields = Mapping[str, str]
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -144,7 +144,7 @@ def render_play(context: ViewerContext, play: Play, given: _Fields, problem: str
         changeable=f"{resource['resourceType']}/{resource['id']}" if resource else "",
         given=_change_of(resource) if resource and "change" in given else given,
         problem=problem,
-        methods=METHODS,
+        methods=_METHODS,
     )
 
 
