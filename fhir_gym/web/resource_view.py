@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -185,11 +185,6 @@ def tree(value: Json, base_url: str = DEFAULT_BASE_URL) -> Node:
     return _TreeBuilder(base_url).node("", value)
 
 
-def table(resources: Sequence[Resource], base_url: str = DEFAULT_BASE_URL) -> Table:
-    """Return resources of one type as a table."""
-    return _table(str(resources[0].get("resourceType")), [(0, {}, one) for one in resources], base_url)
-
-
 def target_of(value: Json, base_url: str = DEFAULT_BASE_URL) -> Target | None:
     """Return the resource on this server to which a Reference or a text points; None for other values."""
     found = parse_reference(value, base_url) or parse_reference(value)
@@ -231,12 +226,11 @@ def _tables(entries: _Entries, base_url: str) -> Iterator[Table]:
     left = MAX_ROWS
     for resource_type, found in by_type.items():
         if left > 0:
-            yield _table(resource_type, found, base_url, left)
+            yield _table(resource_type, found[:left], len(found), base_url)
         left -= len(found)
 
 
-def _table(resource_type: str, entries: _Entries, base_url: str, limit: int = MAX_ROWS) -> Table:
-    shown = entries[:limit]
+def _table(resource_type: str, shown: _Entries, number: int, base_url: str) -> Table:
     columns = columns_of([resource for _, _, resource in shown])
     why = any(_search_mode(entry) == "include" for _, entry, _ in shown)
     rows = []
@@ -247,7 +241,7 @@ def _table(resource_type: str, entries: _Entries, base_url: str, limit: int = MA
         first = Cell(element_text(id) or "no id", target)
         rows.append((first, *([Cell(_search_mode(entry))] if why else []), *cells))
     titles = ("id", *(["found as"] if why else []), *(column.title for column in columns))
-    return Table(resource_type, titles, tuple(rows), len(entries))
+    return Table(resource_type, titles, tuple(rows), number)
 
 
 def _search_mode(entry: Mapping[str, Json]) -> str:
