@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -74,6 +75,8 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     """Book appointments within the limits of policies."""
 
     key = "P1"
+    # Fewer at level 2 than of other kinds, so that one request after the other fits into 80 actions.
+    counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
