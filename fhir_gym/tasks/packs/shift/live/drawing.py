@@ -40,6 +40,8 @@ _MARGIN = 15
 _SHORT = 3
 """Level of a short shift."""
 _ASKING = 0.2
+_LONGEST_ANSWER = 9
+"""Maximum number of minutes until a question is answered."""
 _NAMESAKE = 0.7
 _WITHDRAWN = 0.08
 _HURRIED = 0.08
@@ -219,7 +221,9 @@ class LiveDrawing:
         rewords = fate >= withdrawn and texts[0] != texts[1] and rng.random() < self._size.events * _REWORDED
         changed = max(arrival, 0) + rng.randint(2, 20)
         longest = max(self._minutes(self._kinds[one]) for one in self.scenes)
-        hurried_due = _rounded(changed + longest + 3 * self._minutes(kind))
+        # When the answer arrives, the longest other request may just have been begun.
+        wait = longest + _LONGEST_ANSWER if asks else 0
+        due, hurried_due = _rounded(due + wait), _rounded(changed + longest + 3 * self._minutes(kind) + wait)
         hurries = withdrawn <= fate < withdrawn + self._size.events * _HURRIED
         hurries = hurries and priority != "stat" and hurried_due < due
         return DeskRequest(
@@ -233,7 +237,7 @@ class LiveDrawing:
             requester=requester,
             asks=asks,
             agreed=asks != IS_AGREED or rng.random() < 0.6,
-            answer_after=rng.randint(3, 9),
+            answer_after=rng.randint(3, _LONGEST_ANSWER),
             withdrawn=self._time(changed) if fate < withdrawn else "",
             hurried=self._time(changed) if hurries else "",
             hurried_due=self._time(hurried_due) if hurries else "",
