@@ -7,7 +7,7 @@ rows of a path are written when a query first reads that path.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from functools import cache
 from typing import TypeAlias
@@ -16,6 +16,9 @@ from fhir_gym.fhir import serialization
 from fhir_gym.fhir.index import RID_COLUMN, IndexRows, index_rows_of, index_spec
 from fhir_gym.fhir.store.schema import ResourceRow
 from fhir_gym.types import Resource
+
+_FEW = 100
+"""Batches of up to this size are merged with the next one, if no query has needed their rows yet."""
 
 LoadedResource: TypeAlias = tuple[ResourceRow, Resource]
 """A stored version and the parsed resource."""
@@ -79,6 +82,10 @@ class Batch:
                 known.update((pid, pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)) for pid, rows in by_path.items())
         self._computed |= {pid: pickle.loads(known[pid]) for pid in pids - unknown}
 
+    def resources(self) -> Iterator[tuple[int, Resource | bytes]]:
+        """Yield the rids and resources, without those that were removed."""
+        return (one for one in self._resources if one[0] not in self._removed)
+
     def without(self, rid: int) -> Batch:
         """Return the batch without one resource."""
         if rid not in self._rids:
@@ -106,6 +113,10 @@ class Unindexed:
         for row, resource in versions:
             by_type.setdefault(row.type, []).append((row.rid, resource))
         for resource_type, resources in by_type.items():
+            *others, last = self.missing.get(resource_type, (None,))
+            if last is not None and len(last[0]) <= _FEW and last[1] == _paths(resource_type):
+                self.missing[resource_type] = tuple(others)
+                resources = [*last[0].resources(), *resources]
             self.add_batch(resource_type, Batch(resource_type, resources))
 
     def add_batch(self, resource_type: str, batch: Batch) -> None:

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from fhir_gym.fhir.serialization import dumps
 from fhir_gym.types import Json, Resource
@@ -18,6 +19,8 @@ from fhir_gym.types import Json, Resource
 _REFERENCE = re.compile(
     r"(?:(?P<base>.*)/)?(?P<type>[A-Z][A-Za-z]+)/(?P<id>[A-Za-z0-9\-.]{1,64})(?:/_history/[^/]+)?\Z"
 )
+_SHORT = 200
+"""Length of the references whose results stay in memory."""
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)\Z")
 _US_DIGITS = 10
 _LABELS = ("profile", "security", "tag")
@@ -125,7 +128,14 @@ def parse_reference(value: Json, base_url: str = "") -> tuple[str, str] | None:
         base_url: Base URL of the server.
     """
     text = value.get("reference") if isinstance(value, dict) else value
-    match = _REFERENCE.match(text) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return None
+    return (_parsed_reference if len(text) <= _SHORT else _parsed_reference.__wrapped__)(text, base_url)
+
+
+@lru_cache(maxsize=20_000)
+def _parsed_reference(text: str, base_url: str) -> tuple[str, str] | None:
+    match = _REFERENCE.match(text)
     if match is None or (match["base"] or base_url.rstrip("/")) != base_url.rstrip("/"):
         return None
     return match["type"], match["id"]

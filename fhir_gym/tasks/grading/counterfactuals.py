@@ -246,12 +246,14 @@ class _Counterfactual:
         return frozenset(wanted for wanted in shown if not unknown & self._records_like(wanted, unknown))
 
     def _repeat(self, request: Request) -> Response:
-        """Send a request to the server, after everything that was written before."""
-        if self.later:
-            self._scratch.write(self.later)
-            for resource_type, id, _ in self.later:
+        """Send a request to the server, after everything that was written before and that it may read."""
+        only = _only_type(request)
+        due = [one for one in self.later if only in ("", one[0])]
+        if due:
+            self.later = [one for one in self.later if only not in ("", one[0])]
+            self._scratch.write(due)
+            for resource_type, id, _ in due:
                 self._seen_in_full.pop(f"{resource_type}/{id}", None)
-            self.later = []
         response = self._scratch.handle(_with_token(request, self._tokens))
         for done in response.done:
             if done.effect:
@@ -276,14 +278,11 @@ class _Counterfactual:
 
         It cannot show a counterfactual, so it is not replayed.
         """
-        if request.method != "GET":
-            return False
-        page = PAGE_TOKEN.search(request.query)
+        page = PAGE_TOKEN.search(request.query) if request.method == "GET" else None
         if page is not None:
             return page[1] in self._skipped_tokens
-        path = _PLAIN_PATH.match(request.path)
-        names = (name for name, _ in parse_qsl(request.query, keep_blank_values=True))
-        return path is not None and path[1] not in self._types and all(map(_PLAIN_PARAMETER.match, names))
+        only = _only_type(request)
+        return bool(only) and only not in self._types
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
@@ -322,6 +321,13 @@ class _Counterfactual:
         """Whether what a response showed of a record is the record in full, as it is now."""
         whole = self._scratch.read(*reference.split("/"))
         return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
+
+
+def _only_type(request: Request) -> str:
+    """The only resource type that a plain read or search depends on; an empty text for another request."""
+    path = _PLAIN_PATH.match(request.path) if request.method == "GET" else None
+    names = (name for name, _ in parse_qsl(request.query, keep_blank_values=True))
+    return path[1] if path is not None and all(map(_PLAIN_PARAMETER.match, names)) else ""
 
 
 def _is_whole(seen: Resource) -> bool:

@@ -16,7 +16,7 @@ from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot,
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
 from fhir_gym.tasks.packs.shift.wishes import TimeWishes
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Resource
 
 _FIRST_HOUR, _LAST_HOUR = 8, 16
@@ -159,6 +159,7 @@ class CalendarJudge(ABC, Generic[R]):
         self.requests, self.scene, self.log = requests, scene, log
         self.slots = {slot.id: slot for slot in scene.slots}
         self._before: dict[int, Calendar] = {}
+        self._bookings: dict[int, tuple[Resource, Booked]] = {}
 
     @abstractmethod
     def claim(self, request: R) -> frozenset[str]:
@@ -171,6 +172,11 @@ class CalendarJudge(ABC, Generic[R]):
     def judge(self, answers: Sequence[str]) -> list[Judgement]:
         """Judge all requests."""
         return [self.judge_one(number, answer) for number, answer in enumerate(answers)]
+
+    @cached_property
+    def _writes(self) -> list[Write]:
+        """The writes on slots and appointments."""
+        return [one for one in self.log.writes if one.resource_type in ("Appointment", "Slot")]
 
     @cached_property
     def claimed(self) -> list[frozenset[str]]:
@@ -196,7 +202,8 @@ class CalendarJudge(ABC, Generic[R]):
     def before(self, write: int) -> Calendar:
         """Return the calendar before a write."""
         if write not in self._before:
-            self._before[write] = self._with({one.record: one.after for one in self.log.writes[:write]})
+            earlier = (one for one in self._writes if one.number < write)
+            self._before[write] = self._with({one.record: one.after for one in earlier})
         return self._before[write]
 
     def planned(self, number: int) -> Calendar:
@@ -208,8 +215,9 @@ class CalendarJudge(ABC, Generic[R]):
         records = claimed & self.log.touched
         states = {one: self.log.at_end(one) for one in sorted(records)}
         # A slot that was freed may have been given away since, by a request with a later letter.
-        states |= {one.record: one.after for one in self.log.writes if one.record in records and _is_free(one.after)}
-        states |= {one.record: one.after for one in self.log.writes[: self._first_write(number)] if not one.by_agent}
+        states |= {one.record: one.after for one in self._writes if one.record in records and _is_free(one.after)}
+        first = self._first_write(number)
+        states |= {one.record: one.after for one in self._writes if one.number < first and not one.by_agent}
         calendar = self._with(states)
         # A transaction gives a slot to another appointment without freeing it in between.
         calendar.status |= {id: "free" for id in self._passed_on(calendar) if f"Slot/{id}" in claimed}
@@ -233,6 +241,11 @@ class CalendarJudge(ABC, Generic[R]):
         return calendar
 
     def _booked(self, appointment: Resource) -> Booked:
+        if id(appointment) not in self._bookings:
+            self._bookings[id(appointment)] = appointment, self._read_booking(appointment)
+        return self._bookings[id(appointment)][1]
+
+    def _read_booking(self, appointment: Resource) -> Booked:
         actors = self._actors(appointment)
         patients = (one.id for one in self.scene.people if f"Patient/{one.id}" in actors)
         slots = (self.slots[id] for id in self.slot_ids(appointment) if id in self.slots)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fhir_gym.tasks.authoring import instant, parse_instant
-from fhir_gym.tasks.grading import parse_reference
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
 
 
@@ -67,16 +66,6 @@ def charts_of(patients: Sequence[Resource], records: Iterable[Resource], base_ur
     return {name: Chart(people[name], tuple(own)) for name, own in found.items()}
 
 
-def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
-    """Return references to the patients that a record is about."""
-    participants = record.get("participant")
-    actors = (
-        [one.get("actor") for one in participants if isinstance(one, dict)] if isinstance(participants, list) else []
-    )
-    found = (parse_reference(one, base_url) for one in (record.get("subject"), record.get("patient"), *actors))
-    return frozenset("/".join(one) for one in found if one and one[0] == "Patient")
-
-
 def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
     """Return a chart as it was before a write, with the records that other people than the agent have created.
 
@@ -86,13 +75,8 @@ def chart_at(log: EpisodeLog, chart: Chart, write: int) -> Chart:
         write: Number of the write; see `EpisodeLog.before`.
     """
     records = {name_of(one): one for one in (chart.patient, *chart.records)}
-    base_url, patient = log.end.base_url, name_of(chart.patient)
-    written = [
-        one.record
-        for one in log.writes
-        if one.record in records
-        or (not one.by_agent and one.before is None and one.after and patient in patients_of(one.after, base_url))
-    ]
+    created = [one.record for one in log.created_by_others.get(name_of(chart.patient), ())]
+    written = [*(one for one in records if log.writes_on(one)), *created]
     if not written:
         return chart
     person, *others = (records | {one: log.before(one, write) for one in written}).values()

@@ -10,11 +10,11 @@ from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at, patients_of
+from fhir_gym.tasks.packs.shift.patient_records import Chart, chart_at
 from fhir_gym.tasks.packs.shift.recall_rules import Decision, RecallAsk, RecallDesk, RecallRequest
 from fhir_gym.tasks.packs.shift.recalls import CONDITIONS, RecallScene, diagnosis
 from fhir_gym.tasks.packs.shift.sweeps import RecordVerdict, judge_sweep
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog, patients_of
 from fhir_gym.types import Json, Resource
 
 _CONSIDERED = 3

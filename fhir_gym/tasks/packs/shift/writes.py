@@ -163,6 +163,16 @@ class EpisodeLog:
         return {number: found[number] for number, done in effects if len(found.get(number, ())) == len(done) > 0}
 
     @cached_property
+    def created_by_others(self) -> Mapping[str, Sequence[Write]]:
+        """The records that other people than the agent have created, by the patients (``Patient/1``) they are about."""
+        found: dict[str, list[Write]] = {}
+        for one in self.writes:
+            if not one.by_agent and one.before is None and one.after is not None:
+                for patient in patients_of(one.after, self.end.base_url):
+                    found.setdefault(patient, []).append(one)
+        return found
+
+    @cached_property
     def _shown(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         wanted = [*self._counterfactuals()] if self.requests and self.end.open_scratch is not None else []
@@ -243,6 +253,16 @@ class EpisodeLog:
             (found := parse_reference(one, self.end.base_url)) is not None and "/".join(found) == record
             for one in values
         )
+
+
+def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
+    """Return references to the patients that a record is about."""
+    participants = record.get("participant")
+    actors = (
+        [one.get("actor") for one in participants if isinstance(one, dict)] if isinstance(participants, list) else []
+    )
+    found = (parse_reference(one, base_url) for one in (record.get("subject"), record.get("patient"), *actors))
+    return frozenset("/".join(one) for one in found if one and one[0] == "Patient")
 
 
 def _steps(
