@@ -37,10 +37,10 @@ _EVENTS = (
     "You are not alone: colleagues book appointments on the same server, and a Task that is still requested may "
     "become more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it). Set "
     "a Task to in-progress before you work on it; from then on, nobody else changes it.\n\n"
-    "A request is decided by the records and the policies as they are at one moment: when you make your first change "
-    "for it, or when you close its Task if you change nothing. (Setting the Task to in-progress or on-hold and asking "
-    "are no changes in this sense.) Some amendments of policies come into force during the shift; a policy counts for "
-    'a request if it is in force at that moment. Everywhere else, "the present" in a rule means {now}.'
+    "One moment decides a request: the time of your first change for it, or the time at which you close its Task if you "
+    "change nothing. (Setting the Task to in-progress or on-hold and asking are no changes in this sense.) The records "
+    "and the policies count as they are at this moment; some amendments of policies come into force during the shift, "
+    'at the time in their texts. Everywhere else, "the present" in a rule means {now}.'
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
