@@ -39,8 +39,8 @@ _EVENTS = (
     "a Task to in-progress before you work on it; from then on, nobody else changes it.\n\n"
     "One moment decides a request: the time of your first change for it, or the time at which you close its Task if "
     "you change nothing. (Setting the Task to in-progress or on-hold and asking are no changes in this sense.) The "
-    "records and the policies count as they are at this moment; some amendments of policies come into force during the shift, "
-    'at the time in their texts. Everywhere else, "the present" in a rule means {now}.'
+    "records and the policies count as they are at this moment; some amendments of policies come into force during "
+    'the shift, at the time in their texts. Everywhere else, "the present" in a rule means {now}.'
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
