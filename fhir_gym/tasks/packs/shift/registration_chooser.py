@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, Literal
 
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -62,28 +63,55 @@ class Chooser:
         rng = self._rng
         for _ in range(_ROUNDS):
             insured = rng.choice(_INSURED[outcome])
-            draw = self._draw_again if outcome in _WITH_EARLIER and rng.random() < _AGAIN else self._draw
-            asks = (draw(outcome, insured) for _ in range(_TRIES))
+            if outcome in _WITH_EARLIER and rng.random() < _AGAIN:
+                draw = partial(self._draw_again, outcome, insured)
+            else:
+                parent = self._draw_parent(outcome) if insured == "parent" else None
+                draw = partial(self._draw, outcome, insured, parent)
+            asks = (draw() for _ in range(_TRIES))
             fitting = next((ask for ask in asks if ask is None or self._fits(ask, outcome)), None)
             if fitting is not None:
                 self._append(fitting, outcome)
                 return True
         return False
 
-    def _draw(self, outcome: str, insured: Insured) -> RegistrationAsk | None:
-        """Draw a person and, if needed, a parent and an insurer; None if nobody qualifies."""
+    def _draw_parent(self, outcome: str) -> tuple[Family, Named, str] | None:
+        """Draw a parent, all equally likely, with the family and an insurer; None if nobody qualifies."""
+        found = self._insured_parents(DONE if outcome == ALREADY_DONE else outcome)
+        if not found:
+            return None
+        parents = [self._on_file(parent) for _, parent, _ in found]  # a patient may have two names
+        chosen = self._rng.choice(list(dict.fromkeys(parents)))
+        return self._rng.choice([one for one, parent in zip(found, parents, strict=True) if parent == chosen])
+
+    def _on_file(self, parent: Named) -> Named | str:
+        """Return the id of the only patient with a name; the name if nobody has it, or several."""
+        ids = self._start.names.get(parent, [])
+        return ids[0] if len(ids) == 1 else parent
+
+    def _insured_parents(self, outcome: str) -> list[tuple[Family, Named, str]]:
+        """Return the parents with whom a new child has an outcome, rather those whom no request names yet."""
+        named = {one.ask.parent for one in self.requests}
+        found = [(family, *pair) for family in self._scene.families for pair in self._parents(family, outcome)]
+        return [one for one in found if one[1] not in named] or found
+
+    def _draw(
+        self, outcome: str, insured: Insured, insurance: tuple[Family, Named, str] | None
+    ) -> RegistrationAsk | None:
+        """Draw a person, and an insurer if one is needed; None if nobody qualifies.
+
+        Args:
+            outcome: The outcome.
+            insured: How the person is insured.
+            insurance: For a person who is insured through a parent: the family, the parent and the insurer.
+        """
         rng = self._rng
-        family = rng.choice(self._scene.families)
+        if insured == "parent" and insurance is None:
+            return None
+        family, parent, insurer = insurance or (rng.choice(self._scene.families), None, "")
         grown = insured == "own" or (not insured and rng.random() < 0.5)
         person = self._anyone(family, family.adults if grown else family.children)
-        parent, insurer = None, ""
-        if insured == "parent":
-            pairs = self._parents(family, DONE if outcome == ALREADY_DONE else outcome)
-            if not pairs:
-                return None
-            named = {one.ask.parent for one in self.requests}
-            parent, insurer = rng.choice([one for one in pairs if one[0] not in named] or pairs)
-        elif insured:
+        if insured == "own":
             insurer = rng.choice(self._scene.insurers).id
         card = self._card(person)
         if outcome == ALREADY_DONE and rng.random() < _RENAMED:
@@ -213,8 +241,7 @@ class Chooser:
         """Return the fields `target` and `qualifying` of a request: the parent on whose insurance it rests."""
         if len(parents) != 1 or outcome != DONE:
             return {}
-        people = [one.person for one in self._scene.people if one.active]
-        able = [one.id for one in people if any(self._with_insurers(Named.of(one), outcome))]
+        able = [self._on_file(parent) for _, parent, _ in self._insured_parents(DONE)]
         ids = dict.fromkeys((*able, *parents))  # a request may name the parent by a former name
         return {"target": f"Patient/{parents[0]}", "qualifying": tuple(f"Patient/{one}" for one in ids)}
 

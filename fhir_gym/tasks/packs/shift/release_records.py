@@ -142,7 +142,7 @@ class ReleaseDrawer:
             for one in patients
             for record in (
                 *self._documents(one.id, documents),
-                *self._consents(one.id, rng.choice((2, 3, 4, 5, 6))),
+                *self._consents(one.id, rng.choice((3, 4, 5))),
                 *(self._release(one.id) for _ in range(rng.choice((0, 1, 2, 3)))),
             )
         ]
