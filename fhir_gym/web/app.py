@@ -157,6 +157,6 @@ def _error_page(context: ViewerContext, error: Exception) -> Response:
         status, message = 500, str(error)
     else:
         status, message = 500, f"{type(error).__name__}: a bug in fhir_gym; the terminal shows the traceback."
-    title = HTTPStatus(status).phrase
+    title = HTTPStatus(status).phrase if status < 500 else "This page cannot be shown"
     message = message if message != title else "There is no such page."
     return HTMLResponse(context.render("error.html.j2", title=title, message=message), status)

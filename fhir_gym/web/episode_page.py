@@ -15,13 +15,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, RecordError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.timeline import TimelineEntry, base_url_of
 from fhir_gym.web.check_view import check_views, step_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
 from fhir_gym.web.episode_replay import EpisodeTrace, play_gold, trace_episode
+from fhir_gym.web.episode_row import parse_line
 from fhir_gym.web.resource_view import Target, target_of
 from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
 
@@ -134,8 +135,15 @@ class EpisodePages:
         return context.render("pair.html.j2", rollout=rollouts[0], prompts=prompts, sides=sides)
 
     def record(self, file: int, line: int) -> str:
-        """Return an episode's record as indented JSON."""
-        return json.dumps(json.loads(self._context.index.line(file, line)), indent=2)
+        """Return an episode's record as indented JSON.
+
+        Raises:
+            RecordError: The file has changed since it was read.
+        """
+        try:
+            return json.dumps(parse_line(self._context.index.line(file, line)), indent=2)
+        except ValueError as error:
+            raise RecordError(f"the file has changed: {error}") from error
 
     def _read(self, file: int, line: int) -> tuple[Rollout, World | str, EpisodeTrace]:
         """Return a record, its world or the reason why there is none, and what the episode did."""

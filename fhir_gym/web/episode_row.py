@@ -75,8 +75,10 @@ class EpisodeRow:
             raise ValueError("not a rollout: it has no schema_version")
         try:
             return _row(data)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a rollout: {type(error).__name__}: {error}"[:_MAX_TEXT]) from error
+        except KeyError as error:
+            raise ValueError(f"not a rollout: {error} is missing") from error
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not a rollout: a value has the wrong type: {error}"[:_MAX_TEXT]) from error
 
     @property
     def run_digest(self) -> bytes:

@@ -47,4 +47,6 @@ def _seconds(value: float | None) -> str:
     """Return a duration; an empty text for None."""
     if value is None:
         return ""
+    if value < 1:
+        return f"{1000 * value:.0f} ms"
     return f"{value:.1f} s" if value < 60 else f"{int(value) // 60} min {int(value) % 60} s"

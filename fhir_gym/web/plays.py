@@ -127,7 +127,7 @@ class Plays:
     """The plays of a viewer. A play that nobody uses is forgotten after a while.
 
     Args:
-        most: Maximum number of plays at a time. If there are more, a finished play is forgotten first.
+        most: Maximum number of plays at a time. To start another, the viewer forgets a finished play.
         idle_seconds: How long a play is kept after somebody looked at it.
         clock: Function that returns the time in seconds.
     """
@@ -149,6 +149,9 @@ class Plays:
         """
         with self._lock:
             self._forget_old()
+            for play in sorted(self._plays.values(), key=lambda play: play.last_used):
+                if play.over and len(self._plays) + self._starting >= self._most:
+                    del self._plays[play.id]
             if len(self._plays) + self._starting >= self._most:
                 raise PlayError(f"{self._most} episodes are being played: finish one of them first")
             self._starting += 1
@@ -189,9 +192,8 @@ class Plays:
                 self._plays.popitem()[1].close()
 
     def _forget_old(self) -> None:
-        """Forget plays that were not used for long; if there are too many, finished plays too."""
+        """Forget plays that were not used for long."""
         now = self._clock()
-        for play in sorted(self._plays.values(), key=lambda play: play.last_used):
-            full = len(self._plays) >= self._most
-            if now - play.last_used > self._idle_seconds or (full and play.over):
+        for play in list(self._plays.values()):
+            if now - play.last_used > self._idle_seconds:
                 self._plays.pop(play.id).close()

@@ -212,8 +212,8 @@ def _entries(bundle: Resource) -> _Entries:
 def _bundle_heading(bundle: Resource, number: int) -> str:
     kind, total = bundle.get("type"), bundle.get("total")
     if kind in ("searchset", "history"):
-        word = "matches" if kind == "searchset" else "versions"
-        of = f" of {total:,} {word}" if isinstance(total, int) else ""
+        one, many = ("match", "matches") if kind == "searchset" else ("version", "versions")
+        of = f" of {total:,} {one if total == 1 else many}" if isinstance(total, int) else ""
         return f"Bundle: {number} {'entry' if number == 1 else 'entries'}{of}"
     resources = "1 resource" if number == 1 else f"{number:,} resources"
     return resources if kind == "collection" else f"Bundle ({element_text(kind) or 'no type'}): {resources}"

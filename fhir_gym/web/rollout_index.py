@@ -88,6 +88,9 @@ class IndexedRun:
 class RolloutIndex(AbstractContextManager["RolloutIndex"]):
     """The episodes of rollout files. All methods may be called from any thread.
 
+    Attributes:
+        given: The given files and folders.
+
     Args:
         paths: Rollout files, and folders of experiments. The files of a folder are found while they appear.
 
@@ -96,8 +99,8 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
-        self._given = [Path(path) for path in paths]
-        for path in self._given:
+        self.given = [Path(path) for path in paths]
+        for path in self.given:
             if not path.is_file() and not path.is_dir():
                 raise RecordError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
         self._readers: list[RolloutReader] = []
@@ -281,7 +284,7 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
     def _find_files(self) -> None:
         """Start to read files that have appeared in the given folders."""
         known = set(self.paths)
-        for given in self._given:
+        for given in self.given:
             with suppress(OSError):  # a folder that was deleted has no new files
                 for path in rollout_files(given) if given.is_dir() else [given]:
                     if path not in known:

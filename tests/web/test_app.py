@@ -11,6 +11,8 @@ from starlette.testclient import TestClient
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
 from fhir_gym.web import create_viewer, episode_list, serve_viewer
+from fhir_gym.web.html import PageTemplates
+from tests.web.episodes import wait_until_read
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -99,3 +101,18 @@ def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match=r"the viewer needs Jinja2: pip install 'fhir-gym\[web\]'"):
         create_viewer([])
+
+
+def test_the_first_page_says_why_it_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "folder").mkdir()
+    said = ("No rollout files were given", "files have no episodes yet", "folders have no rollout files yet")
+    for given, text in zip(([], [tmp_path / "empty.jsonl"], [tmp_path / "folder"]), said, strict=True):
+        with TestClient(create_viewer(given), base_url="http://127.0.0.1") as client:
+            wait_until_read(client)
+            assert text in client.get("/").text
+
+
+def test_short_times_are_in_milliseconds() -> None:
+    seconds = PageTemplates().environment.filters["seconds"]
+    assert [seconds(one) for one in (None, 0, 0.0123, 1.25, 75)] == ["", "0 ms", "12 ms", "1.2 s", "1 min 15 s"]

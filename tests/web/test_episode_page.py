@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from fhir_gym.agents import ScriptedAgent
 from fhir_gym.agents.chat_messages import Dropped, Lookup, ModelReply, Opening, Usage
+from fhir_gym.errors import RecordError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import Rollout, Turn, run, write_rollouts
 from fhir_gym.rollouts.record import WorldRecord
@@ -229,3 +230,12 @@ def test_the_routes_answer(client: TestClient) -> None:
     assert client.get("/episodes/0/3/gold").status_code == 200
     record = client.get("/episodes/0/3/record")
     assert record.headers["content-type"].startswith("text/plain") and record.json()["agent"]["name"] == "idle"
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, gold: Rollout, hospital: World) -> None:
+    found = pages(tmp_path, hospital, gold)
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    for page in (found.render, found.record):
+        with pytest.raises(RecordError):
+            page(0, 1)

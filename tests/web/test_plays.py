@@ -121,6 +121,7 @@ def test_finished_plays_make_room_for_new_ones(hospital: World, clock: Clock) ->
     with pytest.raises(PlayError, match="2 episodes are being played"):
         start(plays, hospital)
     second.give_up()
+    assert plays.get(second.id) is second, "its verdict can be read until somebody starts another"
     third = start(plays, hospital)
     assert {play.id for play in plays.all()} == {first.id, third.id}
 
