@@ -88,20 +88,17 @@ def spans(episode: Episode, task: str, moments: Sequence[datetime]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", [_ReadsOnce, _LooksAhead])
-def test_who_follows_policies_of_another_time_fails_the_touched_requests_alone(
-    amended: Episode, agent: type[GoldDesk]
-) -> None:
+def test_who_follows_policies_of_another_time_fails_the_touched_requests_alone(amended: Episode) -> None:
     play(amended, GoldDesk)
     assert not failed(amended)
-    right = decisions(amended)
-    play(amended, agent)
-    wrong = decisions(amended)
-    params = params_of(amended)
+    right, params = decisions(amended), params_of(amended)
     moments = params.scene[KIND].library.coming(parse_instant(params.now))
-    touched = {id for id in right.keys() & wrong.keys() if right[id] != wrong[id]}
-    surely = {id for id in touched if not spans(amended, id, moments)}
-    assert surely and surely <= failed(amended) <= touched
+    for agent in (_ReadsOnce, _LooksAhead):
+        play(amended, agent)
+        wrong = decisions(amended)
+        touched = {id for id in right.keys() & wrong.keys() if right[id] != wrong[id]}
+        surely = {id for id in touched if not spans(amended, id, moments)}
+        assert surely and surely <= failed(amended) <= touched
 
 
 RIGHT, WRONG = (Judgement(one, not one, None, None) for one in (True, False))
