@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +10,8 @@ from fhir_gym import Episode, EpisodeConfig, get_task
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts import plan
-from fhir_gym.tasks import task_keys, task_set
+from fhir_gym.tasks import Dial, TaskSet, task_keys, task_set
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 
 SHIFT = "FHIRAgent/Shift-v0"
 SMALL: dict[str, Any] = {"minutes": 12, "load": 0.5, "policies": 5, "events": 0, "asking": 0}
@@ -57,8 +59,9 @@ def test_impossible_keys_are_refused(key: str, told: str) -> None:
     ("env_id", "settings", "told"),
     [
         ("FHIRAgent/Appointment-v0", {"minutes": 60}, "unknown argument 'minutes'"),
-        ("FHIRAgent/Appointment-v0", {"dials": {"minutes": 60}}, "none of the tasks has all of the dials minutes"),
-        (SHIFT, {"level": 1, "minutes": 60}, "none of the tasks has all of the dials minutes"),
+        ("FHIRAgent/Appointment-v0", {"dials": {"minutes": 60}}, "unknown dial of these tasks 'minutes'. Known: none"),
+        (SHIFT, {"level": 1, "minutes": 60}, "unknown dial of these tasks 'minutes'. Known: none"),
+        (SHIFT, {"dials": {"minuts": 60}}, "unknown dial of these tasks 'minuts'; did you mean 'minutes'?"),
         (SHIFT, {"minuts": 60}, "did you mean 'minutes'?"),
         (SHIFT, {"minutes": True}, "dial minutes must be a whole number from 10 to 720, not True"),
         (SHIFT, {"minutes": "60"}, "not '60'"),
@@ -115,3 +118,15 @@ def test_environments_in_other_processes_take_dials(hospital: World) -> None:
     with Episode(SHIFT, task=KEY, variation=int(info["variation"][0]), world=hospital) as episode:
         assert episode.start() == both[0]
     envs.close()
+
+
+def test_tasks_with_different_dials() -> None:
+    one, other = get_task(SHIFT, "day-3"), get_task(SHIFT, "Q1-1")
+    assert list(TaskSet({"a": one, "b": other}, {"minutes": 60})) == ["day-3+minutes=60"]
+
+    class OnlyLoad(LiveLevel3):
+        key = "load"
+        dials = MappingProxyType({"load": LiveLevel3.dials["load"], "calls": Dial(1, 0, 9)})
+
+    with pytest.raises(FhirGymError, match="none of the tasks has all of the dials minutes, calls"):
+        TaskSet({"a": one, "b": OnlyLoad()}, {"minutes": 60, "calls": 2})

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from fhir_gym.errors import FhirGymError
+from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.tasks.core.dials import checked_dials, key_with_dials, split_key
 from fhir_gym.tasks.core.task import Task
 
@@ -21,12 +21,16 @@ class TaskSet(Mapping[str, Task[Any]]):
         dials: Values of dials that all tasks get. If there are any, the iteration leaves out tasks without these dials.
 
     Raises:
-        FhirGymError: No task has these dials.
-        UnknownNameError: For a key with dials, the task has no such dial.
+        UnknownNameError: No task has one of the dials, or not the task of a key with dials.
+        FhirGymError: No task has all of the dials, or a value is not possible.
     """
 
     def __init__(self, tasks: Mapping[str, Task[Any]], dials: Mapping[str, object] | None = None) -> None:
         self._tasks, self._dials = tasks, dict(dials or {})
+        known = dict.fromkeys(name for task in tasks.values() for name in task.dials)
+        for name in self._dials:
+            if name not in known:
+                raise UnknownNameError("dial of these tasks", name, known)
         if self._dials and not len(self):
             raise FhirGymError(f"none of the tasks has all of the dials {', '.join(self._dials)}")
 

@@ -68,7 +68,7 @@ _EXTRA_STEPS = 40
 """Steps of a shift of another size beyond its share: even for a few requests, most rules must be read."""
 
 
-def _dials(size: LiveSize) -> dict[str, Dial]:
+def _dials(size: LiveSize) -> Mapping[str, Dial]:
     """Return the dials of a shift: see docs/shift_live.md."""
     return {
         "minutes": Dial(size.minutes, 10, 720, is_whole=True),
