@@ -15,6 +15,12 @@ def absent(*names):
 import fhir_gym
 absent("fhir_gym.episode", "fhir_gym.fhir", "fhir_gym.tasks", "fhir_gym.worlds", "pydantic")
 
+from starlette.testclient import TestClient
+from fhir_gym.web import create_viewer
+with TestClient(create_viewer(), base_url="http://127.0.0.1") as browser:
+    assert browser.get("/").status_code == 200
+absent("fhir_gym.agents", "fhir_gym.evaluation", "fhir_gym.fhir", "fhir_gym.rollouts", "pydantic")
+
 import fhir_gym.fhir.definitions._elements as elements, fhir_gym.fhir.definitions._search as search
 assert elements._table.cache_info().currsize == search._table.cache_info().currsize == 0
 

@@ -43,7 +43,7 @@ def serve(
 
     Example: fhir-gym openenv serve FHIRAgent/Appointment-v0 --port 8000
     """
-    from fhir_gym.fhir.adapters.http import bind
+    from fhir_gym.http_server import bind
     from fhir_gym.integrations import openenv
     from fhir_gym.tasks import pack_ids
 

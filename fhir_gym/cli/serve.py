@@ -26,10 +26,10 @@ def serve(
 
     Example: fhir-gym serve --world hospital-small --port 8080
     """
-    from fhir_gym import worlds
+    from fhir_gym import http_server, worlds
     from fhir_gym.fhir.adapters import http
 
-    http.bind(host, port).close()  # if the port is in use, fail before building a world
+    http_server.bind(host, port).close()  # if the port is in use, fail before building a world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)
     with opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,9 @@ def view(
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the pages to this new folder instead of serving them.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Number of processes for --export.", show_default="one per CPU")
+    ] = None,
 ) -> None:
     """Show rollouts and worlds in a browser, and let a person play tasks.
 
@@ -31,15 +35,23 @@ def view(
 
     Example: fhir-gym view rollouts.jsonl --export pages
     """
-    from fhir_gym import web, worlds
+    from fhir_gym import web
 
     opened = None
     if world is not None:
+        from fhir_gym import worlds
+
         with progress(f"Building {world}") as update:
             opened = worlds.load(world, progress=update)
     if export is not None:
         with progress("Writing pages") as update:
-            pages = web.export_viewer(rollouts or [], export, world=opened, progress=update)
+            pages = web.export_viewer(
+                rollouts or [],
+                export,
+                world=opened,
+                workers=os.cpu_count() or 1 if workers is None else workers,
+                progress=update,
+            )
         print_text(f"wrote {pages:,} pages; open {export / 'index.html'}")
         return
     web.serve_viewer(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from fhir_gym.agents import CONFIGURATIONS
 from fhir_gym.errors import RecordError
 from fhir_gym.evaluation.metrics import EpisodeMetrics
 from fhir_gym.rollouts import Rollout, read_rollouts
+from fhir_gym.run_files import folder_of_rollouts, model_name, names_by_settings, rollout_files, unique_names
 
-_MAX_NAME = 40
 _MAX_NUMBER = 10**15
 
 
@@ -111,7 +110,9 @@ def pooled_runs(runs: Sequence[AgentRun]) -> tuple[AgentRun, ...]:
 
 def _pooled(runs: Sequence[AgentRun], names: Counter[str]) -> AgentRun:
     first = runs[0]
-    model = [_model(first.settings["model"])] if names[first.configuration] > 1 and "model" in first.settings else []
+    model = (
+        [model_name(first.settings["model"])] if names[first.configuration] > 1 and "model" in first.settings else []
+    )
     return replace(
         first,
         name=" ".join([first.configuration, *model]),
@@ -127,23 +128,12 @@ def _sources(path: Path) -> Iterator[_Source]:
     if not path.is_dir():
         yield _Source(path)
         return
-    files = rollout_files(path)
+    files = rollout_files(path, [*CONFIGURATIONS])
     if not files:
-        raise RecordError(f"{_folder_of_rollouts(path)}: contains no rollout files (*.jsonl)")
+        raise RecordError(f"{folder_of_rollouts(path)}: contains no rollout files (*.jsonl)")
     experiment = _experiment(path)
     for file in files:
         yield _Source(file) if file.name == "rollouts.jsonl" else _Source(file, experiment, file.stem)
-
-
-def rollout_files(folder: Path) -> list[Path]:
-    """Return the rollout files that a folder stands for; see `read_runs`."""
-    order = [*CONFIGURATIONS]
-    files = [file for file in _folder_of_rollouts(folder).glob("*.jsonl") if not file.name.startswith(".")]
-    return sorted(files, key=lambda file: (order.index(file.stem) if file.stem in order else len(order), file.stem))
-
-
-def _folder_of_rollouts(folder: Path) -> Path:
-    return folder / "rollouts" if (folder / "rollouts").is_dir() else folder
 
 
 def _experiment(folder: Path) -> str:
@@ -224,48 +214,8 @@ def _names(runs: Sequence[_Found]) -> list[str]:
         if run.source.configuration:
             several = models > 1 or agents[id(run.source)] > 1
             parts = [run.source.experiment] if experiments > 1 else []
-            model = [_model(run.settings["model"])] if several and "model" in run.settings else []
+            model = [model_name(run.settings["model"])] if several and "model" in run.settings else []
             names.append(" ".join([*parts, run.source.configuration, *model]))
         else:
             names.append(by_settings[id(run)])
     return unique_names(names)
-
-
-def unique_names(names: Iterable[str]) -> list[str]:
-    """Append numbers to equal names."""
-    unique: list[str] = []
-    for name in names:
-        numbered = (name if number == 1 else f"{name} #{number}" for number in count(1))
-        unique.append(next(one for one in numbered if one not in unique))
-    return unique
-
-
-def names_by_settings(runs: Sequence[tuple[str, Mapping[str, Any], Path]]) -> list[str]:
-    """Name runs after agent, model and differing settings, and after the file if the name is not unique.
-
-    Args:
-        runs: Agent, settings and file of each run.
-    """
-    names = []
-    for agent, own, _ in runs:
-        same = [settings for other, settings, _ in runs if other == agent]
-        differing = [key for key in sorted(own) if any(settings.get(key) != own[key] for settings in same)]
-        shown = [f"{key}={_short(own[key])}" for key in differing if key != "model"]
-        model = [_model(own["model"])] if "model" in own else []
-        names.append(" ".join([agent, *model, *shown]))
-    if len(set(names)) < len(names):
-        names = [f"{name} ({file.stem})" for name, (_, _, file) in zip(names, runs, strict=True)]
-    return names
-
-
-def _model(name: Any) -> str:
-    """Return a model's name; an absolute path is reduced to the name of its folder."""
-    return _short(Path(name).name if isinstance(name, str) and Path(name).is_absolute() else name)
-
-
-def _short(value: Any) -> str:
-    """Return a setting as a short text; of nested settings, such as those of each tool, only the names."""
-    if isinstance(value, dict):
-        value = ",".join(value)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_NAME else "…" + text[1 - _MAX_NAME :]

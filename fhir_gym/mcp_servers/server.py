@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fhir_gym.errors import FhirGymError, MissingExtraError
-from fhir_gym.fhir.adapters.http import bind, make_http_server
+from fhir_gym.http_server import bind, make_http_server
 from fhir_gym.mcp_servers.toolset import McpClient, ToolResult, ToolSet
 
 if TYPE_CHECKING:

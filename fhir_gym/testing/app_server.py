@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from typing_extensions import override
 
 from fhir_gym.errors import FhirGymError
-from fhir_gym.fhir.adapters.http import bind
+from fhir_gym.http_server import bind
 
 
 class AppServer(AbstractContextManager[Any]):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from os import PathLike
 from traceback import format_exception
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,16 +19,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fhir_gym.errors import FhirGymError, UnknownNameError
-from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.http import bind, make_http_server
+from fhir_gym.http_server import bind, make_http_server
 from fhir_gym.printable import visible
 from fhir_gym.web.context import ViewerContext
 from fhir_gym.web.html import ASSETS, PageTemplates
 from fhir_gym.web.links import ServerLinks
-from fhir_gym.web.pages import PAGES
+from fhir_gym.web.pages import page_routes
 from fhir_gym.web.rollout_index import RolloutIndex, UnknownEpisodeError
 from fhir_gym.web.security import SecurityMiddleware, is_loopback
 from fhir_gym.web.world_store import WorldStore
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +51,7 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
     """
     templates = PageTemplates()
     context = ViewerContext(
-        index=RolloutIndex(paths),
-        worlds=WorldStore([world] if world else []),
-        links=ServerLinks(),
-        templates=templates,
-        world=world.manifest.name if world else None,
+        index=RolloutIndex(paths), worlds=WorldStore([world] if world else []), links=ServerLinks(), templates=templates
     )
 
     @asynccontextmanager
@@ -68,7 +67,7 @@ def create_viewer(paths: Sequence[str | PathLike[str]] = (), *, world: World | N
 
     own = [Route("/static/{name}", _asset, name="asset"), Route("/state", _state(context), name="state")]
     return Starlette(
-        routes=[*own, *(route for module in PAGES for route in module.routes(context))],
+        routes=[*own, *page_routes(context)],
         middleware=[Middleware(SecurityMiddleware), Middleware(_BugPages, context=context)],
         exception_handlers={HTTPException: show_error, FhirGymError: show_error},
         lifespan=lifespan,

@@ -23,7 +23,6 @@ class ViewerContext:
         worlds: The worlds.
         links: The URLs of the pages.
         templates: The templates.
-        world: Name of the world that `--world` gives; None without one.
         plays: The episodes that people play.
         form_token: Secret that each form of the viewer contains, so that other sites cannot send forms.
     """
@@ -32,7 +31,6 @@ class ViewerContext:
     worlds: WorldStore
     links: Links
     templates: PageTemplates
-    world: str | None = None
     plays: Plays = field(default_factory=Plays)
     form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fhir_gym.errors import FhirGymError
-from fhir_gym.fhir import World
+from fhir_gym import processes
+from fhir_gym.errors import FhirGymError, InfraError
 from fhir_gym.files import new_folder
-from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.web.context import ViewerContext
 from fhir_gym.web.html import ASSETS, PageTemplates
 from fhir_gym.web.links import FileLinks
-from fhir_gym.web.pages import PAGES
+from fhir_gym.web.pages import exported_pages
 from fhir_gym.web.rollout_index import RolloutIndex
 from fhir_gym.web.world_store import WorldStore
 
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+
+_PART = 50
+"""Number of pages that a worker process writes at a time."""
+_ALONE = 500
+"""Number of pages up to which no worker processes are started, because each start takes a second."""
+_Paths = Sequence[str | PathLike[str]]
+
 
 def export_viewer(
-    paths: Sequence[str | PathLike[str]],
+    paths: _Paths,
     folder: str | PathLike[str],
     *,
     world: World | None = None,
+    workers: int = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> int:
     """Write the pages of the viewer to a folder. Its first page is ``index.html``.
@@ -31,6 +45,7 @@ def export_viewer(
         paths: Rollout files, and folders of experiments.
         folder: The folder, which must be new or empty.
         world: A world whose pages are written too. It is closed.
+        workers: Number of worker processes; 0 to write all pages in this process, as a few pages always are.
         progress: Function that is called with the number of written pages and their total.
 
     Returns:
@@ -38,30 +53,104 @@ def export_viewer(
 
     Raises:
         FhirGymError: A file does not exist, or the folder is not empty or cannot be written.
+        InfraError: A worker process died.
     """
-    templates, name = PageTemplates(), world.manifest.name if world else None
-    with WorldStore([world] if world else []) as worlds, RolloutIndex(paths) as index:
-        index.update()
-        # The first pass lists the pages, so that the second knows which links lead somewhere.
-        listing = ViewerContext(index, worlds, FileLinks(), templates, name)
-        names = frozenset(page.name for module in PAGES for page in module.exported(listing))
-        context = replace(listing, links=FileLinks(names))
-        with new_folder(Path(folder)) as new:
-            for asset, (path, _) in ASSETS.items():
-                (new / asset).write_bytes(path.read_bytes())
-            written = 0
-            for module in PAGES:
-                for page in module.exported(context):
-                    (new / page.name).write_text(_html(context, page), "utf-8")
-                    written += 1
-                    if progress is not None:
-                        progress(written, len(names))
+    worlds = WorldStore([world] if world else [])
+    with worlds, RolloutIndex(paths) as index, new_folder(Path(folder)) as new:
+        context = _context(index, worlds)
+        for asset, (path, _) in ASSETS.items():
+            (new / asset).write_bytes(path.read_bytes())
+        names = [page.name for page in exported_pages(context)]
+        if workers == 0 or len(names) <= _ALONE:
+            writing = _write_here(context, new, names)
+        else:
+            start = partial(_start, paths, world, new, names, _packed_packs(index))
+            writing = _write_in_workers(start, names, workers)
+        written = 0
+        for pages in writing:
+            written += pages
+            if progress is not None:
+                progress(written, len(names))
     return written
 
 
-def _html(context: ViewerContext, page: ExportedPage) -> str:
-    """Return a page; of a page that cannot be made, such as that of a damaged record, the reason."""
+class PageWriter:
+    """Writes pages of an export.
+
+    Args:
+        context: The viewer.
+        folder: The folder.
+        names: Names of all pages, which decide which links lead somewhere.
+    """
+
+    def __init__(self, context: ViewerContext, folder: Path, names: Sequence[str]) -> None:
+        self._context = replace(context, links=FileLinks(frozenset(names)))
+        self._folder = folder
+        self._pages = {page.name: page for page in exported_pages(self._context)}
+
+    def write(self, name: str) -> None:
+        """Write a page; instead of a page that cannot be made, such as that of a damaged record, write the reason."""
+        try:
+            if name not in self._pages:
+                raise FhirGymError("the rollout files changed during the export")
+            page = self._pages[name].render()
+        except FhirGymError as error:
+            page = self._context.render("error.html.j2", title="This page cannot be shown", message=str(error))
+        (self._folder / name).write_text(page, "utf-8")
+
+
+_writer: PageWriter | None = None
+"""The writer of a worker process."""
+
+
+def _context(index: RolloutIndex, worlds: WorldStore) -> ViewerContext:
+    """Return a viewer that has read its files, and whose links are those of an export."""
+    index.update()
+    return ViewerContext(index, worlds, FileLinks(), PageTemplates())
+
+
+def _write_here(context: ViewerContext, folder: Path, names: Sequence[str]) -> Iterator[int]:
+    """Write the pages; yield 1 after each."""
+    writer = PageWriter(context, folder, names)
+    for name in names:
+        writer.write(name)
+        yield 1
+
+
+def _write_in_workers(start: Callable[[], None], names: Sequence[str], workers: int) -> Iterator[int]:
+    """Write the pages in worker processes; yield numbers of written pages."""
+    # Neighbouring pages stay together, because they show the same episode, which is replayed once.
+    parts = [names[first : first + _PART] for first in range(0, len(names), _PART)]
     try:
-        return page.render()
-    except FhirGymError as error:
-        return context.render("error.html.j2", title="This page cannot be shown", message=str(error))
+        with processes.worker_pool(min(workers, len(parts)), start) as pool:
+            yield from (one.result() for one in as_completed([pool.submit(_write_part, part) for part in parts]))
+    except BrokenProcessPool as error:
+        raise InfraError(
+            "a worker process died: it ran out of memory, or the main script exports without the guard "
+            '`if __name__ == "__main__":` that worker processes need'
+        ) from error
+
+
+def _packed_packs(index: RolloutIndex) -> bytes:
+    """Return the packs of the episodes, which may be registered in this process only."""
+    from fhir_gym.tasks import pack_ids
+    from fhir_gym.tasks.core.registry import pickle_packs
+
+    used = {env_id for (env_id,) in index.select("SELECT DISTINCT env_id FROM episode")}
+    return pickle_packs(sorted(used.intersection(pack_ids())))
+
+
+def _start(paths: _Paths, world: World | None, folder: Path, names: Sequence[str], packs: bytes) -> None:
+    global _writer
+    from fhir_gym.tasks.core.registry import unpickle_packs
+
+    unpickle_packs(packs)
+    _writer = PageWriter(_context(RolloutIndex(paths), WorldStore([world] if world else [])), folder, names)
+
+
+def _write_part(names: Sequence[str]) -> int:
+    if _writer is None:
+        raise RuntimeError("the worker process was not started")
+    for name in names:
+        _writer.write(name)
+    return len(names)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fhir_gym.fhir.adapters.http import read_body
+from fhir_gym.http_server import read_body
 from fhir_gym.web.context import ViewerContext
 
 _MAX_BODY = 4 * 1024 * 1024

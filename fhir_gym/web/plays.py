@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from fhir_gym.agents import Reply
-from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError
-from fhir_gym.fhir import World
-from fhir_gym.rollouts.plan import EpisodeSpec
-from fhir_gym.rollouts.record import Rollout
-from fhir_gym.rollouts.recorder import EpisodeRecorder
 from fhir_gym.types import Json
+
+if TYPE_CHECKING:
+    from fhir_gym.episode_config import EpisodeConfig
+    from fhir_gym.fhir import World
+    from fhir_gym.rollouts.plan import EpisodeSpec
+    from fhir_gym.rollouts.record import Rollout
 
 MAX_PLAYS = 20
 """Maximum number of plays at a time."""
@@ -53,6 +54,8 @@ class Play:
     def __init__(
         self, id: str, config: EpisodeConfig, spec: EpisodeSpec, world: World, clock: Callable[[], float]
     ) -> None:
+        from fhir_gym.rollouts.recorder import EpisodeRecorder
+
         self.id, self.config, self.spec, self.world = id, config, spec, world
         self._lock = threading.Lock()
         self._clock = clock
@@ -89,6 +92,8 @@ class Play:
             after: The number of earlier actions. If there are more by now, the form was sent twice or from an old page,
                 and nothing happens.
         """
+        from fhir_gym.agents import Reply
+
         with self._lock:
             if self._over or self.steps != after:
                 return
@@ -149,9 +154,9 @@ class Plays:
         """
         with self._lock:
             self._forget_old()
-            for play in sorted(self._plays.values(), key=lambda play: play.last_used):
-                if play.over and len(self._plays) + self._starting >= self._most:
-                    del self._plays[play.id]
+            for old in sorted(self._plays.values(), key=lambda old: old.last_used):
+                if old.over and len(self._plays) + self._starting >= self._most:
+                    del self._plays[old.id]
             if len(self._plays) + self._starting >= self._most:
                 raise PlayError(f"{self._most} episodes are being played: finish one of them first")
             self._starting += 1

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
 from fhir_gym.errors import RecordError
-from fhir_gym.evaluation.runs import names_by_settings, rollout_files, unique_names
-from fhir_gym.rollouts import Rollout
-from fhir_gym.rollouts.rollout_files import parse_rollout
+from fhir_gym.run_files import names_by_settings, rollout_files, unique_names
 from fhir_gym.web.episode_row import COLUMNS, EpisodeRow
 from fhir_gym.web.rollout_reader import Line, RolloutReader
+
+if TYPE_CHECKING:
+    from fhir_gym.rollouts import Rollout
 
 _SCHEMA = f"""
 CREATE TABLE run (
@@ -250,6 +251,8 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             UnknownEpisodeError: There is no such episode.
             RecordError: The file cannot be read, has changed, or the line is not a valid rollout.
         """
+        from fhir_gym.rollouts.rollout_files import parse_rollout
+
         return parse_rollout(self.line(file, line), f"{self.paths[file]}:{line}")
 
     def run_name(self, file: int, line: int) -> str:

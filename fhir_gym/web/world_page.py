@@ -46,20 +46,19 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
 
 
 def exported(context: ViewerContext) -> Iterator[ExportedPage]:
-    """Yield the exported pages of the world that the user gave: its types, their first resources, and patients."""
-    name, links = context.world, context.links
-    if name is None:
-        return
-    world = context.worlds.open(name)
-    pages: list[tuple[str | None, Callable[[], str]]] = [
-        (links.worlds(), partial(render_worlds, context)),
-        (links.world(name), partial(render_world, context, name)),
-    ]
-    for kind in world.manifest.counts:
-        pages.append((links.search(name, kind), partial(render_search, context, name, kind)))
-    for id in world.ids("Patient")[:_EXPORTED_PATIENTS]:
-        pages.append((links.patient(name, id), partial(render_timeline, context, name, id)))
-        pages.append((links.resource(name, "Patient", id), partial(render_resource, context, name, "Patient", id)))
+    """Yield the exported pages of the worlds that the user gave: types, their first resources, and patients."""
+    links = context.links
+    pages: list[tuple[str | None, Callable[[], str]]] = []
+    if context.worlds.given:
+        pages.append((links.worlds(), partial(render_worlds, context)))
+    for name in context.worlds.given:
+        world = context.worlds.open(name)
+        pages.append((links.world(name), partial(render_world, context, name)))
+        for kind in world.manifest.counts:
+            pages.append((links.search(name, kind), partial(render_search, context, name, kind)))
+        for id in world.ids("Patient")[:_EXPORTED_PATIENTS]:
+            pages.append((links.patient(name, id), partial(render_timeline, context, name, id)))
+            pages.append((links.resource(name, "Patient", id), partial(render_resource, context, name, "Patient", id)))
     yield from (ExportedPage(file, render) for file, render in pages if file is not None)
 
 
@@ -68,7 +67,7 @@ def render_worlds(context: ViewerContext) -> str:
     found: list[tuple[str, World | None, str]] = []
     names = context.worlds.names()
     if context.links.is_export:  # an export says nothing about other worlds of this machine
-        names = [name for name in names if name == context.world]
+        names = [name for name in names if name in context.worlds.given]
     for name in names:
         try:
             found.append((name, context.worlds.open(name), ""))

@@ -8,13 +8,15 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fhir_gym import worlds
 from fhir_gym.errors import UnknownNameError, WorldError
-from fhir_gym.fhir import World
-from fhir_gym.rollouts.record import WorldRecord
+
+if TYPE_CHECKING:
+    from fhir_gym.fhir import World
+    from fhir_gym.rollouts.record import WorldRecord
 
 _LISTING_SECONDS = 5.0
 """Time for which the list of worlds is kept, since making it takes longer than a page."""
@@ -26,13 +28,16 @@ class WorldStore(AbstractContextManager["WorldStore"]):
     A `World` may be used by any thread; a session of a world by one thread at a time. No world is built here, since a
     build may take minutes.
 
+    Attributes:
+        given: Names of the worlds that the user gave.
+
     Args:
         given: Worlds that the user gave. The store closes them.
     """
 
     def __init__(self, given: Sequence[World] = ()) -> None:
         self._opened = {world.manifest.name: world for world in given}
-        self._given = tuple(self._opened)
+        self.given = tuple(self._opened)
         self._lock = threading.RLock()
         self._paths: dict[str, Path] = {}
         self._listed = -math.inf
@@ -50,7 +55,7 @@ class WorldStore(AbstractContextManager["WorldStore"]):
 
     def names(self) -> list[str]:
         """Return the names of the worlds: the given worlds first, then the others in alphabetical order."""
-        return list(dict.fromkeys([*self._given, *sorted(self._built())]))
+        return list(dict.fromkeys([*self.given, *sorted(self._built())]))
 
     def open(self, name: str) -> World:
         """Return a world.
@@ -59,6 +64,8 @@ class WorldStore(AbstractContextManager["WorldStore"]):
             UnknownNameError: No world has this name. A path is not a name.
             WorldError: The world's file is damaged.
         """
+        from fhir_gym.fhir import World
+
         with self._lock:
             if name not in self._opened:
                 paths = self._built()
@@ -86,6 +93,8 @@ class WorldStore(AbstractContextManager["WorldStore"]):
 
     def _built(self) -> dict[str, Path]:
         """Return the paths of the worlds whose files exist."""
+        from fhir_gym import worlds
+
         with self._lock:
             if time.monotonic() > self._listed + _LISTING_SECONDS:
                 self._paths = {info.name: info.path for info in worlds.available() if info.built}

@@ -12,7 +12,8 @@ import pytest
 
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import Limits, World
-from fhir_gym.fhir.adapters.http import bind, create_app
+from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.http_server import bind
 
 Send = Callable[..., httpx.Response]
 

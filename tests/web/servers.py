@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
-from fhir_gym.fhir.adapters.http import bind, make_http_server
+from fhir_gym.http_server import bind, make_http_server
 
 
 @contextmanager

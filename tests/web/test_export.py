@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fhir_gym.errors import FhirGymError
-from fhir_gym.web import export_viewer
+from fhir_gym.fhir import World
+from fhir_gym.web import export, export_viewer
 from fhir_gym.web.links import FileLinks, ServerLinks
 from tests.web.episodes import edited
 
@@ -89,3 +90,17 @@ def test_paths_of_the_server_are_one_segment() -> None:
     assert links.resource("a/b", "Patient", "..") == "/worlds/a%2Fb/Patient/%2E%2E"
     assert links.world("\ud800 ?#") == "/worlds/%3F%20%3F%23"
     assert links.episodes(text="ü&x", page=None, task="") == "/?text=%C3%BC%26x"
+
+
+@pytest.mark.slow
+def test_worker_processes_write_the_same_pages(
+    rollout_file: Path, hospital: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_ALONE", 0)
+    found = []
+    for workers in (0, 2):
+        folder = tmp_path / str(workers)
+        with World.open(hospital.path) as world:
+            assert export_viewer([rollout_file], folder, world=world, workers=workers) > 100
+        found.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert found[0] == found[1]

@@ -21,7 +21,8 @@ from starlette.routing import Route
 from fhir_gym import worlds
 from fhir_gym.errors import UnknownNameError, WorldError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.http import bind, create_app
+from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.http_server import bind
 from fhir_gym.types import Resource
 from fhir_gym.worlds import ImportReport, importing
 from fhir_gym.worlds.cache import VARIABLE
@@ -141,7 +142,8 @@ def test_a_hundred_thousand_resources_survive_two_kills(tmp_path: Path) -> None:
     code = f"""
 import uvicorn
 from fhir_gym.fhir import World
-from fhir_gym.fhir.adapters.http import bind, create_app
+from fhir_gym.fhir.adapters.http import create_app
+from fhir_gym.http_server import bind
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
 uvicorn.Server(uvicorn.Config(create_app(World.open({str(path)!r})), log_level="error")).run(sockets=[listener])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -18,7 +16,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from fhir_gym.errors import FhirGymError, InfraError, WorldError
+from fhir_gym.errors import InfraError, WorldError
 from fhir_gym.fhir import serialization
 from fhir_gym.fhir.adapters.front_page import front_page
 from fhir_gym.fhir.adapters.request_queue import RequestQueue
@@ -28,11 +26,10 @@ from fhir_gym.fhir.messages import JSON, Request, Response
 from fhir_gym.fhir.outcome import operation_outcome
 from fhir_gym.fhir.session import Session
 from fhir_gym.fhir.world import World
+from fhir_gym.http_server import bind, make_http_server, read_body
 
 BASE_PATH = "/fhir"
 _PIECE = 65_536  # size in bytes of the pieces in which a large answer is sent
-_MAX_CONNECTIONS = 1_024  # so that the bodies of all clients fit into memory
-_SHUTDOWN_SECONDS = 2  # time that running requests have to finish when the server stops
 
 
 def create_app(world: World, *, validation: Validation = "hapi", limits: Limits | None = None) -> Starlette:
@@ -106,16 +103,6 @@ def fhir_endpoint(
     return handle
 
 
-async def read_body(http: HttpRequest, most: int) -> bytes:
-    """Return the body of a request. Of a body that is larger than `most` bytes, return a part that is larger too."""
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > most:
-            break  # reading on would fill memory
-    return bytes(body)
-
-
 class _PiecewiseResponse(HttpResponse):
     """A response that sends a large body in pieces, so that other responses need not wait."""
 
@@ -178,32 +165,3 @@ def serve(world: World, *, host: str = "127.0.0.1", port: int = 8080, validation
     """
     with bind(host, port) as listener:
         make_http_server(create_app(world, validation=validation)).run(sockets=[listener])
-
-
-def make_http_server(app: ASGIApp) -> uvicorn.Server:
-    """Return a server for an application; its `run` and `serve` take the sockets that `bind` opens."""
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        limit_concurrency=_MAX_CONNECTIONS,
-    )
-    return uvicorn.Server(config)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket. A port in use is thus reported before the server starts."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm only if the protocol is given. With Nagle's algorithm, each answer waits 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise the body is sent 40 ms after the headers
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise FhirGymError(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
-    return listener

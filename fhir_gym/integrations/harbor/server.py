@@ -21,8 +21,9 @@ from fhir_gym.episode import Step
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, in_one_line
 from fhir_gym.fhir import FhirError, Limits, Request, Response, World, operation_outcome, serialization
-from fhir_gym.fhir.adapters.http import bind, fhir_endpoint, make_http_server, read_body
+from fhir_gym.fhir.adapters.http import fhir_endpoint
 from fhir_gym.fhir.messages import JSON
+from fhir_gym.http_server import bind, make_http_server, read_body
 from fhir_gym.mcp_servers import McpClient, ToolResult, make_app
 from fhir_gym.mcp_servers.fhir_tools import FhirTools
 from fhir_gym.mcp_servers.task_tools import PlayedEpisode, reply_of_call

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from fhir_gym.arguments import require_whole
 from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, InfraError
-from fhir_gym.fhir.adapters.http import bind
+from fhir_gym.http_server import bind
 from fhir_gym.integrations.openenv.catalog import TaskCatalog
 from fhir_gym.integrations.openenv.environment import FHIREnvironment
 from fhir_gym.integrations.openenv.models import ENV_NAME, FHIRAction, FHIRObservation, FHIRState
