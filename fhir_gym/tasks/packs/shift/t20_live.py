@@ -46,8 +46,8 @@ _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
     "lastModified may be added). If you did what was wanted, or answered the "
     f'question: status completed and businessStatus.text "{DONE}"; a question also gets the value in output, with '
-    'type.text "answer" and valueString. With every other outcome: status rejected, and the outcome in '
-    "businessStatus.text."
+    'type.text "answer" and valueString. With every other outcome, also one of a question (such as "no result"): '
+    "status rejected, and the outcome in businessStatus.text."
 )
 _ASKING = (
     "You can ask about a Task: create a Communication with status completed, basedOn (a list with the reference to the "

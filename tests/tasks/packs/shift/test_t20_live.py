@@ -248,6 +248,19 @@ def test_needless_questions_only_cost_time(hospital: World) -> None:
         assert events(episode).count("answer") > 2
 
 
+def test_a_task_that_is_put_on_hold_after_the_answer_does_not_stay_there(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        task = worklist(episode)[0] | {"status": "in-progress"}
+        about = {"basedOn": [{"reference": f"Task/{task['id']}"}], "status": "completed"}
+        episode.step(Put(f"/Task/{task['id']}", task))
+        question = {"resourceType": "Communication", **about, "reasonCode": [{"text": WHICH_PATIENT}]}
+        episode.step(Post("/Communication", question))
+        while "answer" not in events(episode):
+            episode.step(Get("/Patient?_count=1"))
+        episode.step(Put(f"/Task/{task['id']}", task | {"status": "on-hold"}))
+        assert task["id"] in {one["id"] for one in worklist(episode) if one["status"] == "in-progress"}
+
+
 def test_a_late_request_counts_half(hospital: World) -> None:
     with half_hour(hospital, "plain") as episode:
         last = params_of(episode).requests[-1]

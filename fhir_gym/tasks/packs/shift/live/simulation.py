@@ -48,6 +48,7 @@ class LiveSimulation(Simulation):
         self._order = count()
         self._events: list[tuple[datetime, int, bool, _Event]] = []
         self._open: set[str] = {one.id for one in p.requests if one.arrives <= p.now}
+        self._unanswered: dict[str, int] = {}
         self._plan()
 
     @property
@@ -183,15 +184,24 @@ class LiveSimulation(Simulation):
                 asked = question_of(question, self._session.base_url) if question else None
                 if question and asked and asked[0] in self._requests:
                     self._plan_answer(question, self._requests[asked[0]], asked[1])
+        for id in {done.id for done in response.done if done.effect and done.resource_type == "Task"}:
+            if self._unanswered.get(id) == 0:  # all answers are there already: no later one would resume the Task
+                self._resume(self._requests[id])
 
     def _plan_answer(self, question: Resource, one: DeskRequest, code: str) -> None:
         sent = instant(self._now + timedelta(minutes=one.answer_after))
         text = answer_text(one, code)
+        self._unanswered[one.id] = self._unanswered.get(one.id, 0) + 1
         self._at(sent, partial(self._reply, question, one, text, sent), shows=True)
 
     def _reply(self, question: Resource, one: DeskRequest, text: str, sent: str) -> None:
         answer = answer_resource(question, one.id, self._p.desk, text, sent)
         self._send("answer", Post("/Communication", answer))
+        self._unanswered[one.id] -= 1
+        self._resume(one)
+
+    def _resume(self, one: DeskRequest) -> None:
+        """Set the Task of an answered question from on-hold to in-progress."""
         if (task := self._task(one, "on-hold")) is not None:
             self._send("answer", Put(f"/Task/{one.id}", _written(task) | {"status": "in-progress"}))
             self._open.add(one.id)

@@ -31,12 +31,16 @@ class Prompt:
     now: datetime
     requests: tuple[tuple[str, str], ...]
     rules: str
+    policies_at: datetime
+    """The time at which policies must be in force: the present, unless a line of the prompt says otherwise."""
 
     @classmethod
     def of(cls, text: str) -> Prompt:
         head, rules = text.split("\nRules:\n", 1)
         now = instant(find(r"^Present: (\S+?),", head))
-        return cls(now, tuple(re.findall(r"^([A-Z]+)\. (.+)$", head, re.M)), rules)
+        at = re.search(r"^Policies at: (\S+)$", head, re.M)
+        requests = tuple(re.findall(r"^([A-Z]+)\. (.+)$", head, re.M))
+        return cls(now, requests, rules, instant(at[1]) if at else now)
 
     @property
     def today(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cache
 
@@ -20,16 +20,10 @@ class Policies:
     def __init__(self, desk: Desk, prompt: Prompt) -> None:
         categories = find(r"DocumentReferences with type policy and .+?: (.+?)\. The text", prompt.rules)
         found = desk.search_for("DocumentReference?type=policy&category=", re.findall(r"\(code ([\w-]+)\)", categories))
-        in_force = [
-            it
-            for it in found
-            if it["status"] == "current" and it.get("docStatus") == "final" and _in_force_from(it) <= prompt.now
-        ]
-        replaced = {target for it in in_force for target in _targets(it, "replaces")}
-        valid = {ref(it): it for it in in_force if ref(it) not in replaced}
+        valid = _valid(found, prompt.policies_at)
         self._by_department: dict[str, list[list[str]]] = {}
         """Rules of the policy of a department (by code and by name), and of its amendments, which come first."""
-        amendments = sorted(valid.values(), key=_in_force_from, reverse=True)
+        amendments = sorted(valid.values(), key=in_force_from, reverse=True)
         for policy in valid.values():
             if not _targets(policy, "appends"):
                 documents = [*(it for it in amendments if ref(policy) in _targets(it, "appends")), policy]
@@ -47,6 +41,23 @@ class Policies:
         return None
 
 
+def _valid(policies: Iterable[Record], moment: datetime) -> dict[str, Record]:
+    """Return the policies that are in force and not replaced."""
+    in_force = [
+        it
+        for it in policies
+        if it["status"] == "current" and it.get("docStatus") == "final" and in_force_from(it) <= moment
+    ]
+    replaced = {target for it in in_force for target in _targets(it, "replaces")}
+    return {ref(it): it for it in in_force if ref(it) not in replaced}
+
+
+def rules_in_force(policies: Iterable[Record], moment: datetime) -> list[str]:
+    """Return the lines with rules in the only valid policy of a subject."""
+    (policy,) = _valid(policies, moment).values()
+    return re.findall(r"<p>((?:- |  - )[^<]+)</p>", html.unescape(policy["text"]["div"]))
+
+
 def _departments(policy: Record) -> set[str]:
     """Return the code and the name of the department of a policy; an empty text for the whole hospital."""
     concept = policy.get("context", {}).get("practiceSetting", {})
@@ -57,7 +68,8 @@ def _targets(policy: Record, code: str) -> set[str]:
     return {it["target"]["reference"] for it in policy.get("relatesTo", []) if it["code"] == code}
 
 
-def _in_force_from(policy: Record) -> datetime:
+def in_force_from(policy: Record) -> datetime:
+    """Return the time from which a policy or an amendment is in force."""
     return instant(find(_IN_FORCE, policy["text"]["div"]).replace(" ", "T") + ":00Z")
 
 

@@ -11,6 +11,7 @@ import pytest
 from fhir_gym import Episode
 from fhir_gym.fhir import World
 
+from . import desk_shift
 from .desk import Send, Writing
 from .one_by_one import solve_one_by_one
 
@@ -47,3 +48,22 @@ def test_a_solver_that_handles_one_request_after_the_other_succeeds(hospital: Wo
         episode.start()
         episode.step(solve_one_by_one(_solver(key[:2]), episode.prompt, _sender(episode)))
         assert episode.verdict().success, episode.verdict().model_dump_json(indent=1)
+
+
+def _play_shift(hospital: World, key: str, variation: int, dials: dict[str, float]) -> None:
+    with Episode("FHIRAgent/Shift-v0", task=key, variation=variation, world=hospital, dials=dials) as episode:
+        episode.start()
+        episode.step(desk_shift.solve(episode.prompt, _sender(episode)))
+        assert episode.verdict().success, episode.verdict().model_dump_json(indent=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variation", range(3))
+def test_an_independent_solver_works_through_a_short_shift(hospital: World, variation: int) -> None:
+    _play_shift(hospital, "day-3", variation, {"minutes": 30, "asking": 3, "events": 3})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("key", "variation"), [*(("day-3", number) for number in range(20)), ("day-4", 6)])
+def test_an_independent_solver_works_through_a_shift(hospital: World, key: str, variation: int) -> None:
+    _play_shift(hospital, key, variation, {})
