@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fhir_gym.web.episode_query import EpisodeQuery
 from fhir_gym.web.html import PageTemplates
 from fhir_gym.web.links import Links
 from fhir_gym.web.plays import Plays
 from fhir_gym.web.rollout_index import RolloutIndex
+from fhir_gym.web.text_search import TextSearch
 from fhir_gym.web.world_store import WorldStore
 
 
@@ -24,6 +26,7 @@ class ViewerContext:
         links: The URLs of the pages.
         templates: The templates.
         plays: The episodes that people play.
+        search: The search in the texts of the episodes.
         form_token: Secret that each form of the viewer contains, so that other sites cannot send forms.
     """
 
@@ -33,6 +36,14 @@ class ViewerContext:
     templates: PageTemplates
     plays: Plays = field(default_factory=Plays)
     form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    search: TextSearch = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "search", TextSearch(self.index))
+
+    def where(self, query: EpisodeQuery) -> tuple[str, list[str | int]]:
+        """Return the SQL condition of a query of the table of episodes, and its parameters."""
+        return query.where(self.search.find(query.text) if query.text else None)
 
     def render(self, template: str, **values: Any) -> str:
         """Return a page as HTML.

@@ -16,7 +16,6 @@ from fhir_gym.web.episode_query import EpisodeQuery
 from fhir_gym.web.episode_row import COLUMNS
 from fhir_gym.web.paging import PAGE_SIZE, number_of_pages
 from fhir_gym.web.rollout_index import RolloutIndex
-from fhir_gym.web.text_search import TextSearch
 
 _MAX_OPTIONS = 500
 """Number of values of a filter; of more values, the most frequent are shown."""
@@ -68,11 +67,9 @@ class Filter:
 
 def routes(context: ViewerContext) -> list[BaseRoute]:
     """Return the routes of the table."""
-    search = TextSearch(context.index)
 
     def episodes(request: Request) -> Response:
-        query = EpisodeQuery.of(request.query_params)
-        return HTMLResponse(render(context, query, search.find(query.text) if query.text else None))
+        return HTMLResponse(render(context, EpisodeQuery.of(request.query_params)))
 
     return [Route("/", episodes, name="episodes")]
 
@@ -90,19 +87,18 @@ def exported(context: ViewerContext) -> Iterator[ExportedPage]:
             wanted = EpisodeQuery.of({name: str(value) for name, value in query.url(page=page).items()})
             name = context.links.episodes(**wanted.url(page=page))
             if name is not None:
-                yield ExportedPage(name, partial(render, context, wanted, None))
+                yield ExportedPage(name, partial(render, context, wanted))
 
 
-def render(context: ViewerContext, query: EpisodeQuery, search: int | None) -> str:
+def render(context: ViewerContext, query: EpisodeQuery) -> str:
     """Return the page with the table.
 
     Args:
         context: The viewer.
         query: What the table shows.
-        search: Number of the text search; None without a text.
     """
     index = context.index
-    where, parameters = query.where(search)
+    where, parameters = context.where(query)
     counts = f"SELECT count(*), count(success), coalesce(sum(success), 0) FROM episode WHERE {where}"
     [(episodes, judged, successes)] = index.select(counts, parameters)
     last = number_of_pages(episodes)

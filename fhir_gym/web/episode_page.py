@@ -21,12 +21,14 @@ from fhir_gym.rollouts import Rollout
 from fhir_gym.rollouts.timeline import TimelineEntry, base_url_of
 from fhir_gym.web.check_view import check_views, step_views, value_text
 from fhir_gym.web.context import ExportedPage, ViewerContext
+from fhir_gym.web.episode_query import EpisodeQuery
 from fhir_gym.web.episode_replay import EpisodeTrace, play_gold, trace_episode
 from fhir_gym.web.episode_row import parse_line
 from fhir_gym.web.resource_view import Target, target_of
 from fhir_gym.web.turn_view import LongText, lookup_views, message_text, turn_views
 
 _T = TypeVar("_T")
+_ALL = EpisodeQuery()
 _KEPT = 8
 """Number of replays and of reference solutions that stay in memory."""
 
@@ -35,8 +37,11 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
     """Return the routes of the episodes' pages."""
     pages = EpisodePages(context)
 
-    def page(render: Callable[[int, int], str]) -> Callable[[Request], Response]:
-        return lambda request: HTMLResponse(render(*_position(request)))
+    def episode(request: Request) -> Response:
+        return HTMLResponse(pages.render(*_position(request), EpisodeQuery.of(request.query_params)))
+
+    def gold(request: Request) -> Response:
+        return HTMLResponse(pages.render_gold(*_position(request)))
 
     def record(request: Request) -> Response:
         return PlainTextResponse(pages.record(*_position(request)))
@@ -47,8 +52,8 @@ def routes(context: ViewerContext) -> list[BaseRoute]:
 
     path = "/episodes/{file:int}/{line:int}"
     return [
-        Route(path, page(pages.render), name="episode"),
-        Route(f"{path}/gold", page(pages.render_gold), name="gold"),
+        Route(path, episode, name="episode"),
+        Route(f"{path}/gold", gold, name="gold"),
         Route(f"{path}/record", record, name="record"),
         Route(f"{path}/beside/{{other_file:int}}/{{other_line:int}}", pair, name="pair"),
     ]
@@ -80,14 +85,21 @@ class EpisodePages:
         self._traces = _Cache[EpisodeTrace](_KEPT)
         self._golds = _Cache[Rollout](_KEPT)
 
-    def render(self, file: int, line: int) -> str:
-        """Return the page of an episode."""
+    def render(self, file: int, line: int, query: EpisodeQuery = _ALL) -> str:
+        """Return the page of an episode.
+
+        Args:
+            file: Index of the file.
+            line: Number of the line, from 1.
+            query: The query of the table from which the person comes, whose episodes are the previous and next ones.
+        """
         context = self._context
         rollout, world, trace = self._read(file, line)
         return context.render(
             "episode.html.j2",
             rollout=rollout,
             trace=trace,
+            is_filtered=query.is_filtered,
             turns=turn_views(rollout, trace),
             checks=check_views(rollout, trace),
             steps=step_views(rollout),
@@ -97,7 +109,7 @@ class EpisodePages:
             final_lookups=lookup_views(rollout.final_lookups, base_url_of(rollout)),
             timeline=timeline_rows(trace),
             url_of=ReferenceLinks(context, world, trace),
-            urls=self._urls(file, line, world),
+            urls=self._urls(file, line, world) | self._urls_around(file, line, query),
         )
 
     def render_gold(self, file: int, line: int) -> str:
@@ -173,13 +185,24 @@ class EpisodePages:
     def _urls(self, file: int, line: int, world: World | str) -> dict[str, str | None]:
         """Return the addresses of related pages."""
         links = self._context.links
-        before, after = self._context.index.neighbours(file, line)
         return {
             "episode": links.episode(file, line),
             "gold": links.gold(file, line) if isinstance(world, World) else None,
             "record": links.record(file, line),
-            "previous": links.episode(*before) if before else None,
-            "next": links.episode(*after) if after else None,
+        }
+
+    def _urls_around(self, file: int, line: int, query: EpisodeQuery) -> dict[str, str | None]:
+        """Return the addresses of a table, and of the episodes before and after an episode in the table."""
+        context = self._context
+        links, index, wanted = context.links, context.index, query.url()
+        if wanted:
+            before, after = index.neighbours_where(file, line, *context.where(query), query.order())
+        else:
+            before, after = index.neighbours(file, line)
+        return {
+            "previous": links.episode(*before, wanted) if before else None,
+            "next": links.episode(*after, wanted) if after else None,
+            "table": links.episodes(**wanted),
         }
 
 

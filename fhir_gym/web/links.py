@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import quote, urlencode
 
 from typing_extensions import override
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
+_EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
 class Links(Protocol):
@@ -28,8 +30,8 @@ class Links(Protocol):
     def comparison(self, **query: object) -> str | None:
         """Return the URL of the comparison of two runs."""
 
-    def episode(self, file: int, line: int) -> str | None:
-        """Return the URL of an episode."""
+    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str | None:
+        """Return the URL of an episode; `query` is that of the table from which the link comes."""
 
     def gold(self, file: int, line: int) -> str | None:
         """Return the URL of an episode's gold solution."""
@@ -77,8 +79,8 @@ class ServerLinks(Links):
         return _with_query("/compare", query)
 
     @override
-    def episode(self, file: int, line: int) -> str:
-        return f"/episodes/{file}/{line}"
+    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str:
+        return _with_query(f"/episodes/{file}/{line}", query)
 
     @override
     def gold(self, file: int, line: int) -> str:
@@ -149,7 +151,7 @@ class FileLinks(Links):
         return self._file("compare", *(f"{name}_{_part(value)}" for name, value in sorted(query.items())))
 
     @override
-    def episode(self, file: int, line: int) -> str | None:
+    def episode(self, file: int, line: int, query: Mapping[str, object] = _EMPTY) -> str | None:
         return self._file("episode", file, line)
 
     @override

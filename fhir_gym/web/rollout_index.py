@@ -41,6 +41,8 @@ _INTERVAL = 1.0
 _MAX_DESCRIBED_RUNS = 200
 """Number of runs up to which names show the settings that differ; with more runs, names show numbers."""
 
+Neighbours = tuple[tuple[int, int] | None, tuple[int, int] | None]
+"""File and line of the episodes before and after an episode; None if there is none."""
 _T = TypeVar("_T")
 
 
@@ -264,8 +266,8 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
         *_, number = self._episode(file, line)
         return next((run.name for run in self.runs() if run.id == number), "")
 
-    def neighbours(self, file: int, line: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """Return file and line of the episodes before and after an episode."""
+    def neighbours(self, file: int, line: int) -> Neighbours:
+        """Return file and line of the episodes before and after an episode, in the order of the files."""
         before = self.select(
             "SELECT file, line FROM episode WHERE (file, line) < (?, ?) ORDER BY file DESC, line DESC LIMIT 1",
             (file, line),
@@ -274,6 +276,33 @@ class RolloutIndex(AbstractContextManager["RolloutIndex"]):
             "SELECT file, line FROM episode WHERE (file, line) > (?, ?) ORDER BY file, line LIMIT 1", (file, line)
         )
         return (before[0][0], before[0][1]) if before else None, (after[0][0], after[0][1]) if after else None
+
+    def neighbours_where(
+        self, file: int, line: int, where: str, parameters: Sequence[str | int], order: str
+    ) -> Neighbours:
+        """Return file and line of the episodes before and after an episode, among those that fulfil a condition.
+
+        Args:
+            file: Index of the file.
+            line: Number of the line, from 1.
+            where: The condition in SQL.
+            parameters: Its parameters.
+            order: The order in SQL.
+        """
+        near = ", ".join(
+            f"{at}({name}) OVER near AS {at}_{name}" for at in ("lag", "lead") for name in ("file", "line")
+        )
+        found = self.select(
+            f"SELECT lag_file, lag_line, lead_file, lead_line FROM"
+            f" (SELECT file, line, {near} FROM episode WHERE {where} WINDOW near AS (ORDER BY {order}))"
+            " WHERE file = ? AND line = ?",
+            [*parameters, file, line],
+        )
+        if not found:
+            return None, None
+        file_before, line_before, file_after, line_after = found[0]
+        before = None if file_before is None else (file_before, line_before)
+        return before, None if file_after is None else (file_after, line_after)
 
     def _episode(self, file: int, line: int) -> tuple[int, int, int]:
         """Return start, length and run of an episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -20,7 +21,7 @@ COUNT = re.compile(r"<strong>([\d,]+)</strong>")
 
 def shown(page: str) -> list[str]:
     """Return the episodes in the table."""
-    return re.findall(r'<a href="(/episodes/\d+/\d+)">', page)
+    return re.findall(r'<a href="(/episodes/\d+/\d+)[?"]', page)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def made(rollout_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def get(made: Path) -> Any:
     with TestClient(create_viewer([made]), base_url="http://127.0.0.1") as client:
         wait_until_read(client)
-        yield lambda **query: client.get("/", params=query).text
+        yield lambda path="/", **query: client.get(path, params=query or None).text
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def get(made: Path) -> Any:
         ({"text": '"HELLO\\there"'}, [4]),
         ({"text": "observation"}, []),
         ({"text": "not an action", "result": "failed"}, [2]),
-        ({"sort": "-steps"}, None),
+        ({"sort": "-steps"}, [1, 2, 5, 3, 4]),
         ({"sort": "task"}, [1, 2, 3, 4, 5]),
         ({"sort": "-task"}, [5, 4, 3, 2, 1]),
         ({"sort": "-tokens"}, [5, 1, 2, 3, 4]),
@@ -85,15 +86,25 @@ def get(made: Path) -> Any:
         ({"page": "x"}, [1, 2, 3, 4, 5]),
     ],
 )
-def test_filters_and_orders(get: Callable[..., str], query: dict[str, str], lines: list[int] | None) -> None:
-    page = get(**query)
-    if lines is not None:
-        assert shown(page) == [f"/episodes/0/{line}" for line in lines]
-    elif "steps" in query["sort"]:
-        steps = [
-            int(number) for number in re.findall(r'<td class="number">(\d+)</td>\n<td class="number">\d+</td>', page)
-        ]
-        assert steps == sorted(steps, reverse=True) and len(steps) == 5
+def test_filters_and_orders(get: Callable[..., str], query: dict[str, str], lines: list[int]) -> None:
+    assert shown(get(**query)) == [f"/episodes/0/{line}" for line in lines]
+
+
+def around(page: str) -> dict[str, str]:
+    """Return the addresses of the previous and the next episode."""
+    return {relation: html.unescape(url) for relation, url in re.findall(r'rel="(prev|next)" href="([^"]*)"', page)}
+
+
+@pytest.mark.parametrize("query", ["/?file=0&text=hello", "/?result=success&sort=-tokens", "/"])
+def test_next_and_previous_follow_the_table(get: Callable[..., str], query: str) -> None:
+    table = get(query)
+    *_, url = [html.unescape(one) for one in re.findall(r'<a href="(/episodes/0/\d[^"]*)"', table)]
+    visited = [url]
+    while "prev" in (links := around(page := get(visited[-1]))):
+        visited.append(links["prev"])
+    assert [one.partition("?")[0] for one in visited] == shown(table)[::-1]
+    assert f'<a href="{html.escape(query)}">' in page  # back to the table
+    assert links.get("next") == (visited[-2] if len(visited) > 1 else None)
 
 
 def test_the_page_tells_the_successes(get: Callable[..., str]) -> None:
