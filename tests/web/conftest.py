@@ -24,7 +24,7 @@ def rollout_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def client(rollout_file: Path) -> Iterator[TestClient]:
     with TestClient(create_viewer([rollout_file]), base_url="http://127.0.0.1") as opened:
         yield opened
