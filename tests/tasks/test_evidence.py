@@ -344,6 +344,33 @@ def test_a_far_page_by_post_or_in_a_batch_shows_nothing() -> None:
     assert not shows_counterfactual([logged(Post("/", sent), before)], [PHANTOM], Far(after))
 
 
+def test_each_search_of_a_batch_is_judged_by_its_own_results() -> None:
+    def batch(*results: Resource) -> Resource:
+        entries = [{"resource": one} for one in results]
+        return {"resourceType": "Bundle", "type": "batch-response", "entry": entries}
+
+    def sent(*urls: str) -> Action:
+        entries = [{"request": {"method": "GET", "url": url}} for url in urls]
+        return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
+
+    class Batches(Scratch):
+        @override
+        def handle(self, request: Request) -> Response:
+            return answer(request, self.answers["" if request.method == "POST" else request.query])
+
+    ids = bundle({**OTHER, "id": "3"})
+    both = sent("Patient?family=Lee", "Patient?_elements=id")
+    unclear = {"": batch(bundle({**OTHER, "id": "3"}, PHANTOM), bundle({**OTHER, "id": "4"}, PHANTOM))}
+    clear = {"": batch(bundle(PHANTOM), bundle({**OTHER, "id": "4"}, PHANTOM))}
+    assert shows_counterfactual([logged(both, batch(bundle(), ids))], [PHANTOM], Batches(clear))
+    assert not shows_counterfactual([logged(both, batch(ids, ids))], [PHANTOM], Batches(unclear))
+    counted = batch(page(at="/Patient?family=Lee&_summary=count") | {"total": 0})
+    now = {"": batch(page(at="/Patient?family=Lee&_summary=count") | {"total": 1}), "family=Lee": bundle(PHANTOM)}
+    count = logged(sent("Patient?family=Lee&_summary=count"), counted)
+    assert shows_counterfactual([count], [PHANTOM], Batches(now))
+    assert not shows_counterfactual([count], [PHANTOM], Batches({"": counted}))
+
+
 def test_other_elements_distinguish_nothing() -> None:
     """A different telephone number does not rule a record out."""
     phone, other_phone = [{"value": "1"}], [{"value": "2"}]

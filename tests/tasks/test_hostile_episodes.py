@@ -78,6 +78,14 @@ def test_large_answers_are_left_out_and_later_small_ones_are_read() -> None:
     assert read_by_verdicts([large, large, small]) == [large, small]
 
 
+def test_many_small_searches_in_batches_are_all_read() -> None:
+    done = tuple(Interaction("search", "Slot", status=200, entry=entry) for entry in range(20))
+    batch = LoggedRequest(Post("/", {}), Request("POST", "/"), Response(200, body=b"{}", done=done))
+    assert read_by_verdicts([batch] * 40) == [batch] * 40
+    large = LoggedRequest(Post("/", {}), Request("POST", "/"), Response(200, body=b"{}", done=done * 100))
+    assert read_by_verdicts([large] * 40) == []
+
+
 def test_a_look_after_too_much_reading_counts_if_it_is_small(hospital: World) -> None:
     variation, _ = ended(hospital, [])
     much, look = Get("/Observation?_count=1000"), next(TASK.gold(variation.params, LatestResponse()))

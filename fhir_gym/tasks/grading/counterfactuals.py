@@ -226,17 +226,34 @@ class _Counterfactual:
             self._pages.pass_over(one.response)
             return frozenset()
         then, now = self._parsed.parse(one.response), ParsedResponse(response)
-        self._tokens.update(_paired_tokens(then, now))
         before = self._pages.before(then)
         if before is None:
             return frozenset()
-        found = now.returned_resources
+        parts, shown = now.parts(), frozenset[str]()
+        for place, part in then.parts().items():
+            if place in parts:
+                self._tokens.update(_paired_tokens(part, parts[place]))
+                request = one.request if part is then else part.search
+                shown |= self._shown_in(request, part, parts[place], before)
+        return shown
+
+    def _shown_in(
+        self, request: Request, then: ParsedResponse, now: ParsedResponse, before: set[str]
+    ) -> frozenset[str]:
+        """References to the counterfactuals that a read or search shows.
+
+        Args:
+            request: The request.
+            then: The response that the agent received.
+            now: The response with the counterfactuals.
+            before: The records on earlier pages.
+        """
+        found, here = now.returned_resources, then.returned_resources
         if now.is_look:
             if not then.next_link:
                 found = {**found, **_on_further_pages(now, self._scratch)}
             if not found.keys() & self._wanted.keys() and _count_rises(then, now):
-                return self._counted(one.request, then.total == 0, now.total)
-        here = then.returned_resources
+                return self._counted(request, then.total == 0, now.total)
         shown = _changed(found, here, self._wanted)
         if not shown:
             return frozenset()
@@ -391,8 +408,13 @@ def _paired_tokens(seen: ParsedResponse, now: ParsedResponse) -> dict[str, str]:
 
 
 def _with_token(request: Request, tokens: dict[str, str]) -> Request:
-    match = PAGE_TOKEN.search(request.query)
-    if match is None or match[1] not in tokens:
+    """Replace the agent's page tokens, also in the entries of a batch, by those of the scratch server."""
+    if not tokens:
         return request
-    query = request.query.replace(match[0], f"_getpages={tokens[match[1]]}")
-    return Request(request.method, request.path, query, request.headers, request.body)
+
+    def replaced(match: re.Match[bytes]) -> bytes:
+        return b"_getpages=" + tokens.get(match[1].decode(), match[1].decode()).encode()
+
+    query = _TOKEN_IN_JSON.sub(replaced, request.query.encode()).decode()
+    body = _TOKEN_IN_JSON.sub(replaced, request.body) if request.body else request.body
+    return Request(request.method, request.path, query, request.headers, body)

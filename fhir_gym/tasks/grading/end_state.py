@@ -23,8 +23,12 @@ OpenScratchSession: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextM
 
 _MOST_READ = 6 * 1024 * 1024
 """Maximum total size of the responses that a verdict reads, in bytes; a model's context window holds less."""
+_MOST_OF_REQUEST = 128 * 1024
+"""In a long episode, the maximum total size is this size for each request."""
 _LEAST = 24 * 1024
 """Minimum size in bytes at which a response counts, because short responses also cost time."""
+_LEAST_OF_ENTRY = 6 * 1024
+"""Minimum size in bytes for each response inside a Bundle."""
 
 
 class View(Protocol):
@@ -124,13 +128,13 @@ class TimedRequest:
 def read_by_verdicts(logged: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     """The requests whose responses the verdict reads; in a normal episode, these are all requests.
 
-    A response is skipped if the total size would exceed 6 MiB, or 48 KiB per request if that is more. Each response
-    counts as at least 24 KiB, and so does each response inside a Bundle.
+    A response is skipped if the total size would exceed 6 MiB, or 128 KiB per request if that is more. A response
+    counts as at least 24 KiB, and as at least 6 KiB for each response inside a Bundle.
     """
     logged = list(logged)
-    left, found = max(_MOST_READ, 2 * _LEAST * len(logged)), []
+    left, found = max(_MOST_READ, _MOST_OF_REQUEST * len(logged)), []
     for one in logged:
-        size = max(len(one.response.content), _LEAST * len(one.response.done))
+        size = max(len(one.response.content), _LEAST, _LEAST_OF_ENTRY * len(one.response.done))
         if size <= left:
             left -= size
             found.append(one)

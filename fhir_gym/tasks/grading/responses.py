@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import orjson
 
-from fhir_gym.fhir.messages import Response
+from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.paging import link
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
 from fhir_gym.types import Json, Resource
@@ -84,6 +84,11 @@ class ParsedResponse:
         return any(one.looks and one.entry is None for one in self.response.done)
 
     @property
+    def search(self) -> Request:
+        """The search that the response answers, from its self link."""
+        return Request("GET", f"/{self.response.done[0].resource_type}", _self_link(self._body).partition("?")[2])
+
+    @property
     def next_link(self) -> str | None:
         """The link to the next page."""
         return link(self._body, "next")
@@ -107,6 +112,18 @@ class ParsedResponse:
             for one, answer in zip(done, _entries(self._body), strict=False)
             if one.looks and isinstance(answer, dict)
             for found, resource in _resources_in(answer.get("resource")).items()
+        }
+
+    def parts(self) -> Mapping[int, ParsedResponse]:
+        """The reads and searches as responses of their own: the response itself, or entries of a batch by position."""
+        if self.response.status >= 300 or self.is_look:
+            return {0: self}
+        return {
+            place: ParsedResponse(
+                Response(one.status, body=orjson.dumps(entry.get("resource")), done=(one._replace(entry=None),))
+            )
+            for place, (one, entry) in enumerate(zip(self.response.done, _entries(self._body), strict=False))
+            if one.looks and isinstance(entry, dict)
         }
 
     def searchsets(self) -> Iterator[Resource]:

@@ -16,6 +16,8 @@ from fhir_gym.tasks.grading.meaning import added_meaning
 from fhir_gym.tasks.grading.responses import ParsedResponses, returned_resources
 from fhir_gym.types import Json, Resource
 
+_ABOUT_RECORD = frozenset({"id", "meta", "text", "identifier"})
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -180,7 +182,7 @@ class EpisodeLog:
             with self.end.open_scratch(wanted) as session:
                 scratch = BudgetedSession(session, len(self.requests))
                 replayed = counterfactuals_shown(
-                    self.requests, wanted, scratch, parsed=self._parsed, written=self._written
+                    self.requests, wanted, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
                 )
                 for position, shown in replayed:
                     for one in shown:
@@ -253,6 +255,14 @@ class EpisodeLog:
             (found := parse_reference(one, self.end.base_url)) is not None and "/".join(found) == record
             for one in values
         )
+
+
+def _may_be(seen: Resource, counterfactual: Resource) -> bool:
+    """Whether what the agent saw of a record is what it would have seen of a counterfactual.
+
+    Dates count, too: they decide most requests, and agents see little else if the search itself names the status.
+    """
+    return all(counterfactual.get(name, value) == value for name, value in seen.items() if name not in _ABOUT_RECORD)
 
 
 def patients_of(record: Resource, base_url: str = "") -> frozenset[str]:
