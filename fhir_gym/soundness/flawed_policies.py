@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from fhir_gym.actions import Action, Finish, Get, Put
+from fhir_gym.actions.request import url_problem
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir.messages import Response
 from fhir_gym.soundness.answer_variants import none_answer
@@ -72,7 +73,8 @@ def _modified_solution(
 ) -> Callable[[LatestResponse], Gold]:
     """Build a policy that follows the reference solution, but modifies actions and responses.
 
-    If the modified solution does not find a record, the policy answers that there is no such record.
+    If the modified solution does not find a record, or asks for too many to fit into a URL, the policy answers that
+    there is no such record.
     """
 
     def play(fhir: LatestResponse) -> Gold:
@@ -81,6 +83,9 @@ def _modified_solution(
         action = next(steps)
         for number in range(task.gold_steps):
             sent = change(number, action)
+            if sent.kind != "FINISH" and url_problem(sent.url):
+                yield Finish(none_answer(task.answer))
+                return
             yield sent
             if fhir.last is not None:
                 eyes.last = see(number, sent, fhir.last)

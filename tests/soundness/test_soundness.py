@@ -249,6 +249,27 @@ def test_a_broken_task_is_caught(broken: type[Task[Any]], group: str, tiny_world
     assert group in {failure.group for failure in report.failures}
 
 
+class ManyIds(SearchExistingPatient):
+    """A task whose solution reads all found patients at once; a hasty search finds too many for one URL."""
+
+    gold_steps = 3
+
+    def gold(self, p: Any, fhir: LatestResponse) -> Gold:
+        name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
+        found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
+        ids = [str(one["id"]) for one in entries(found)]
+        yield Get(f"/Patient?_id={','.join(ids if len(ids) == 1 else ids * 1_000)}")
+        yield Finish([*ids[:1]])
+
+
+def test_a_hasty_search_that_finds_too_many_records_is_a_failed_episode(tiny_world: World) -> None:
+    task = ManyIds()
+    task.pack = PACK
+    report = check_task(task, tiny_world, range(1))
+    assert not report.failures, problems(report)
+    assert 0 < report.tallies["hasty search"].passed < report.tallies["hasty search"].runs
+
+
 def test_a_wrong_write_may_pass_only_if_a_later_write_replaces_it(tiny_world: World) -> None:
     task = get_task(PACK, "15a")
     checker = VerdictChecker(task)
