@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from typing_extensions import override
 
+from fhir_gym.actions import Action
 from fhir_gym.fhir import FhirSession, World
 from fhir_gym.tasks import ADD_NOTHING, Check, Dial, EmptyAnswer, EndState, Gold, LatestResponse, Simulation, Task
 from fhir_gym.tasks.authoring import instant, moment_in_words
@@ -165,6 +167,22 @@ class LiveShift(Task[LiveParams], abstract=True):
     @override
     def gold(self, p: LiveParams, fhir: LatestResponse) -> Gold:
         yield from GoldDesk(p, live_kinds()).play()
+
+    @override
+    def near_misses(self, p: LiveParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:
+        kinds = {f"/Task/{one.id}": one.kind for one in p.requests}
+        closed: set[str] = set()
+        for number, action in enumerate(gold):
+            kind = kinds.get(action.url, "")
+            body = json.loads(action.body or "{}") if kind else {}
+            if "businessStatus" not in body or kind in closed:
+                continue
+            closed.add(kind)
+            outcome = DONE if body["status"] == "rejected" else live_kinds()[kind].codes[0]
+            wrong = {"status": "completed" if outcome == DONE else "rejected", "businessStatus": {"text": outcome}}
+            others = {name: value for name, value in body.items() if name != "output"}
+            changed = replace(action, body=json.dumps(others | wrong))
+            yield f"a wrong outcome ({kind})", [*gold[:number], changed, *gold[number + 1 :]]
 
     @override
     def is_question(self, resource: Resource) -> bool:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fhir_gym import Episode
+from fhir_gym import Episode, get_task
 from fhir_gym.actions import Action
+from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.tasks import register
 from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift.live.plan import LiveParams
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from tests.tasks.packs.shift.live.playing import failed, params_of, play, task_of
 
@@ -68,3 +70,17 @@ def test_an_element_that_changes_the_meaning_fails_its_request_alone(hospital: W
         play(episode, change)
         assert touched in {one.id for one in params_of(episode).requests}
         assert failed(episode) == {touched}
+
+
+@pytest.mark.slow
+def test_the_check_plays_a_wrong_outcome_for_each_kind(hospital: World) -> None:
+    task = get_task(SHORT, "short")
+    variation = task.variation(2, hospital)
+    assert isinstance(variation.params, LiveParams)
+    with PolicyRunner(task, variation, hospital) as runner:
+        wrong = list(task.near_misses(variation.params, runner.gold().actions))
+        for name, actions in wrong:
+            (run,) = runner.run(Policy("by hand", name, script(actions)))
+            kind = name.rpartition(" ")[2]
+            assert [check.name.rpartition(" ")[2] for check in run.verdict.failed] == [kind]
+    assert len(wrong) == len({one.kind for one in variation.params.requests})
