@@ -76,13 +76,15 @@ class ReleaseJudge:
         """Return the records of a patient at the moments that decide a request, without releases for this request.
 
         A release is right if it was so when the agent wrote it, or is so at the end of the episode. If there is no
-        release, the earlier letters decide, or the end of the episode.
+        release, the earlier letters decide. Live shifts have no letters; there, also the end of the episode decides.
         """
         log, end = self._log, len(self._log.writes)
         mine = [one.number for one in log.writes if one.record in self._claimed[number]]
         others = [one for one in self._new if self._new[one][0] == patient and one not in self._claimed[number]]
         earlier = [one for one in others if any(one in claimed for claimed in self._claimed[:number])]
-        moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (end, others), (0, earlier)]
+        moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
+        if not mine and log.end.timeline:
+            moments.append((end, others))
         charts = []
         for moment, releases in moments:
             chart = chart_at(log, self._scene.charts[patient], moment)
