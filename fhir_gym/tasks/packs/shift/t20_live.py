@@ -207,8 +207,8 @@ class LiveShift(Task[LiveParams], abstract=True):
         surplus: list[Json] = [*judge.surplus]
         checks.append(Check(name="nothing else changed", passed=not surplus, expected=[], actual=surplus))
         deleted = any(True for _ in prohibited_uses(end.requests, self.prohibited_tools))
-        finished = end.answer is not None and self.answer.problem(end.answer, end.base_url) is None
-        return checks, judge.score if finished and not deleted else 0.0
+        # Closing the Tasks is the work. A shift that the step limit ends fails, but its score tells how far it came.
+        return checks, 0.0 if deleted else judge.score
 
 
 class LiveLevel3(LiveShift):

@@ -76,6 +76,17 @@ def test_gold_succeeds_at_the_levels(hospital: World, key: str, fewest: int) -> 
         assert len(episode.requests) >= fewest
 
 
+def test_a_shift_that_ends_early_gets_the_score_of_what_was_closed(hospital: World) -> None:
+    with half_hour(hospital, "plain") as episode:
+        with pytest.raises(StopIteration):  # the solution ends with FINISH
+            play(episode, lambda action: [] if action.kind == "FINISH" else [action])
+        step = episode.truncate()
+        assert not step.info["success"] and step.reward == 1 and not failed(episode)
+    with half_hour(hospital, "plain") as episode:
+        step = episode.truncate()
+        assert not step.info["success"] and step.reward == 0
+
+
 def test_an_idle_agent_gets_nothing(hospital: World) -> None:
     with half_hour(hospital, "plain") as episode:
         step = episode.step("FINISH([])")
