@@ -284,12 +284,12 @@ def test_wrong_settings() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("key", "protocol", "size"), [("Q1-2", "text", 33_000), ("day-3+minutes=80+policies=5", "tools", 36_000)]
+    ("key", "protocol", "size"), [("Q1-2", "text", 33_000), ("day-3+minutes=100+policies=5", "tools", 36_000)]
 )
 def test_long_work_succeeds_in_a_fifth_of_the_conversation(hospital: World, key: str, protocol: Any, size: int) -> None:
     policy = GoldWithMemory(hospital, SHIFT, key)
     rollout, sent = play(hospital, policy, SHIFT, key, protocol=protocol, context_tokens=size)
-    assert rollout.success and rollout.drops >= 3
+    assert rollout.success and rollout.drops >= 2
     assert sum(map(message_tokens, rollout.messages)) > 5 * size
     assert list(rollout.requests()) == sent
     assert all(turn.shown is None for turn in rollout.turns)
