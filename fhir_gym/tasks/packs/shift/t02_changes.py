@@ -63,8 +63,8 @@ class Changes(RequestKind[ClinicScene, ChangeRequest]):
         f'If there is no such appointment, the outcome is "{NOTHING_TO_DO}". If the appointment already has the status '
         f'that is asked for (cancelled, or noshow if the patient missed it), the outcome is "{ALREADY_DONE}". If it '
         f'has any status other than booked or pending, the outcome is "{NOTHING_TO_DO}".\n'
-        "- An appointment that has started cannot be cancelled or moved, and one that has not started cannot be "
-        f'missed: the outcome is "{NOT_ALLOWED}".\n'
+        "- A booked or pending appointment that has started cannot be cancelled or moved, and one that has not started "
+        f'cannot be missed: the outcome is "{NOT_ALLOWED}".\n'
         "- To cancel: set the appointment's status to cancelled (a reason may be added), and the status of its slot to "
         "free. If the patient missed the appointment: set its status to noshow, and leave the slot as it is.\n"
         "- To move: use a free slot (status free) of the same practitioner that starts after the present, is at least "
