@@ -371,6 +371,26 @@ def test_each_search_of_a_batch_is_judged_by_its_own_results() -> None:
     assert not shows_counterfactual([count], [PHANTOM], Batches({"": counted}))
 
 
+def test_page_tokens_are_replaced_in_batches_of_any_bytes() -> None:
+    pages = [f"{BASE}?_getpages={token}&_getpagesoffset=1" for token in ("old", "new")]
+    first = logged(Get("/Patient?active=true"), bundle(OTHER, next=pages[0]))
+
+    class Refusing(Scratch):
+        @override
+        def handle(self, request: Request) -> Response:
+            if request.method == "GET":
+                return super().handle(request)
+            self.asked.append(request)
+            return Response(400)
+
+    scratch = Refusing({"active=true": bundle(OTHER, PHANTOM, next=pages[1])})
+    request = Request("POST", "/", "_getpages=\udc80", {}, b'{"url": "?_getpages=old&x"} _getpages=\xff\xed\xb2\x80')
+    log = [first, LoggedRequest(Post("/", {}), request, Response(400))]
+    assert all(position == 0 for position, _ in counterfactuals_shown(log, [PHANTOM], scratch))
+    assert scratch.asked[-1].body == b'{"url": "?_getpages=new&x"} _getpages=\xff\xed\xb2\x80'
+    assert scratch.asked[-1].query == "_getpages=\udc80"
+
+
 def test_other_elements_distinguish_nothing() -> None:
     """A different telephone number does not rule a record out."""
     phone, other_phone = [{"value": "1"}], [{"value": "2"}]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -413,8 +414,9 @@ def _with_token(request: Request, tokens: dict[str, str]) -> Request:
         return request
 
     def replaced(match: re.Match[bytes]) -> bytes:
-        return b"_getpages=" + tokens.get(match[1].decode(), match[1].decode()).encode()
+        token = match[1].decode("latin-1")  # an agent may send any bytes
+        return b"_getpages=" + tokens.get(token, token).encode("latin-1")
 
-    query = _TOKEN_IN_JSON.sub(replaced, request.query.encode()).decode()
-    body = _TOKEN_IN_JSON.sub(replaced, request.body) if request.body else request.body
-    return Request(request.method, request.path, query, request.headers, body)
+    query = _TOKEN_IN_JSON.sub(replaced, request.query.encode("utf-8", "surrogatepass"))
+    body = _TOKEN_IN_JSON.sub(replaced, request.body)
+    return replace(request, query=query.decode("utf-8", "surrogatepass"), body=body)
