@@ -13,7 +13,7 @@ from typing_extensions import override
 from fhir_gym.tasks.authoring import WEEKDAYS, at, instant, parse_instant
 from fhir_gym.tasks.packs.shift.bookings import BookingAsk, BookingJudge, BookingRequest, coming
 from fhir_gym.tasks.packs.shift.calendar import Calendar
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, overlap, slot_resource
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
 from fhir_gym.tasks.packs.shift.policies import Library
@@ -219,17 +219,11 @@ def slots_within_limits(ask: BookingAsk, patient: str, scene: PolicyClinicScene)
     """Yield, for each practitioner whom the patient wants, a slot that does not exist and would suit."""
     limits = limits_for(values_for(ask, scene, scene.library), ask, patient, Calendar.at_start(scene))
     kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED]
-    for number, practitioner in enumerate(one for one in scene.practitioners if ask.wants(one)):
+    for practitioner in filter(ask.wants, scene.practitioners):
         for start, minutes in limits.times() if limits else ():
-            slot = ClinicSlot(
-                id=f"free-{patient}-{number}-{start[:13]}-{minutes}",
-                schedule=practitioner.schedule,
-                start=start,
-                minutes=minutes,
-                status="free",
-            )
+            slot = ClinicSlot(id="", schedule=practitioner.schedule, start=start, minutes=minutes, status="free")
             if ask.suits(start, minutes) and not any(overlap(slot, one) for one in kept):
-                yield slot_resource(slot)
+                yield supposed_slot(slot)
                 break
 
 

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.grading import differences
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, slot_resource
+from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME
 from fhir_gym.tasks.packs.shift.wishes import TimeWishes
@@ -122,14 +122,14 @@ def slots_that_would_fit(
     """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient."""
     kept = [one for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
     last = max(date.fromisoformat(slot.start[:10]) for slot in scene.slots)
-    for number, practitioner in enumerate(one for one in scene.practitioners if wanted(one)):
+    for practitioner in filter(wanted, scene.practitioners):
         for slot in _possible_slots(last, max(wishes.minutes, _SHORTEST), practitioner.schedule):
             if (
                 slot.start > scene.now
                 and wishes.suits(slot.start, slot.minutes)
                 and not any(overlap(slot, one.slot) for one in kept)
             ):
-                yield slot_resource(slot.model_copy(update={"id": f"free-{moving or patient}-{number}"}))
+                yield supposed_slot(slot)
                 break
 
 

@@ -327,6 +327,12 @@ def slot_resource(slot: ClinicSlot) -> Resource:
     }
 
 
+def supposed_slot(slot: ClinicSlot) -> Resource:
+    """Build the Slot of a slot that does not exist. Equal slots have equal ids, other slots have others."""
+    start = slot.start[:16].replace(":", "")
+    return slot_resource(slot.model_copy(update={"id": f"free-{slot.schedule}-{start}-{slot.minutes}"}))
+
+
 def appointment_resource(visit: Visit, practitioner: str, place: str) -> Resource:
     """Build the Appointment of a visit."""
     return {

@@ -45,6 +45,7 @@ class Bookings(RequestKind[ClinicScene, BookingRequest]):
     key = "Q1"
     title = "Requests for appointments"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NO_FREE_TIME)
+    minutes = 6
     resource_types = ("Patient", "Slot", "Schedule", "Appointment")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Appointment": ("status", "start", "end", "slot", "participant", "participant.actor", "participant.status")

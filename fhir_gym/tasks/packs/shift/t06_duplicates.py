@@ -50,7 +50,7 @@ class Duplicates(SweepKind[DuplicatesScene, MergeRequest]):
 
     key = "S2"
     title = "Duplicate records"
-    minutes = 25
+    minutes = 22
     nothing_share = 0.5
     resource_types = ("Patient", "Organization", "Appointment", "Condition", "ServiceRequest", "Coverage")
     rules = (

@@ -37,7 +37,7 @@ class InsurerEnds(SweepKind[InsurerScene, InsurerRequest]):
 
     key = "S3"
     title = "Ends of contracts with insurers"
-    minutes = 25
+    minutes = 22
     nothing_share = 0.5
     resource_types = (
         *("Patient", "Organization", "OrganizationAffiliation", "Coverage", "Account", "Appointment", "Task"),

@@ -51,7 +51,7 @@ class Recalls(SweepKind[RecallScene, RecallRequest]):
 
     key = "S4"
     title = "Recall of patients"
-    minutes = 25
+    minutes = 22
     resource_types = ("Patient", "Condition", "Observation", "ServiceRequest", "Appointment", "Consent", "Organization")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ServiceRequest": ("status", "intent", "priority", "code", "subject", "authoredOn", "reasonCode")

@@ -49,6 +49,7 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     title = "Questions about medication"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOT_TAKEN)
     value = "3"
+    minutes = 4
     resource_types = ("Patient", "MedicationRequest", "MedicationStatement", "MedicationDispense", "Communication")
     rules = (
         f"{PATIENT_RULE}\n"

@@ -51,6 +51,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     title = "Questions about laboratory results"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NO_RESULT)
     value = "7.4"
+    minutes = 4
     resource_types = ("Patient", "Observation")
     rules = (
         f"{PATIENT_RULE}\n"

@@ -56,6 +56,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     title = "Questions about contacts"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NO_CONTACT)
     value = "3"
+    minutes = 4
     resource_types = ("Patient", "Location", "Encounter")
     rules = (
         f"{PATIENT_RULE}\n"

@@ -58,6 +58,7 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     title = "Questions about contradictions"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_WRONG)
     value = "3"
+    minutes = 4
     resource_types = ("Patient", "Encounter", "Observation", "Procedure", "Condition")
     rules = (
         f"{PATIENT_RULE}\n"

@@ -79,6 +79,7 @@ class BookingRules(RequestKind[PolicyClinicScene, BookingRequest]):
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (9, 11)})
     title = "Appointments under policies"
     has_policies = True
+    minutes = 6
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED, NO_FREE_TIME)
     resource_types = ("Patient", "Slot", "Schedule", "Appointment", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {

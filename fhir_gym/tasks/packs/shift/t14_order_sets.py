@@ -80,7 +80,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
     title = "Order sets under policies"
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, ALREADY_DONE, NOT_ALLOWED)
     has_policies = True
-    minutes = 20
+    minutes = 7
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (3, 3), 2: (7, 8)})
     resource_types = (
         *("Patient", "Observation", "AllergyIntolerance", "Condition"),

@@ -66,7 +66,7 @@ class CriticalResults(SweepKind[CriticalScene, CriticalRequest]):
     key = "P4"
     title = "Critical results"
     has_policies = True
-    minutes = 60
+    minutes = 26
     resource_types = ("Organization", "Encounter", "Observation", "Task", "PractitionerRole", "DocumentReference")
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Task": (

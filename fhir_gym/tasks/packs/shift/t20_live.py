@@ -17,32 +17,40 @@ from fhir_gym.tasks.authoring import instant, moment_in_words
 from fhir_gym.tasks.grading.tool_usage import prohibited_uses
 from fhir_gym.tasks.packs.shift.live.clock import RULE
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects
-from fhir_gym.tasks.packs.shift.live.drawing import LiveDrawing, LiveSize
+from fhir_gym.tasks.packs.shift.live.drawing import LiveDrawing
+from fhir_gym.tasks.packs.shift.live.due_times import SHORTEST_NOTICE
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
-from fhir_gym.tasks.packs.shift.live.judge import LiveJudge
+from fhir_gym.tasks.packs.shift.live.judge import MESSAGE_IN_TIME, LiveJudge
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, LiveParams
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
+from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.live.worklist import question_of, task_resource
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
 from fhir_gym.tasks.packs.shift.policies import policy_resources, validity_rules
 from fhir_gym.types import Json, Resource
 
 _WORKLIST = (
     "Your worklist consists of the Tasks whose owner is {desk} (Organization/{desk_id}). Each Task is one request: its "
     "code names the subject, its description says what is wanted, priority and restriction.period.end say how urgent "
-    "it is and until when it must be closed. New Tasks arrive while you work, the last ones by {until}. If you search "
+    "it is and until when it must be closed. New Tasks arrive while you work, the last ones by {until}. Some are due "
+    "{notice} minutes after their arrival, so look at the worklist often, also during long work. If you search "
     "for Tasks while none of yours is requested or in-progress, the time moves on to the next Task or answer. If that "
     "search finds none either, the shift is over: end it with FINISH([])."
 )
 _EVENTS = (
-    "You are not alone: colleagues book appointments on the same server, and a Task that is still requested may "
-    "become more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it). Set "
-    "a Task to in-progress before you work on it; from then on, nobody else changes it.\n\n"
-    "One moment decides a request: the time of your first change for it, or the time at which you close its Task if "
-    "you change nothing. (Setting the Task to in-progress or on-hold and asking are no changes in this sense.) The "
-    "records and the policies count as they are at this moment; some amendments of policies come into force during "
-    'the shift, at the time in their texts. Everywhere else, "the present" in a rule means {now}.'
+    "You are not alone. Colleagues book appointments on the same server. A Task that is still requested may become "
+    "more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it).\n\n"
+    "Before you work on a Task, set it to in-progress. (A Task counts as wrong if you did not do that before your "
+    "first change for it and before you close it.) From then on, nobody else changes the Task, but its requester may "
+    "send a message: a Communication whose basedOn refers to the Task and whose sender is the requester. The message "
+    "contains a new description, which replaces the one in the Task (leave that as it is), or it withdraws the "
+    f'request: then change nothing for it, and reject the Task with the outcome "{WITHDRAWN}".\n\n'
+    "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
+    "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
+    "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
+    f"{MESSAGE_IN_TIME.seconds} seconds before that. Some amendments of policies come into force during the shift, at "
+    'the time in their texts. Everywhere else, "the present" in a rule means {now}.'
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
@@ -137,13 +145,14 @@ class LiveShift(Task[LiveParams], abstract=True):
 
     @override
     def prompt(self, p: LiveParams, world: World, phrasing: int) -> str:
-        values = {"desk": p.desk_name, "desk_id": p.desk, "until": p.until[11:16], "now": moment_in_words(world.now)}
+        now, until = moment_in_words(world.now), p.until[11:16]
+        desk = {"desk": p.desk_name, "desk_id": p.desk, "until": until, "notice": SHORTEST_NOTICE}
         parts = [
-            f"Present: {moment_in_words(world.now)}.",
+            f"Present: {now}.",
             self.prompts[phrasing],
-            _WORKLIST.format_map(values),
+            _WORKLIST.format_map(desk),
             RULE,
-            _EVENTS.format_map(values),
+            _EVENTS.format(now=now),
             _ASKING,
             f"The rules for each subject:\n{validity_rules(desk_subjects(live_kinds(), p.scene))}",
             _CLOSING,
@@ -227,7 +236,7 @@ class LiveLevel3(LiveShift):
     level = 3
     max_steps = gold_steps = 300
     size = LiveSize(
-        level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=10, documents=60, amendments=3
+        level=3, requests=25, kinds=7, sweeps=2, minutes=120, waiting=4, bookings=10, documents=60, amendments=5
     )
     dials = _dials(size)
 
@@ -246,7 +255,7 @@ class LiveLevel4(LiveShift):
     level = 4
     max_steps = gold_steps = 1_000
     size = LiveSize(
-        level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300, amendments=10
+        level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300, amendments=15
     )
     dials = _dials(size)
 

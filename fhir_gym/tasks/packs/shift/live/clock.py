@@ -11,14 +11,15 @@ from fhir_gym.types import Json
 
 READ = timedelta(seconds=20)
 WRITE = timedelta(seconds=60)
-READ_ENTRY = timedelta(seconds=5)
-WRITE_ENTRY = timedelta(seconds=20)
+READ_ENTRY = timedelta(seconds=15)
+WRITE_ENTRY = timedelta(seconds=45)
 
 RULE = (
     f"Time passes with each of your actions: a read or a search takes {READ.seconds} seconds, a write "
     f"{WRITE.seconds} seconds. In a batch or transaction, the first entry takes as long, and each further entry "
     f"{READ_ENTRY.seconds} seconds, or {WRITE_ENTRY.seconds} seconds if the Bundle writes. A refused request takes "
-    f"{READ.seconds} seconds. The status line of each response shows the time."
+    f"{READ.seconds} seconds. A request takes effect as soon as you send it; the status line of its "
+    "response shows the time after it."
 )
 """The rule in words, for prompts."""
 

@@ -5,83 +5,46 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil
 from typing import Any
 
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import IdAllocator
-from fhir_gym.tasks.authoring import Person, instant, namesake, patient_resource
+from fhir_gym.tasks.authoring import instant
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene
 from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
 from fhir_gym.tasks.packs.shift.live.bookings import draw_bookings
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
-from fhir_gym.tasks.packs.shift.live.plan import (
-    IS_AGREED,
-    NOT_GIVEN,
-    WHICH_PATIENT,
-    ColleagueBooking,
-    DeskRequest,
-    Priority,
-)
-from fhir_gym.tasks.packs.shift.wishes import TimeWishes
+from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH, Due, Work, draw_due_times, rounded
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, Priority
+from fhir_gym.tasks.packs.shift.live.request_drawing import LONGEST_ANSWER, RequestDrawing, name_of
+from fhir_gym.tasks.packs.shift.live.size import LiveSize
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.types import Resource
 
 _TRIES = 200
 _PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", "stat")
-_SLACK: Mapping[str, tuple[int, int]] = {"routine": (10, 40), "urgent": (5, 20), "stat": (0, 10)}
-"""Minutes between the time at which a steady worker is done with a request and its due time, by priority."""
-_RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
-_SPEEDS = (1.0, 0.85, 0.7, 0.55, 0.4)
-"""Shares of the minutes that requests need at most, for which due times are tried."""
-_MARGIN = 15
+_FOUND_AT_ONCE = frozenset({NO_SUCH_PATIENT, SEVERAL_PATIENTS})
 _SHORT = 3
 """Level of a short shift."""
-_ASKING = 0.2
-_LONGEST_ANSWER = 9
-"""Maximum number of minutes until a question is answered."""
-_NAMESAKE = 0.7
 _WITHDRAWN = 0.08
+"""Probability that a request is withdrawn if nobody works on it yet."""
 _HURRIED = 0.08
-_REWORDED = 0.5
-"""Probability that the description of a request with wishes is amended."""
+"""Probability that a request becomes more urgent if nobody works on it yet."""
+_CHANGED_AFTER = (2, 20)
+"""Minimum and maximum number of minutes after the arrival until a Task changes."""
+_MINUTES_TO_ASK = 3
+_MINUTES_AGAIN = 2
+"""Minutes of work that a new description costs in the middle of the work."""
+_FEWER = 2 / 3
+"""Probability that another outcome replaces one that the search for the patient alone would settle."""
+_POLICY_KINDS = 2
+"""Minimum number of kinds with policies of their own, which may be amended."""
 _AMENDED = (0.2, 0.8)
 """The part of a shift, as shares of its length, in which amendments of policies come into force."""
 _STEP = 5
 """Amendments come into force at multiples of so many minutes after the start."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSize:
-    """How large a live shift is.
-
-    Attributes:
-        level: The level, 3 or 4.
-        requests: Number of requests.
-        kinds: Maximum number of kinds of requests that are no sweeps.
-        sweeps: Maximum number of sweeps, each of another kind.
-        minutes: Minutes in which requests arrive.
-        waiting: Number of requests that wait at the start.
-        bookings: Number of bookings by colleagues at each place with slots.
-        documents: Number of policy documents.
-        amendments: Number of amendments of policies that come into force during the shift.
-        events: Factor of the probability that a request is withdrawn, becomes more urgent or gets another description.
-        asking: Factor of the probability that a request needs a question.
-    """
-
-    level: int
-    requests: int
-    kinds: int
-    sweeps: int
-    minutes: int
-    waiting: int
-    bookings: int
-    documents: int
-    amendments: int = 0
-    events: float = 1.0
-    asking: float = 1.0
 
 
 class LiveDrawing:
@@ -105,10 +68,11 @@ class LiveDrawing:
         self.scenes, chosen = self._draw_scenes()
         requesters = [_organization(self._ids.new("Organization"), name) for name in _REQUESTERS]
         self.organizations = [_organization(self.desk, self.desk_name), *requesters]
-        self.practitioners = self._staff()
-        self.namesakes: list[Resource] = []
-        self._named = Counter(_name(one) for one in self._patients())
-        self.requests = self._schedule(chosen)
+        offices = [f"Organization/{one['id']}" for one in requesters]
+        patients = [one for one in self._resources() if one["resourceType"] == "Patient"]
+        drawing = RequestDrawing(rng, self._ids, size, kinds, self.scenes, self._staff(), offices, patients)
+        self.requests = self._schedule(chosen, drawing)
+        self.namesakes = drawing.namesakes
         self.bookings = tuple(self._draw_bookings())
         subjects = desk_subjects(kinds, self.scenes)
         self.library = draw_desk_library(rng, self._ids, self.now, subjects, size.documents)
@@ -139,8 +103,17 @@ class LiveDrawing:
         others = sorted(self._kinds.keys() - set(sweeps))
         chosen = self._rng.sample(sweeps, min(size.sweeps, len(sweeps), size.requests - 1))
         left = size.requests - len(chosen)
-        kinds = self._rng.sample(others, min(size.kinds, len(others), left))
+        kinds = self._draw_kinds(others, min(size.kinds, len(others), left))
         return Counter(chosen) + Counter(kinds[number % len(kinds)] for number in range(left))
+
+    def _draw_kinds(self, keys: Sequence[str], count: int) -> list[str]:
+        """Draw kinds, some of them with policies of their own."""
+        with_policies = sum(self._kinds[key].has_policies for key in keys)
+        fewest = min(_POLICY_KINDS, with_policies, count - 1)
+        while True:
+            kinds = self._rng.sample(keys, count)
+            if sum(self._kinds[key].has_policies for key in kinds) >= fewest:
+                return kinds
 
     def _draw_amendments(self, chosen: Sequence[str]) -> dict[str, list[datetime]]:
         """Draw for each kind the moments at which its policies are amended, all of them far from start and end."""
@@ -158,19 +131,27 @@ class LiveDrawing:
     ) -> tuple[Any, Sequence[Any]]:
         size = Size(1 if self._is_small(kind) else self._size.level, count, amended_at)
         for _ in range(_TRIES):
-            wanted = kind.draw_outcomes(self._rng, count)
+            wanted = self._draw_outcomes(kind, count)
             scene = kind.draw_scene(self._rng, self._world, size)
             chosen = kind.choose(self._rng, self._world, scene, wanted)
             if chosen is not None:
                 return scene, chosen
         raise TaskError(f"kind {kind.key} found no scene for its requests in {_TRIES} tries")
 
+    def _draw_outcomes(self, kind: RequestKind[Any, Any], count: int) -> list[str]:
+        """Draw the outcomes of requests; the search for the patient alone settles few of them."""
+        others = [one for one in (DONE, *kind.codes) if one not in _FOUND_AT_ONCE]
+        return [
+            self._rng.choice(others) if one in _FOUND_AT_ONCE and self._rng.random() < _FEWER else one
+            for one in kind.draw_outcomes(self._rng, count)
+        ]
+
     def _is_small(self, kind: RequestKind[Any, Any]) -> bool:
         """Whether requests of a kind are smaller than they can be: a long sweep would take half of a short shift."""
         return kind.is_sweep and self._size.level == _SHORT
 
     def _minutes(self, kind: RequestKind[Any, Any]) -> int:
-        """Return the minutes of work that a request of a kind needs at most."""
+        """Return the minutes of work that a request of a kind usually needs."""
         return kind.minutes // 2 if self._is_small(kind) else kind.minutes
 
     def _staff(self) -> list[str]:
@@ -178,101 +159,50 @@ class LiveDrawing:
         ids = sorted(self._world.ids("Practitioner"))
         return [f"Practitioner/{id}" for id in self._rng.sample(ids, min(5, len(ids)))]
 
-    def _schedule(self, chosen: Sequence[tuple[str, Any]]) -> tuple[DeskRequest, ...]:
-        """Draw the times of the requests, and the order in which they arrive."""
+    def _resources(self) -> Iterator[Resource]:
+        for key, scene in self.scenes.items():
+            yield from self._kinds[key].resources(scene, self._world)
+
+    def _schedule(self, chosen: Sequence[tuple[str, Any]], drawing: RequestDrawing) -> tuple[DeskRequest, ...]:
+        """Draw the requests with their times, and the order in which they arrive."""
         rng, size = self._rng, self._size
         order = _shuffled_groups(rng, chosen)
         later = sorted(rng.randint(1, size.minutes) for _ in range(len(order) - size.waiting))
         arrivals = [*[-rng.randint(1, 60) for _ in range(size.waiting)], *later]
         arrivals[: size.waiting] = sorted(arrivals[: size.waiting])
-        priorities = [rng.choice(_PRIORITIES) for _ in order]
-        minutes = [self._minutes(self._kinds[kind]) for kind, _ in order]
-        ends = completion_times(arrivals, [_RANK[one] for one in priorities], minutes)
-        dues = [_rounded(end + rng.randint(*_SLACK[one])) for end, one in zip(ends, priorities, strict=True)]
-        # Who always handles the request that is due first must be in time, too, at any speed. Faster work is not always
-        # earlier: an urgent request may arrive just after a long one was begun.
-        for speed in _SPEEDS:
-            ends = completion_times(arrivals, dues, [one * speed for one in minutes])
-            dues = [max(due, _rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]
-        longest = max(minutes)
-        own = zip(dues, arrivals, minutes, strict=True)
-        dues = [max(due, _rounded(arrival + longest + one + 5)) for due, arrival, one in own]
-        timed = zip(order, arrivals, dues, priorities, strict=True)
-        return tuple(self._request(*one, arrival, due, priority) for one, arrival, due, priority in timed)
+        drawn = [drawing.draw(*one, rng.choice(_PRIORITIES)) for one in order]
+        works = [self._work(one, arrival) for one, arrival in zip(drawn, arrivals, strict=True)]
+        dues = draw_due_times(rng, works)
+        return tuple(self._timed(*one) for one in zip(drawn, works, dues, strict=True))
 
-    def _request(self, key: str, request: Any, arrival: int, due: int, priority: Priority) -> DeskRequest:
-        rng, kind = self._rng, self._kinds[key]
-        wording, first = rng.randrange(3), self._first_version(request)
-        texts = [kind.text(one.ask, wording) for one in (request, first)]
-        asks, requester = "", rng.choice(self.practitioners)
-        drawn, person, half = rng.random(), self._person(key, request), self._size.asking * _ASKING / 2
-        is_agreed_asked = not kind.value and drawn < half
-        unclear = person is not None and half <= drawn < 2 * half and texts[0].count(person.birth_date) == 1
-        if is_agreed_asked:
-            asks, requester = IS_AGREED, f"Organization/{rng.choice(self.organizations[1:])['id']}"
-        if unclear and person is not None:
-            texts = [one.replace(person.birth_date, NOT_GIVEN) for one in texts]
-            if rng.random() < _NAMESAKE:
-                self._add_namesake(key, person)
-            asks = WHICH_PATIENT if self._named[person.given, person.family] > 1 else ""
-        elif person is not None and rng.random() < half:
-            self._add_namesake(key, person)
-        fate, withdrawn = rng.random(), self._size.events * _WITHDRAWN
-        rewords = fate >= withdrawn and texts[0] != texts[1] and rng.random() < self._size.events * _REWORDED
-        changed = max(arrival, 0) + rng.randint(2, 20)
-        longest = max(self._minutes(self._kinds[one]) for one in self.scenes)
-        # When the answer arrives, the longest other request may just have been begun.
-        wait = longest + _LONGEST_ANSWER if asks else 0
-        due, hurried_due = _rounded(due + wait), _rounded(changed + longest + 3 * self._minutes(kind) + wait)
-        hurries = withdrawn <= fate < withdrawn + self._size.events * _HURRIED
-        hurries = hurries and priority != "stat" and hurried_due < due
-        return DeskRequest(
-            id=self._ids.new("Task"),
-            kind=key,
-            request=request,
-            text=texts[0],
-            arrives=self._time(arrival),
-            due=self._time(due),
-            priority=priority,
-            requester=requester,
-            asks=asks,
-            agreed=asks != IS_AGREED or rng.random() < 0.6,
-            answer_after=rng.randint(3, _LONGEST_ANSWER),
-            withdrawn=self._time(changed) if fate < withdrawn else "",
-            hurried=self._time(changed) if hurries else "",
-            hurried_due=self._time(hurried_due) if hurries else "",
-            reworded=self._time(changed) if rewords else "",
-            first=first if rewords else None,
-            first_text=texts[1] if rewords else "",
+    def _work(self, one: DeskRequest, arrival: int) -> Work:
+        """Return the work that a request usually takes, and draw whether it becomes urgent."""
+        again = one.message_after and not one.message_withdraws
+        minutes = self._minutes(self._kinds[one.kind]) + bool(one.asks) * _MINUTES_TO_ASK + bool(again) * _MINUTES_AGAIN
+        hurries = one.priority != "stat" and self._rng.random() < self._size.events * _HURRIED
+        return Work(arrival, one.priority, minutes, self._draw_change(arrival) if hurries else None)
+
+    def _draw_change(self, arrival: int) -> int:
+        """Draw the minute at which a request changes if nobody works on it yet."""
+        return max(arrival, 0) + self._rng.randint(*_CHANGED_AFTER)
+
+    def _timed(self, one: DeskRequest, work: Work, due: Due) -> DeskRequest:
+        """Return a request with the times of what happens to it."""
+        withdraws = work.hurried is None and self._rng.random() < self._size.events * _WITHDRAWN
+        changed = self._draw_change(work.arrival)
+        # When the answer arrives, other work may just have been begun.
+        wait = LONGEST_STRETCH + LONGEST_ANSWER if one.asks else 0
+        hurried = self._time(work.hurried) if work.hurried is not None and due.hurried < due.usual else ""
+        return one.model_copy(
+            update={
+                "arrives": self._time(work.arrival),
+                "due": self._time(rounded(due.usual + wait)),
+                "withdrawn": self._time(changed) if withdraws else "",
+                "hurried": hurried,
+                "hurried_due": self._time(rounded(due.hurried + wait)) if hurried else "",
+                "reworded": self._time(changed) if one.first and not one.message_after else "",
+            }
         )
-
-    def _first_version(self, request: Any) -> Any:
-        """Return a request without one of its wishes; the same request if it has none."""
-        asks = [*request.ask.without_one_wish()] if isinstance(request.ask, TimeWishes) else []
-        return request.model_copy(update={"ask": self._rng.choice(asks)}) if asks else request
-
-    def _person(self, key: str, request: Any) -> Person | None:
-        """Return the one patient whom a request names; None if it names nobody, nobody on file or several."""
-        ids, people = getattr(request, "patients", ()), getattr(self.scenes[key], "people", ())
-        found = [one for one in people if isinstance(one, Person) and one.id in ids]
-        return found[0] if len(found) == 1 and hasattr(request.ask, "patient") else None
-
-    def _patients(self) -> Iterator[Resource]:
-        for key, scene in self.scenes.items():
-            yield from (
-                one for one in self._kinds[key].resources(scene, self._world) if one["resourceType"] == "Patient"
-            )
-
-    def _add_namesake(self, key: str, person: Person) -> None:
-        """Add a patient with the same name and a date of birth that no patient of this name has."""
-        taken = {one.birth_date for one in self.scenes[key].people}
-        for _ in range(_TRIES):
-            other = namesake(self._rng, person, person.id)
-            if other.birth_date not in taken:
-                new = other.model_copy(update={"id": self._ids.new("Patient")})
-                self.namesakes.append(patient_resource(new))
-                self._named[person.given, person.family] += 1
-                return
 
     def _draw_bookings(self) -> Iterator[ColleagueBooking]:
         """Draw what colleagues book at each place."""
@@ -288,11 +218,6 @@ class LiveDrawing:
 _REQUESTERS = ("Brightwater Employers' Health Service", "Larkspur Relocation Partners", "Old Mill Boarding School")
 
 
-def _name(patient: Resource) -> tuple[str, str]:
-    name = (patient.get("name") or [{}])[0]
-    return " ".join(name.get("given", ())), str(name.get("family"))
-
-
 def _organization(id: str, name: str) -> Resource:
     return {"resourceType": "Organization", "id": id, "active": True, "name": name}
 
@@ -303,33 +228,6 @@ def _shuffled_groups(rng: random.Random, chosen: Sequence[tuple[str, Any]]) -> l
     order = [key for key, _ in chosen]
     rng.shuffle(order)
     return [(key, queues[key].pop(0)) for key in order]
-
-
-def completion_times(arrivals: Sequence[int], ranks: Sequence[int], minutes: Sequence[float]) -> list[float]:
-    """Return when somebody who takes the waiting request with the lowest rank next is done with each request.
-
-    Args:
-        arrivals: Minutes at which the requests arrive, in order.
-        ranks: Their ranks.
-        minutes: Minutes of work that they need.
-    """
-    ends = [0.0] * len(arrivals)
-    left, now = list(range(len(arrivals))), 0.0
-    while left:
-        waiting = [one for one in left if arrivals[one] <= now]
-        if not waiting:
-            now = float(arrivals[left[0]])
-            continue
-        taken = min(waiting, key=lambda one: (ranks[one], arrivals[one], one))
-        now += minutes[taken]
-        ends[taken] = now
-        left.remove(taken)
-    return ends
-
-
-def _rounded(minutes: float) -> int:
-    """Round up to a multiple of five minutes."""
-    return 5 * ceil(minutes / 5)
 
 
 class _Taken:
@@ -351,9 +249,9 @@ class _Taken:
         Returns:
             Whether the scene was added.
         """
-        patients = {(*_name(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
+        patients = {(*name_of(one), str(one.get("birthDate"))) for one in resources if one["resourceType"] == "Patient"}
         keys = patients | _absent(requests) | {(one["resourceType"], one["id"]) for one in resources}
-        keys |= {("Practitioner", *_name(one)) for one in resources if one["resourceType"] == "Practitioner"}
+        keys |= {("Practitioner", *name_of(one)) for one in resources if one["resourceType"] == "Practitioner"}
         names = [(one["resourceType"], one["name"]) for one in resources if isinstance(one.get("name"), str)]
         alike = any(
             kind == other and (name.startswith(known) or known.startswith(name))

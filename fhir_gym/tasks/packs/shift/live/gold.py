@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from fhir_gym.actions import Action, Finish, Post
@@ -12,14 +12,16 @@ from fhir_gym.tasks.authoring import has_name, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import RequestKind, Solution
 from fhir_gym.tasks.packs.shift.live.clock import READ, Watch
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
+from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveParams
-from fhir_gym.tasks.packs.shift.live.worklist import due_of
+from fhir_gym.tasks.packs.shift.live.worklist import description_in, due_of
 from fhir_gym.tasks.packs.shift.lookups import Found, is_refused, search_all, update
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
 from fhir_gym.tasks.packs.shift.policies import POLICY_TIME
 from fhir_gym.types import Json, Resource
 
-_Steps = Generator[Action, Json, bool]
+_LOOK_AGAIN = timedelta(minutes=4)
+"""Time after which the reference solution looks at the worklist during long work."""
 
 
 class GoldDesk:
@@ -28,23 +30,26 @@ class GoldDesk:
     Args:
         p: The parameters.
         kinds: The kinds by their keys.
-        rank: Function of a Task; the open Task with the lowest value is handled first.
+        rank: Function of a Task; the open Task with the lowest value is handled first. By default, questions are asked
+            early, and the Task that is due first follows.
     """
 
     def __init__(
-        self,
-        p: LiveParams,
-        kinds: Mapping[str, RequestKind[Any, Any]],
-        rank: Callable[[Resource], Any] = lambda task: (due_of(task), task["id"]),
+        self, p: LiveParams, kinds: Mapping[str, RequestKind[Any, Any]], rank: Callable[[Resource], Any] | None = None
     ) -> None:
-        self._p, self._kinds, self._rank = p, kinds, rank
+        self._p, self._kinds, self._rank = p, kinds, rank or self._usual_rank
         self._by_text = {one.text: one for one in p.requests}
         self._by_text |= {
             one.first_text: one.model_copy(update={"request": one.first}) for one in p.requests if one.first
         }
         self._asked: dict[str, str] = {}
         self._given: dict[str, Mapping[str, str]] = {}
+        self._known: dict[str, dict[str, Any]] = {}
         self._watch = Watch(self._now)
+        self._looked = self._now
+        self._open: list[Resource] = []
+        self._messages: dict[str, str] = {}
+        self._at_hand: list[DeskRequest] = []
 
     def play(self) -> Gold:
         """Yield the actions."""
@@ -57,42 +62,108 @@ class GoldDesk:
         yield action
 
     def _play(self) -> Gold:
-        while tasks := (yield from self._worklist()):
-            yield from self._handle(min(tasks, key=self._rank))
+        while tasks := (yield from self._open_tasks()):
+            task = min(tasks, key=self._rank)
+            yield from self._handle(task)
+            self._forget(task)
         yield Finish([])
 
+    def _forget(self, task: Resource) -> None:
+        """Take a Task off the list of open Tasks."""
+        self._open = [each for each in self._open if each["id"] != task["id"]]
+
+    def _usual_rank(self, task: Resource) -> Any:
+        must_ask = NOT_GIVEN in task["description"] or _is_for_organization(task)
+        asks_now = must_ask and task["id"] not in self._asked
+        return not asks_now, due_of(task), task["id"]
+
+    def _open_tasks(self) -> Found:
+        """Return the open Tasks as the last look showed them, or look again."""
+        is_fresh = self._open and self._watch.now < self._looked + _LOOK_AGAIN
+        return self._open if is_fresh else (yield from self._worklist())
+
     def _worklist(self) -> Found:
+        """Look at the open Tasks and the messages about them."""
         query = {"owner": f"Organization/{self._p.desk}", "status": "requested,in-progress", "_count": "200"}
-        tasks = yield from search_all("/Task", query)
+        found = yield from search_all("/Task", {**query, "_revinclude": "Communication:based-on"})
+        tasks = self._open = [one for one in found if one["resourceType"] == "Task"]
+        messages = (one for one in found if one["resourceType"] == "Communication" and "sender" in one)
+        self._messages |= {
+            one["basedOn"][0]["reference"]: one["payload"][0]["contentString"]
+            for one in messages
+            if "inResponseTo" not in one
+        }
         # If there was nothing to do, the search took until the next Task arrived.
         self._watch.move_to(max((parse_instant(one["authoredOn"]) for one in tasks), default=self._watch.now) + READ)
+        self._looked = self._watch.now
         return tasks
 
     def _handle(self, task: Resource) -> Generator[Action, Json, None]:
+        """Handle a Task, or ask about it."""
         one = self._by_text[task["description"]]
         if task["status"] == "requested":
             begun = yield update(task, status="in-progress")
             if is_refused(begun) or not isinstance(begun, dict):
+                self._open = []
                 return  # somebody has just changed the Task
             task = begun
         told = yield from self._answer_about(task)
-        ask = one.request.ask
-        if task["requester"]["reference"].startswith("Organization/"):
+        if _is_for_organization(task):
             if not told:
                 yield from self._ask(task, IS_AGREED)
                 return
             if told.startswith("No"):
                 yield from _close(task, NOT_ALLOWED, is_value=False)
                 return
+        born = ""
         if NOT_GIVEN in task["description"]:
             born = told.rpartition(" ")[2].rstrip(".") if told else (yield from self._only_birth_date(one))
             if not born:
                 yield from self._ask(task, WHICH_PATIENT)
                 return
-            ask = ask.model_copy(update={"patient": ask.patient.model_copy(update={"birth_date": born})})
-        kind = self._kinds[one.kind]
-        outcome = yield from self._solve(one, ask)
-        yield from _close(task, outcome, is_value=bool(kind.value) and outcome not in kind.codes)
+        self._at_hand.append(one)
+        outcome = yield from self._work(task, one, born)
+        self._at_hand.pop()
+        declined = (WITHDRAWN, *self._kinds[one.kind].codes)
+        yield from _close(task, outcome, is_value=bool(self._kinds[one.kind].value) and outcome not in declined)
+
+    def _work(self, task: Resource, one: DeskRequest, born: str) -> Solution:
+        """Do what a request wants unless a message says something else, and return the outcome."""
+        solution, has_decided, heard = self._solve(one, _ask_of(one, born)), False, ""
+        answer: Json = None
+        while True:
+            action, outcome = _next(solution, answer)
+            if not has_decided and (action is None or action.kind != "GET"):
+                yield from self._worklist()
+                message = self._messages.get(f"Task/{task['id']}", "")
+                if message != heard:
+                    heard, described = message, description_in(message)
+                    if not described:
+                        return WITHDRAWN
+                    solution, answer = self._solve(one, _ask_of(self._by_text[described], born)), None
+                    continue
+                has_decided = True
+            if action is None:
+                return outcome
+            answer = yield action
+            yield from self._interrupt(task, one)
+
+    def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
+        """During long work, look at the worklist from time to time, and handle what is due earlier.
+
+        Requests of the same kind wait, because their records may be those of the work at hand.
+        """
+        if self._kinds[one.kind].minutes <= LONGEST_STRETCH or self._watch.now < self._looked + _LOOK_AGAIN:
+            return
+        kinds = {each.kind for each in self._at_hand}
+        while True:
+            tasks = yield from self._worklist()
+            others = [each for each in tasks if self._by_text[each["description"]].kind not in kinds]
+            first = min(others, key=self._rank, default=None)
+            if first is None or self._rank(first) > self._rank(task):
+                return
+            yield from self._handle(first)
+            self._forget(first)
 
     def _solve(self, one: DeskRequest, ask: Any) -> Solution:
         """Do what a request wants, and return the outcome."""
@@ -101,7 +172,7 @@ class GoldDesk:
             values = kind.rule_values(self._p.scene[one.kind])
             self._given[one.kind] = yield from read_rules(kind, values, self._now)
         given = {**self._given[one.kind], POLICY_TIME: instant(self._policy_time)}
-        return (yield from kind.solve(ask, given, self._now, {}))
+        return (yield from kind.solve(ask, given, self._now, self._known.setdefault(one.kind, {})))
 
     @property
     def _now(self) -> datetime:
@@ -143,6 +214,24 @@ class GoldDesk:
             },
         )
         yield update(task, status="on-hold")
+
+
+def _is_for_organization(task: Resource) -> bool:
+    return str(task["requester"]["reference"]).startswith("Organization/")
+
+
+def _ask_of(one: DeskRequest, born: str) -> Any:
+    """Return what a request says, with the date of birth if it was not given."""
+    ask = one.request.ask
+    return ask.model_copy(update={"patient": ask.patient.model_copy(update={"birth_date": born})}) if born else ask
+
+
+def _next(solution: Solution, answer: Json) -> tuple[Action | None, str]:
+    """Return the next action of a solution, or its outcome."""
+    try:
+        return (next(solution) if answer is None else solution.send(answer)), ""
+    except StopIteration as ended:
+        return None, str(ended.value)
 
 
 def _close(task: Resource, outcome: str, *, is_value: bool) -> Generator[Action, Json, None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -14,110 +15,26 @@ from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WEIGHTS, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.results import Closing, Decided, Result, Work
 from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
     answer_text,
+    message_text,
     outcome_of,
     question_of,
     status_of,
     urgent_elements,
 )
-from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED
+from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-_LATE = 0.5
+MESSAGE_IN_TIME = timedelta(seconds=60)
+"""A message counts if it was sent so long before the agent decides; the agent may ignore a later one."""
 _CLOSING = ("status", "statusReason", "businessStatus", "executionPeriod", "lastModified", "note", "output")
 """Elements of a Task that may change when the agent works on it and closes it."""
-_HARM = -0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """How the agent closed a Task.
-
-    Attributes:
-        status: The status of the Task.
-        outcome: The reported outcome.
-        request: Position of the closing request on the timeline.
-        at: Its time.
-    """
-
-    status: str
-    outcome: str
-    request: int
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The time in which the agent worked on a request.
-
-    Attributes:
-        start: Its start.
-        end: Its end.
-    """
-
-    start: datetime
-    end: datetime
-
-    def judgement(self, moment: datetime, before: Judgement, after: Judgement) -> Judgement:
-        """Return the judgement that counts if policies came into force at a moment.
-
-        If it was in the middle of the work, the agent may follow the earlier or the later policies.
-
-        Args:
-            moment: The moment.
-            before: The judgement by the earlier policies.
-            after: The judgement by the later policies.
-        """
-        if moment > self.end:
-            return before
-        if moment <= self.start:
-            return after
-        return max(before, after, key=lambda one: (one.right, not one.harmed, one.points))
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of one request.
-
-    Attributes:
-        request: The request.
-        right: Whether the records and the outcome are right.
-        harmed: Whether a wrong change is left.
-        late: Whether the Task was closed after its due time.
-        withdrawn: Whether the request was withdrawn before the agent worked on it.
-        share: The share of the request that is right, from 0 to 1, without regard to time.
-        judgement: The judgement of its kind.
-        found: What the agent did.
-    """
-
-    request: DeskRequest
-    right: bool
-    harmed: bool
-    late: bool
-    withdrawn: bool
-    share: float
-    judgement: Judgement
-    found: Json
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing is wrong with the request."""
-        return not self.harmed and (self.withdrawn or (self.right and not self.late))
-
-    @property
-    def weight(self) -> int:
-        """The weight in the score."""
-        return 0 if self.withdrawn else WEIGHTS[self.request.priority]
-
-    @property
-    def points(self) -> float:
-        """The points, which the score multiplies with the weight of the priority."""
-        if self.harmed:
-            return _HARM
-        return 0.0 if self.withdrawn else self.share * (_LATE if self.late else 1.0)
+_LONGEST = 2
+"""The longest work on a request, as a multiple of the usual minutes."""
 
 
 class LiveJudge:
@@ -140,18 +57,22 @@ class LiveJudge:
 
     def _counterfactuals_of(self, one: DeskRequest) -> Iterator[Resource]:
         """Yield the counterfactuals of a request; of a declined one, also those under policies that came into force."""
-        kind, scene, request = self._kinds[one.kind], self._p.scene[one.kind], self._request(one)
-        yield from kind.counterfactuals(request, scene)
-        closing = self._closing(one)
-        if closing is not None and closing.outcome in kind.codes:
-            declined = request.model_copy(update={"outcome": closing.outcome})
-            for moment in self._amended_at(scene):
-                if moment <= closing.at:
-                    yield from kind.counterfactuals(declined, self._amended(scene, moment))
+        kind, scene, closing = self._kinds[one.kind], self._p.scene[one.kind], self._closing(one)
+        for request in {id(each): each for each in (self._request(one), self._by_last_message(one))}.values():
+            yield from kind.counterfactuals(request, scene)
+            if closing is not None and closing.outcome in kind.codes:
+                declined = request.model_copy(update={"outcome": closing.outcome})
+                for moment in self._amended_at(scene):
+                    if moment <= closing.at:
+                        yield from kind.counterfactuals(declined, self._amended(scene, moment))
 
     def _request(self, one: DeskRequest) -> Any:
         """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
         return one.first if one.first is not None and self._event("reworded", one) is None else one.request
+
+    def _by_last_message(self, one: DeskRequest) -> Any:
+        """Return what is asked for if a message that was sent counts."""
+        return self._request(one) if self._event("message", one) is None else one.request
 
     def _amended_at(self, scene: Any) -> list[datetime]:
         """Return the moments of the shift at which policies of a scene came into force."""
@@ -173,20 +94,55 @@ class LiveJudge:
             if asked:
                 # Kinds judge requests in order, so this is the order in which the agent handled them.
                 asked.sort(key=lambda one: closing.request if (closing := closings[one.id]) else len(self.log.requests))
-                answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
                 requests = [self._request(one) for one in asked]
-                judged = kind.judge(requests, self._p.scene[key], self.log, answers)
-                firsts = self._first_changes(judged)
-                works = [self._work(one, closings[one.id], first) for one, first in zip(asked, firsts, strict=True)]
-                for moment in self._amended_at(self._p.scene[key]):
-                    if any(moment <= work.end for work in works):
-                        scene = self._amended(self._p.scene[key], moment)
-                        later = kind.judge(requests, scene, self.log, answers)
-                        judged = [work.judgement(moment, *two) for work, *two in zip(works, judged, later, strict=True)]
-                judged = [kind.without_added_meaning(one, self.log) for one in judged]
-                for one, judgement, first in zip(asked, judged, firsts, strict=True):
-                    found[one.id] = self._result(one, judgement, closings[one.id], first)
+                decided = self._judge(key, asked, requests, closings)
+                changed = [self._by_last_message(one) for one in asked]
+                if changed != requests:
+                    later = self._judge(key, asked, changed, closings)
+                    triples = zip(asked, decided, later, strict=True)
+                    decided = [self._by_message(one, closings[one.id], *both) for one, *both in triples]
+                for one, final in zip(asked, decided, strict=True):
+                    judgement = kind.without_added_meaning(final.judgement, self.log)
+                    found[one.id] = self._result(one, judgement, closings[one.id], final.first)
         return [found[one.id] for one in self._p.requests]
+
+    def _judge(
+        self, key: str, asked: Sequence[DeskRequest], requests: Sequence[Any], closings: Mapping[str, Closing | None]
+    ) -> list[Decided]:
+        """Judge the requests of a kind, each by the policies of its time."""
+        kind, usual = self._kinds[key], self._p.scene[key]
+        answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
+        judged = kind.judge(requests, usual, self.log, answers)
+        firsts = self._first_changes(judged)
+        works = [self._work(one, closings[one.id], first) for one, first in zip(asked, firsts, strict=True)]
+        for moment in self._amended_at(usual):
+            if any(moment <= work.end for work in works):
+                later = kind.judge(requests, self._amended(usual, moment), self.log, answers)
+                judged = [work.judgement(moment, *both) for work, *both in zip(works, judged, later, strict=True)]
+        return [Decided(*one) for one in zip(judged, firsts, strict=True)]
+
+    def _by_message(self, one: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
+        """Return what counts for a request whose description a message may have changed."""
+        age = self._age_of_message(one, closing, after.first)
+        if age is None or age < timedelta():
+            return before
+        if age >= MESSAGE_IN_TIME or after.judgement.better_than(before.judgement):
+            return after
+        return before
+
+    def _age_of_message(self, one: DeskRequest, closing: Closing | None, first: int | None) -> timedelta | None:
+        """Return how long before the agent decided a message was sent; None if nothing was sent or decided."""
+        sent = self._event("message", one)
+        moment = self._decided_at(closing, first)
+        if sent is None or moment is None:
+            return None
+        if moment < sent:
+            return timedelta(microseconds=-1)
+        return self._end.timeline[moment].at - self._end.timeline[sent].at
+
+    def _decided_at(self, closing: Closing | None, first: int | None) -> int | None:
+        """Return the position on the timeline of the first change for a request, or of the closing of its Task."""
+        return closing.request if first is None and closing else first
 
     def _first_changes(self, judged: Sequence[Judgement]) -> list[int | None]:
         """Return the position of the agent's first change for each request; records of several requests do not count.
@@ -208,7 +164,7 @@ class LiveJudge:
         begun = min([decided, *(write.request for write in self.log.writes_on(on_task) if write.by_agent)])
         start, changed, end = (self._end.timeline[at].at for at in (begun, decided, max(positions)))
         # Who sets all Tasks to in-progress at once does not work on all of them at once.
-        return Work(max(start, changed - timedelta(minutes=self._kinds[one.kind].minutes)), end)
+        return Work(max(start, changed - _LONGEST * timedelta(minutes=self._kinds[one.kind].minutes)), end)
 
     @property
     def score(self) -> float:
@@ -253,6 +209,7 @@ class LiveJudge:
         if is_withdrawn:
             found: Json = "changed, although it was withdrawn" if left else "withdrawn"
             return Result(one, False, left, False, True, 0.0, judgement, found)
+        judgement = self._by_withdrawal(one, judgement, closing, first, left=left)
         problem = self._problem(one, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
         if one.asks == IS_AGREED and not one.agreed:
@@ -265,11 +222,28 @@ class LiveJudge:
         found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
         return Result(one, right, harmed, late, False, share, judgement, found)
 
+    def _by_withdrawal(
+        self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
+    ) -> Judgement:
+        """Return what counts for a request that a message may have withdrawn."""
+        age = self._age_of_message(one, closing, first) if one.message_withdraws else None
+        if closing is None or age is None or age < timedelta():
+            return judgement
+        is_reported = closing.outcome == WITHDRAWN
+        if age < MESSAGE_IN_TIME and not is_reported:
+            return judgement
+        was_read = self._was_read("message", one, message_text(one), closing.request)
+        right = is_reported and was_read and not left
+        return replace(judgement, right=right, harmed=left, expected=WITHDRAWN, found=closing.outcome, by_record=None)
+
     def _problem(self, one: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
         """Describe what is wrong apart from the judgement of the kind; an empty text for nothing."""
         if closing is None:
             return "the Task is not closed"
-        if one.asks and not self._answer_was_read(one, closing.request if first is None else first):
+        decided = closing.request if first is None else first
+        if not self._was_begun(one, decided):
+            return "the Task was not in-progress before"
+        if one.asks and not self._was_read("answer", one, answer_text(one, one.asks), decided):
             return "nobody read the answer to the necessary question first"
         if one.asks == IS_AGREED and not one.agreed:
             if left:
@@ -300,19 +274,24 @@ class LiveJudge:
         return sorted(changed)
 
     def _declines(self, one: DeskRequest, closing: Closing) -> bool:
-        return closing.outcome in self._kinds[one.kind].codes
+        return closing.outcome in (WITHDRAWN, *self._kinds[one.kind].codes)
 
-    def _answer_was_read(self, one: DeskRequest, before: int) -> bool:
-        """Whether the agent read the answer to the necessary question before a request on the timeline."""
-        earlier, text = self._end.timeline[:before], answer_text(one, one.asks)
-        answers = [
+    def _was_begun(self, one: DeskRequest, before: int) -> bool:
+        """Whether a Task was in-progress before a request on the timeline."""
+        writes = self.log.writes_on(f"Task/{one.id}")
+        return any(write.request < before and status_of(write.after) == "in-progress" for write in writes)
+
+    def _was_read(self, event: str, one: DeskRequest, text: str, before: int) -> bool:
+        """Whether the agent read an answer or message with a text about a Task before a request on the timeline."""
+        earlier = self._end.timeline[:before]
+        sent = [
             (number, timed.logged.response.done[0].id)
             for number, timed in enumerate(earlier)
-            if timed.event == "answer" and _is_about(timed.logged.action.body, one, text)
+            if timed.event == event and _is_about(timed.logged.action.body, one, text)
         ]
         return any(
             not timed.event and f'"{id}"'.encode() in timed.logged.response.content
-            for number, id in answers
+            for number, id in sent
             for timed in earlier[number:]
             if text.encode() in timed.logged.response.content
         )
@@ -335,8 +314,11 @@ class LiveJudge:
         found: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):
             if timed.event:
-                _, task, id = timed.logged.action.url.rpartition("/Task/")
-                found.setdefault((timed.event, id if task else ""), number)
+                action = timed.logged.action
+                _, _, id = action.url.rpartition("/Task/")
+                if action.url == "/Communication":
+                    id = json.loads(action.body or "{}")["basedOn"][0]["reference"].removeprefix("Task/")
+                found.setdefault((timed.event, id), number)
         return found
 
 

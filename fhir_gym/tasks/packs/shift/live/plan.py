@@ -30,10 +30,10 @@ class DeskRequest(Params):
         kind: Key of its kind.
         request: The request.
         text: The description of the Task.
-        arrives: Time at which the Task is created, an instant.
-        due: Time until which the request must be handled, an instant.
         priority: Priority of the Task.
         requester: Reference to who asks.
+        arrives: Time at which the Task is created, an instant. This time and the following one are drawn last.
+        due: Time until which the request must be handled, an instant.
         asks: The question that must be asked first: `WHICH_PATIENT`, `IS_AGREED` or an empty text.
         agreed: Whether the patient agrees; always true unless `asks` is `IS_AGREED`.
         answer_after: Minutes until a question about the request is answered.
@@ -42,7 +42,10 @@ class DeskRequest(Params):
         hurried_due: The due time from then on.
         reworded: Time at which the description changes to `text` if nobody works on the request yet; an empty text for
             never.
-        first: The request until then; None if the description never changes.
+        message_after: Seconds from the time at which the Task is first in-progress until its requester sends a
+            message; 0 for never.
+        message_withdraws: Whether this message withdraws the request; if not, it changes the description to `text`.
+        first: The request until the description changes; None if it never does.
         first_text: The description until then.
     """
 
@@ -50,10 +53,10 @@ class DeskRequest(Params):
     kind: str
     request: Any
     text: str
-    arrives: str
-    due: str
     priority: Priority
     requester: str
+    arrives: str = ""
+    due: str = ""
     asks: str = ""
     agreed: bool = True
     answer_after: int = 5
@@ -61,6 +64,8 @@ class DeskRequest(Params):
     hurried: str = ""
     hurried_due: str = ""
     reworded: str = ""
+    message_after: int = 0
+    message_withdraws: bool = False
     first: Any = None
     first_text: str = ""
 

@@ -18,9 +18,11 @@ from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.packs.shift.live.clock import READ, duration
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.live.worklist import (
+    CLOSED,
     OPEN,
     answer_resource,
     answer_text,
+    message_resource,
     question_of,
     status_of,
     task_resource,
@@ -49,6 +51,7 @@ class LiveSimulation(Simulation):
         self._events: list[tuple[datetime, int, bool, _Event]] = []
         self._open: set[str] = {one.id for one in p.requests if one.arrives <= p.now}
         self._unanswered: dict[str, int] = {}
+        self._begun: set[str] = set()
         self._plan()
 
     @property
@@ -177,8 +180,10 @@ class LiveSimulation(Simulation):
             if not done.effect:
                 continue
             if done.resource_type == "Task" and done.id in self._requests:
-                is_open = status_of(self._session.read("Task", done.id)) in OPEN
-                (self._open.add if is_open else self._open.discard)(done.id)
+                status = status_of(self._session.read("Task", done.id))
+                (self._open.add if status in OPEN else self._open.discard)(done.id)
+                if status == "in-progress":
+                    self._begin(self._requests[done.id])
             elif done.resource_type == "Communication" and done.effect == "created":
                 question = self._session.read("Communication", done.id)
                 asked = question_of(question, self._session.base_url) if question else None
@@ -187,6 +192,17 @@ class LiveSimulation(Simulation):
         for id in {done.id for done in response.done if done.effect and done.resource_type == "Task"}:
             if self._unanswered.get(id) == 0:  # all answers are there already: no later one would resume the Task
                 self._resume(self._requests[id])
+
+    def _begin(self, one: DeskRequest) -> None:
+        """Plan the message of the requester when a Task is in-progress for the first time."""
+        if one.id not in self._begun and one.message_after:
+            sent = instant(self._now + timedelta(seconds=one.message_after))
+            self._at(sent, partial(self._write_to_desk, one, sent))
+        self._begun.add(one.id)
+
+    def _write_to_desk(self, one: DeskRequest, sent: str) -> None:
+        if status_of(self._session.read("Task", one.id)) not in CLOSED:
+            self._send("message", Post("/Communication", message_resource(one, self._p.desk, sent)))
 
     def _plan_answer(self, question: Resource, one: DeskRequest, code: str) -> None:
         sent = instant(self._now + timedelta(minutes=one.answer_after))
@@ -205,6 +221,7 @@ class LiveSimulation(Simulation):
         if (task := self._task(one, "on-hold")) is not None:
             self._send("answer", Put(f"/Task/{one.id}", _written(task) | {"status": "in-progress"}))
             self._open.add(one.id)
+            self._begin(one)
 
 
 def _reads_worklist(response: Response) -> bool:

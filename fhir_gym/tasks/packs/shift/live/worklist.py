@@ -10,6 +10,8 @@ from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.types import Json, Resource
 
 OPEN = ("requested", "in-progress")
+_NEW_DESCRIPTION = "This replaces the description of my request: "
+_WITHDRAWAL = "Please do not do this any more: I withdraw my request."
 CLOSED = ("completed", "rejected")
 
 
@@ -46,6 +48,29 @@ def answer_resource(question: Resource, task: str, desk: str, text: str, sent: s
         "sent": sent,
         "payload": [{"contentString": text}],
     }
+
+
+def message_resource(one: DeskRequest, desk: str, sent: str) -> Resource:
+    """Return the Communication with which the requester changes or withdraws a request."""
+    return {
+        "resourceType": "Communication",
+        "basedOn": [{"reference": f"Task/{one.id}"}],
+        "status": "completed",
+        "recipient": [{"reference": f"Organization/{desk}"}],
+        "sender": {"reference": one.requester},
+        "sent": sent,
+        "payload": [{"contentString": message_text(one)}],
+    }
+
+
+def message_text(one: DeskRequest) -> str:
+    """Return the text with which the requester changes or withdraws a request."""
+    return _WITHDRAWAL if one.message_withdraws else f"{_NEW_DESCRIPTION}{one.text}"
+
+
+def description_in(message: str) -> str:
+    """Return the new description in a message; an empty text if the message withdraws the request."""
+    return message.removeprefix(_NEW_DESCRIPTION) if message.startswith(_NEW_DESCRIPTION) else ""
 
 
 def answer_text(one: DeskRequest, code: str) -> str:

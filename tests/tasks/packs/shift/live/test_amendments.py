@@ -16,9 +16,9 @@ from fhir_gym.tasks.core import registry
 from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
-from fhir_gym.tasks.packs.shift.live.judge import Work
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
+from fhir_gym.tasks.packs.shift.live.results import Work
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from tests.tasks.packs.shift.live.playing import failed, params_of, results
 from tests.tasks.packs.shift.playing import follow
@@ -129,5 +129,5 @@ def test_amendments_come_into_force_in_the_middle_of_the_shift(hospital: World) 
     start, length = parse_instant(params.now), parse_instant(params.until) - parse_instant(params.now)
     libraries = [one.library for key, one in params.scene.items() if live_kinds()[key].has_policies]
     moments = [one for library in libraries for one in library.coming(start) if one < start + length]
-    assert len({*moments}) == 3
+    assert len({*moments}) == 5
     assert all(0.2 * length <= moment - start <= 0.8 * length for moment in moments)

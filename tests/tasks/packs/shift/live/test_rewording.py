@@ -39,6 +39,13 @@ def reworded(episode: Episode) -> set[str]:
     return {one.logged.action.url.rpartition("/")[2] for one in episode.simulation.timeline if one.event == "reworded"}
 
 
+def told(episode: Episode) -> set[str]:
+    """Return the ids of the Tasks about which a message was sent."""
+    assert episode.simulation is not None
+    bodies = [one.logged.action.body or "" for one in episode.simulation.timeline if one.event == "message"]
+    return {one.id for one in params_of(episode).requests if any(f'"Task/{one.id}"' in body for body in bodies)}
+
+
 class _TrustsTheFirstDescription(GoldDesk):
     """Remembers the description of a Task from its arrival."""
 
@@ -49,7 +56,7 @@ class _TrustsTheFirstDescription(GoldDesk):
 
 def test_the_changed_description_counts(changing: Episode) -> None:
     follow(changing, _TrustsTheFirstDescription(params_of(changing)).play(), lambda action: [action])
-    assert failed(changing) and failed(changing) <= reworded(changing)
+    assert failed(changing) & reworded(changing) and failed(changing) <= reworded(changing) | told(changing)
 
 
 @pytest.mark.slow

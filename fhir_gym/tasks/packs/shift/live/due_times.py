@@ -1,0 +1,111 @@
+"""Due times of the requests of a live shift, which somebody who works steadily can keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from fhir_gym.tasks.packs.shift.live.plan import Priority
+
+LONGEST_STRETCH = 8
+"""Requests that take more minutes are interrupted for others that are due earlier."""
+_STRETCH = 5
+"""Minutes of work on an interrupted request before somebody looks at the worklist again."""
+_SLACK: Mapping[str, tuple[int, int]] = {"routine": (10, 30), "urgent": (5, 15), "stat": (2, 8)}
+"""Minutes between the time at which a steady worker is done with a request and its due time, by priority."""
+_RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
+_SPEEDS = (1.1, 1.0, 0.85, 0.7, 0.55, 0.4)
+"""Multiples of the usual minutes of work for which due times are tried."""
+_MARGIN = 6
+SHORTEST_NOTICE = 20
+"""A request is due so many minutes after its arrival or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work that one request takes.
+
+    Attributes:
+        arrival: Minute of the shift at which the request arrives.
+        priority: Its priority.
+        minutes: Minutes of work.
+        hurried: Minute at which it becomes urgent; None for never.
+    """
+
+    arrival: int
+    priority: Priority
+    minutes: int
+    hurried: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The minutes at which a request is due.
+
+    Attributes:
+        usual: The minute if nothing happens.
+        hurried: The minute after the request became urgent.
+    """
+
+    usual: int
+    hurried: int
+
+
+def draw_due_times(rng: random.Random, works: Sequence[Work]) -> list[Due]:
+    """Draw the minutes at which each request is due.
+
+    Args:
+        rng: Random generator.
+        works: The requests in the order of their arrival.
+    """
+    arrivals, minutes = [one.arrival for one in works], [one.minutes for one in works]
+    ends = completion_times(arrivals, [_RANK[one.priority] for one in works], minutes)
+    usual = [rounded(end + rng.randint(*_SLACK[one.priority])) for end, one in zip(ends, works, strict=True)]
+    dues = [_hurried_due(one, due) for due, one in zip(usual, works, strict=True)]
+    # Who always handles the request that is due first must be in time, too, at any speed. Faster work is not always
+    # earlier: an urgent request may arrive just after another one was begun.
+    for speed in _SPEEDS:
+        ends = completion_times(arrivals, dues, [one * speed for one in minutes])
+        dues = [max(due, rounded(end + _MARGIN)) for end, due in zip(ends, dues, strict=True)]
+    earliest = [max(SHORTEST_NOTICE, LONGEST_STRETCH + one.minutes + _MARGIN) for one in works]
+    dues = [max(due, rounded(one.arrival + first)) for due, one, first in zip(dues, works, earliest, strict=True)]
+    return [Due(max(due, one), due) for due, one in zip(dues, usual, strict=True)]
+
+
+def _hurried_due(one: Work, due: int) -> int:
+    """Return the minute at which a request is due after it became urgent, if it does."""
+    return due if one.hurried is None else min(due, rounded(one.hurried + 2 * LONGEST_STRETCH + 3 * one.minutes))
+
+
+def completion_times(arrivals: Sequence[int], ranks: Sequence[int], minutes: Sequence[float]) -> list[float]:
+    """Return when somebody who always works on the waiting request with the lowest rank is done with each request.
+
+    Long work is interrupted, other work is not.
+
+    Args:
+        arrivals: Minutes at which the requests arrive, in order.
+        ranks: Their ranks.
+        minutes: Minutes of work that they need.
+    """
+    ends, rest = [0.0] * len(arrivals), list(minutes)
+    left, now = list(range(len(arrivals))), 0.0
+    while left:
+        waiting = [one for one in left if arrivals[one] <= now]
+        if not waiting:
+            now = float(arrivals[left[0]])
+            continue
+        taken = min(waiting, key=lambda one: (ranks[one], arrivals[one], one))
+        worked = rest[taken] if minutes[taken] <= LONGEST_STRETCH else min(rest[taken], _STRETCH)
+        now += worked
+        rest[taken] -= worked
+        if rest[taken] <= 0:
+            ends[taken] = now
+            left.remove(taken)
+    return ends
+
+
+def rounded(minutes: float) -> int:
+    """Round up to a multiple of five minutes."""
+    return 5 * ceil(minutes / 5)

@@ -1,0 +1,180 @@
+"""Messages of requesters while the agent works on their requests."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from fhir_gym import Episode
+from fhir_gym.actions import Action, Finish, Get, Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift import t20_live
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.lookups import Found
+from fhir_gym.tasks.packs.shift.outcomes import DONE
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
+from tests.tasks.packs.shift.live.playing import Change, failed, now_of, params_of, play, results, task_of, worklist
+from tests.tasks.packs.shift.playing import follow
+
+ENV, KEY, KINDS = "Test/Messages-v0", "messages", ("Q1", "Q3")
+
+
+def kinds() -> dict[str, Any]:
+    return {kind: live_kinds()[kind] for kind in KINDS}
+
+
+class _LateMessages(LiveLevel3):
+    """A shift in which messages come long after the usual work."""
+
+    @override
+    def sample(self, rng: random.Random, world: World) -> LiveParams:
+        drawn = super().sample(rng, world)
+        later = (one.model_copy(update={"message_after": 10 * one.message_after}) for one in drawn.requests)
+        return drawn.model_copy(update={"requests": tuple(later)})
+
+
+@pytest.fixture(params=[LiveLevel3])
+def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Episode]:
+    """A shift with two kinds; most requesters change their minds."""
+    monkeypatch.setattr(t20_live, "live_kinds", kinds)
+    values = {"minutes": 45, "load": 2, "events": 3, "asking": 0, "policies": 5}
+    register(ENV, request.param().with_dials(KEY, values), world="hospital-small")
+    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+        episode.start()
+        yield episode
+    registry._registered.pop(ENV, None)
+
+
+class _ReadsNoMessages(GoldDesk):
+    """Works like the reference solution, but takes no notice of messages."""
+
+    @override
+    def _worklist(self) -> Found:
+        found = yield from super()._worklist()
+        self._messages = {}
+        return found
+
+
+def play_without_messages(episode: Episode, change: Change = lambda action: [action]) -> None:
+    follow(episode, _ReadsNoMessages(params_of(episode), kinds()).play(), change)
+
+
+def messages(episode: Episode) -> dict[str, datetime]:
+    """Return the times of the messages by Task id."""
+    assert episode.simulation is not None
+    sent = [one for one in episode.simulation.timeline if one.event == "message"]
+    bodies = [json.loads(one.logged.action.body or "{}") for one in sent]
+    return {body["basedOn"][0]["reference"].rpartition("/")[2]: one.at for one, body in zip(sent, bodies, strict=True)}
+
+
+def test_who_reads_the_messages_succeeds(corrected: Episode) -> None:
+    play(corrected)
+    withdrawn = [id for id, (_, check) in results(corrected).items() if check.expected == "withdrawn"]
+    assert not failed(corrected) and withdrawn and len(messages(corrected)) > 3
+
+
+def test_who_reads_no_messages_fails_these_requests_alone(corrected: Episode) -> None:
+    play_without_messages(corrected)
+    assert failed(corrected) and failed(corrected) <= messages(corrected).keys()
+    one, check = next(one for id, one in results(corrected).items() if id in failed(corrected) and withdraws(one[0]))
+    assert check.expected == "withdrawn" and one.id in messages(corrected)
+
+
+def first_with_message(episode: Episode, *, is_withdrawal: bool) -> str:
+    """Return the id of a Task about which its requester sends a message that changes what is right."""
+    return next(
+        one.id
+        for one in params_of(episode).requests
+        if one.message_after and one.message_withdraws is is_withdrawal and not one.withdrawn
+        if one.request.outcome == DONE
+    )
+
+
+def is_right(episode: Episode, task: str) -> bool:
+    """Whether a request is right, apart from its time."""
+    found = results(episode)[task][1].actual
+    return not {"judged", "problem"} & found.keys()
+
+
+def withdraws(one: DeskRequest) -> bool:
+    return bool(one.message_after) and one.message_withdraws
+
+
+def waiting(episode: Episode, chosen: str, seconds: int, *, before_looks: bool = False) -> Change:
+    """Return a function that delays the decision about a request until some seconds after its message.
+
+    Args:
+        episode: The episode.
+        chosen: Id of the Task.
+        seconds: Minimum age of the message.
+        before_looks: Whether the agent waits before it looks at the worklist, too.
+    """
+    current = ""
+
+    def wait(action: Action) -> list[Action]:
+        nonlocal current
+        if task_of(action) and '"in-progress"' in str(action.body):
+            current = task_of(action)
+        elif current == chosen and (action.kind != "GET" or (before_looks and "/Task?" in action.url)):
+            current = ""
+            while not (sent := messages(episode).get(chosen)) or now_of(episode) < sent + timedelta(seconds=seconds):
+                episode.step("nonsense")
+        return [action]
+
+    return wait
+
+
+@pytest.mark.parametrize("corrected", [_LateMessages], indirect=True)
+@pytest.mark.parametrize(("seconds", "passes"), [(0, True), (90, False)])
+@pytest.mark.parametrize("is_withdrawal", [False, True])
+def test_a_message_may_be_ignored_for_a_minute(
+    corrected: Episode, seconds: int, passes: bool, is_withdrawal: bool
+) -> None:
+    chosen = first_with_message(corrected, is_withdrawal=is_withdrawal)
+    play_without_messages(corrected, waiting(corrected, chosen, seconds))
+    assert is_right(corrected, chosen) is passes, results(corrected)[chosen]
+
+
+@pytest.mark.parametrize("corrected", [_LateMessages], indirect=True)
+def test_a_withdrawal_may_be_followed_at_once(corrected: Episode) -> None:
+    chosen = first_with_message(corrected, is_withdrawal=True)
+    play(corrected, waiting(corrected, chosen, 0, before_looks=True))
+    assert is_right(corrected, chosen) and results(corrected)[chosen][1].expected == "withdrawn"
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_who_rejects_every_request_as_withdrawn_must_have_read_the_messages(corrected: Episode, reads: bool) -> None:
+    while tasks := worklist(corrected):
+        for task in tasks:
+            corrected.step(Put(f"/Task/{task['id']}", {**task, "status": "in-progress"}))
+            for _ in range(9):
+                corrected.step("nonsense")
+            if reads:
+                corrected.step(Get(f"/Communication?based-on=Task/{task['id']}"))
+            closed = {**task, "status": "rejected", "businessStatus": {"text": "withdrawn"}}
+            corrected.step(Put(f"/Task/{task['id']}", closed))
+    corrected.step(Finish([]))
+    open_requests = [one for one in params_of(corrected).requests if not one.withdrawn]
+    right = {one.id for one in open_requests if is_right(corrected, one.id)}
+    told = {one.id for one in open_requests if withdraws(one)} & messages(corrected).keys()
+    assert told and right == (told if reads else set())
+
+
+def test_a_task_must_be_in_progress_before_it_is_closed(corrected: Episode) -> None:
+    def only_read(action: Action) -> list[Action]:
+        begins = task_of(action) and '"in-progress"' in str(action.body)
+        return [Get(f"/Task/{task_of(action)}")] if begins else [action]
+
+    step = play(corrected, only_read)
+    cancelled = {one.id for one in params_of(corrected).requests if one.withdrawn}
+    assert step.reward == 0 and failed(corrected) | cancelled >= results(corrected).keys()
