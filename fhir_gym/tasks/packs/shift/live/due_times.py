@@ -36,7 +36,7 @@ class Work:
 
     arrival: int
     priority: Priority
-    minutes: int
+    minutes: float
     hurried: int | None = None
 
 
