@@ -263,7 +263,7 @@ class LiveLevel4(LiveShift):
         waiting=8,
         bookings=30,
         documents=300,
-        pace=0.87,
+        pace=0.92,
         amendments=15,
     )
     dials = _dials(size)

@@ -56,15 +56,16 @@ class LiveJudge:
         return {(one["resourceType"], one["id"]): one for one in found}.values()
 
     def _counterfactuals_of(self, one: DeskRequest) -> Iterator[Resource]:
-        """Yield the counterfactuals of a request; of a declined one, also those under policies that came into force."""
+        """Yield the counterfactuals of a request that the agent declined, also under policies that came into force."""
         kind, scene, closing = self._kinds[one.kind], self._p.scene[one.kind], self._closing(one)
+        if closing is None or closing.outcome not in kind.codes:
+            return
         for request in {id(each): each for each in (self._request(one), self._by_last_message(one))}.values():
             yield from kind.counterfactuals(request, scene)
-            if closing is not None and closing.outcome in kind.codes:
-                declined = request.model_copy(update={"outcome": closing.outcome})
-                for moment in self._amended_at(scene):
-                    if moment <= closing.at:
-                        yield from kind.counterfactuals(declined, self._amended(scene, moment))
+            declined = request.model_copy(update={"outcome": closing.outcome})
+            for moment in self._amended_at(scene):
+                if moment <= closing.at:
+                    yield from kind.counterfactuals(declined, self._amended(scene, moment))
 
     def _request(self, one: DeskRequest) -> Any:
         """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
