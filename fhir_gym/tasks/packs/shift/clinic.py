@@ -190,7 +190,7 @@ def draw_clinic(
         staff.append(Practitioner(person=person, schedule=ids.new("Schedule"), service=service, languages=spoken))
     everyone = draw_patients(rng, world, ids, people, twins)
     slots = [slot for one in staff for slot in draw_slots(rng, world, ids, one.schedule, days, per_day)]
-    visits = _visits(rng, ids, everyone, slots)
+    visits = _visits(rng, ids, everyone, slots, instant(world.now))
     occupied = {visit.slot.id for visit in visits if visit.status in OCCUPIED}
     slots = [one.model_copy(update={"status": "busy"}) if one.id in occupied else one for one in slots]
     final = {one.id: one for one in slots}
@@ -254,7 +254,9 @@ def draw_slots(
                 )
 
 
-def _visits(rng: random.Random, ids: IdAllocator, people: Sequence[Person], slots: Sequence[ClinicSlot]) -> list[Visit]:
+def _visits(
+    rng: random.Random, ids: IdAllocator, people: Sequence[Person], slots: Sequence[ClinicSlot], now: str
+) -> list[Visit]:
     """Draw up to three appointments for each patient, in slots that do not overlap; some are cancelled."""
     found: list[Visit] = []
     left = rng.sample(slots, len(slots))
@@ -266,9 +268,14 @@ def _visits(rng: random.Random, ids: IdAllocator, people: Sequence[Person], slot
                 break
             left.remove(slot)
             mine.append(slot)
-            status = rng.choice(("booked", "booked", "booked", "pending", *_ENDED))
+            status = plausible_status(rng.choice(("booked", "booked", "booked", "pending", *_ENDED)), slot.start, now)
             found.append(Visit(id=ids.new("Appointment"), patient=person.id, slot=slot, status=status))
     return found
+
+
+def plausible_status(status: str, start: str, now: str) -> str:
+    """Return a status that an appointment with this start can have: nobody has missed a future one yet."""
+    return "cancelled" if status == "noshow" and start > now else status
 
 
 def overlap(one: ClinicSlot, other: ClinicSlot) -> bool:

@@ -23,6 +23,7 @@ from fhir_gym.tasks.authoring import (
     reference,
 )
 from fhir_gym.tasks.packs.shift.charts import Diagnosis, condition_resource
+from fhir_gym.tasks.packs.shift.clinic import plausible_status
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS, Analyte, LabResult, LabTest, reported_value
 from fhir_gym.tasks.packs.shift.laboratory import result_resource as reported_resource
 from fhir_gym.tasks.packs.shift.patient_records import Chart, charts_of
@@ -288,7 +289,7 @@ class RecallDrawer:
             yield {
                 "resourceType": "Appointment",
                 "id": self._ids.new("Appointment"),
-                "status": rng.choice(_VISIT),
+                "status": plausible_status(rng.choice(_VISIT), instant(start), instant(self._now)),
                 "start": instant(start),
                 "end": instant(start + timedelta(minutes=rng.choice((20, 30, 45)))),
                 "participant": [{"actor": reference("Patient", patient), "status": "accepted"}],
