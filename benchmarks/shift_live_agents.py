@@ -95,6 +95,24 @@ class _LooksUpAtArrival(GoldDesk):
         return outcome
 
 
+class _ReadsNoMessages(GoldDesk):
+    """Takes no notice of what requesters write while it works."""
+
+    @override
+    def _worklist(self) -> Found:
+        tasks = yield from super()._worklist()
+        self._messages = {}
+        return tasks
+
+
+class _FinishesWhatItBegan(GoldDesk):
+    """Never interrupts long work."""
+
+    @override
+    def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
+        yield from ()
+
+
 class _ReadsPoliciesOnce(GoldDesk):
     """Follows the policies that are in force at the start."""
 
@@ -149,6 +167,8 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
     ),
     "never searches for slots again": (lambda p: GoldDesk(p, live_kinds()).play(), _remembering),
     "never asks": (lambda p: _NeverAsks(p, live_kinds()).play(), lambda: _everything),
+    "reads no messages": (lambda p: _ReadsNoMessages(p, live_kinds()).play(), lambda: _everything),
+    "never interrupts long work": (lambda p: _FinishesWhatItBegan(p, live_kinds()).play(), lambda: _everything),
     "looks a request up when it arrives, and writes when it is due": (
         lambda p: _LooksUpAtArrival(p).play(),
         lambda: _everything,

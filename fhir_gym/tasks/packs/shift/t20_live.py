@@ -20,9 +20,16 @@ from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects
 from fhir_gym.tasks.packs.shift.live.drawing import LiveDrawing
 from fhir_gym.tasks.packs.shift.live.due_times import SHORTEST_NOTICE
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
-from fhir_gym.tasks.packs.shift.live.judge import MESSAGE_IN_TIME, LiveJudge
+from fhir_gym.tasks.packs.shift.live.judge import LiveJudge
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
-from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, LiveParams
+from fhir_gym.tasks.packs.shift.live.plan import (
+    IS_AGREED,
+    MESSAGE_IN_TIME,
+    NOT_GIVEN,
+    TIME_TO_OBJECT,
+    WHICH_PATIENT,
+    LiveParams,
+)
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
 from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.live.worklist import question_of, task_resource
@@ -41,11 +48,12 @@ _WORKLIST = (
 _EVENTS = (
     "You are not alone. Colleagues book appointments on the same server. A Task that is still requested may become "
     "more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it).\n\n"
-    "Before you work on a Task, set it to in-progress. (A Task counts as wrong if you did not do that before your "
-    "first change for it and before you close it.) From then on, nobody else changes the Task, but its requester may "
-    "send a message: a Communication whose basedOn refers to the Task and whose sender is the requester. The message "
-    "contains a new description, which replaces the one in the Task (leave that as it is), or it withdraws the "
-    f'request: then change nothing for it, and reject the Task with the outcome "{WITHDRAWN}".\n\n'
+    "Before you work on a Task, set it to in-progress. From then on, nobody else changes the Task, but its requester "
+    "learns about it and may send a message: a Communication whose basedOn refers to the Task and whose sender is the "
+    "requester. The message contains a new description, which replaces the one in the Task (leave that as it is), or "
+    "it withdraws the request: then change nothing for it, and reject the Task with the outcome "
+    f'"{WITHDRAWN}". So make your first change for the request (or close the Task, if you change nothing) at least '
+    f"{TIME_TO_OBJECT.seconds} seconds after you set the Task to in-progress; otherwise it counts as wrong.\n\n"
     "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "

@@ -13,7 +13,14 @@ from fhir_gym.tasks.packs.shift.kind import RequestKind, Solution
 from fhir_gym.tasks.packs.shift.live.clock import READ, Watch
 from fhir_gym.tasks.packs.shift.live.desk_policies import read_rules
 from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH
-from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, NOT_GIVEN, WHICH_PATIENT, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.plan import (
+    IS_AGREED,
+    NOT_GIVEN,
+    TIME_TO_OBJECT,
+    WHICH_PATIENT,
+    DeskRequest,
+    LiveParams,
+)
 from fhir_gym.tasks.packs.shift.live.worklist import description_in, due_of
 from fhir_gym.tasks.packs.shift.lookups import Found, is_refused, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
@@ -45,6 +52,7 @@ class GoldDesk:
         self._asked: dict[str, str] = {}
         self._given: dict[str, Mapping[str, str]] = {}
         self._known: dict[str, dict[str, Any]] = {}
+        self._begun: dict[str, datetime] = {}
         self._watch = Watch(self._now)
         self._looked = self._now
         self._open: list[Resource] = []
@@ -102,6 +110,7 @@ class GoldDesk:
         """Handle a Task, or ask about it."""
         one = self._by_text[task["description"]]
         if task["status"] == "requested":
+            self._begun[task["id"]] = self._watch.now
             begun = yield update(task, status="in-progress")
             if is_refused(begun) or not isinstance(begun, dict):
                 self._open = []
@@ -134,7 +143,7 @@ class GoldDesk:
         while True:
             action, outcome = _next(solution, answer)
             if not has_decided and (action is None or action.kind != "GET"):
-                yield from self._worklist()
+                yield from self._wait_for_objections(task)
                 message = self._messages.get(f"Task/{task['id']}", "")
                 if message != heard:
                     heard, described = message, description_in(message)
@@ -147,6 +156,12 @@ class GoldDesk:
                 return outcome
             answer = yield action
             yield from self._interrupt(task, one)
+
+    def _wait_for_objections(self, task: Resource) -> Generator[Action, Json, None]:
+        """Look at the worklist once more, when the requester has had enough time to object."""
+        yield from self._worklist()
+        while self._watch.now < self._begun[task["id"]] + TIME_TO_OBJECT:
+            yield from self._worklist()
 
     def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
         """During long work, look at the worklist from time to time, and handle what is due earlier.

@@ -14,7 +14,14 @@ from fhir_gym.tasks import EndState
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
-from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WEIGHTS, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.plan import (
+    IS_AGREED,
+    MESSAGE_IN_TIME,
+    TIME_TO_OBJECT,
+    WEIGHTS,
+    DeskRequest,
+    LiveParams,
+)
 from fhir_gym.tasks.packs.shift.live.results import Closing, Decided, Result, Work
 from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
@@ -29,8 +36,6 @@ from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Json, Resource
 
-MESSAGE_IN_TIME = timedelta(seconds=60)
-"""A message counts if it was sent so long before the agent decides; the agent may ignore a later one."""
 _CLOSING = ("status", "statusReason", "businessStatus", "executionPeriod", "lastModified", "note", "output")
 """Elements of a Task that may change when the agent works on it and closes it."""
 _LONGEST = 2
@@ -243,7 +248,8 @@ class LiveJudge:
             return "the Task is not closed"
         decided = closing.request if first is None else first
         if not self._was_begun(one, decided):
-            return "the Task was not in-progress before"
+            minutes = TIME_TO_OBJECT // timedelta(minutes=1)
+            return f"the Task was not in-progress for {minutes} minutes before"
         if one.asks and not self._was_read("answer", one, answer_text(one, one.asks), decided):
             return "nobody read the answer to the necessary question first"
         if one.asks == IS_AGREED and not one.agreed:
@@ -278,9 +284,10 @@ class LiveJudge:
         return closing.outcome in (WITHDRAWN, *self._kinds[one.kind].codes)
 
     def _was_begun(self, one: DeskRequest, before: int) -> bool:
-        """Whether a Task was in-progress before a request on the timeline."""
-        writes = self.log.writes_on(f"Task/{one.id}")
-        return any(write.request < before and status_of(write.after) == "in-progress" for write in writes)
+        """Whether a Task became in-progress long enough before a request on the timeline."""
+        latest = self._end.timeline[before].at - TIME_TO_OBJECT
+        writes = [write for write in self.log.writes_on(f"Task/{one.id}") if status_of(write.after) == "in-progress"]
+        return any(self._end.timeline[write.request].at <= latest for write in writes)
 
     def _was_read(self, event: str, one: DeskRequest, text: str, before: int) -> bool:
         """Whether the agent read an answer or message with a text about a Task before a request on the timeline."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Literal
 
 from fhir_gym.tasks import Params, SceneParams
@@ -20,6 +21,12 @@ QUESTIONS = (WHICH_PATIENT, IS_AGREED)
 
 NOT_GIVEN = "[date of birth not given]"
 """Text in a request that replaces the date of birth."""
+
+
+TIME_TO_OBJECT = timedelta(minutes=2)
+"""From the time at which a Task is in-progress, its requester has so long to object before the agent may decide."""
+MESSAGE_IN_TIME = timedelta(minutes=1)
+"""A message counts if it was sent so long before the agent decides; the agent may ignore a later one."""
 
 
 class DeskRequest(Params):

@@ -30,7 +30,7 @@ _MESSAGE_CHANGES = 0.5
 """Probability that a message changes the description of a Task with wishes while somebody works on it."""
 _MESSAGE_WITHDRAWS = 0.1
 """Probability that a message withdraws a request while somebody works on it."""
-_MESSAGE_AFTER = (20, 120)
+_MESSAGE_AFTER = (20, 240)
 """Minimum and maximum number of seconds from the beginning of the work to the message."""
 
 

@@ -178,3 +178,16 @@ def test_a_task_must_be_in_progress_before_it_is_closed(corrected: Episode) -> N
     step = play(corrected, only_read)
     cancelled = {one.id for one in params_of(corrected).requests if one.withdrawn}
     assert step.reward == 0 and failed(corrected) | cancelled >= results(corrected).keys()
+
+
+@pytest.mark.parametrize(("reads", "passes"), [(2, False), (3, True)])
+def test_the_requester_has_two_minutes_to_object(corrected: Episode, reads: int, passes: bool) -> None:
+    """A write takes one minute, a read 20 seconds."""
+    task = worklist(corrected)[0]
+    corrected.step(Put(f"/Task/{task['id']}", {**task, "status": "in-progress"}))
+    for _ in range(reads):
+        corrected.step(Get("/Patient?_count=1"))
+    closed = {**task, "status": "rejected", "businessStatus": {"text": "no such patient"}}
+    corrected.step(Put(f"/Task/{task['id']}", closed))
+    corrected.step(Finish([]))
+    assert ("for 2 minutes" not in str(results(corrected)[task["id"]][1].actual)) is passes
