@@ -364,6 +364,9 @@ def test_each_search_of_a_batch_is_judged_by_its_own_results() -> None:
     clear = {"": batch(bundle(PHANTOM), bundle({**OTHER, "id": "4"}, PHANTOM))}
     assert shows_counterfactual([logged(both, batch(bundle(), ids))], [PHANTOM], Batches(clear))
     assert not shows_counterfactual([logged(both, batch(ids, ids))], [PHANTOM], Batches(unclear))
+    far = page({**OTHER, "id": "4"}, at="/Patient?_offset=9")
+    beside_far = logged(sent("Patient?family=Lee", "Patient?_offset=9"), batch(bundle(), far))
+    assert shows_counterfactual([beside_far], [PHANTOM], Batches({"": batch(bundle(PHANTOM), far)}))
     counted = batch(page(at="/Patient?family=Lee&_summary=count") | {"total": 0})
     now = {"": batch(page(at="/Patient?family=Lee&_summary=count") | {"total": 1}), "family=Lee": bundle(PHANTOM)}
     count = logged(sent("Patient?family=Lee&_summary=count"), counted)

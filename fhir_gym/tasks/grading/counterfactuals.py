@@ -227,12 +227,10 @@ class _Counterfactual:
             self._pages.pass_over(one.response)
             return frozenset()
         then, now = self._parsed.parse(one.response), ParsedResponse(response)
-        before = self._pages.before(then)
-        if before is None:
-            return frozenset()
         parts, shown = now.parts(), frozenset[str]()
         for place, part in then.parts().items():
-            if place in parts:
+            before = self._pages.before(part)
+            if before is not None and place in parts:
                 self._tokens.update(_paired_tokens(part, parts[place]))
                 request = one.request if part is then else part.search
                 shown |= self._shown_in(request, part, parts[place], before)
