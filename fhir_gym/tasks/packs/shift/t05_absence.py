@@ -45,7 +45,7 @@ class Absences(SweepKind[AbsenceScene, AbsenceRequest]):
 
     key = "S1"
     title = "Absences of practitioners"
-    minutes = 36
+    minutes = 42
     resource_types = ("Practitioner", "Schedule", "Slot", "Appointment")
     rules = (
         "- All requests are about {place} (a Location). An appointment is at {place} if {place} is one of its "
