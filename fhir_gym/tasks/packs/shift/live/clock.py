@@ -11,24 +11,19 @@ from fhir_gym.types import Json
 
 READ = timedelta(seconds=20)
 WRITE = timedelta(seconds=60)
-READ_ENTRY = timedelta(seconds=15)
-WRITE_ENTRY = timedelta(seconds=45)
 
 RULE = (
     f"Time passes with each of your actions: a read or a search takes {READ.seconds} seconds, a write "
-    f"{WRITE.seconds} seconds. In a batch or transaction, the first entry takes as long, and each further entry "
-    f"{READ_ENTRY.seconds} seconds, or {WRITE_ENTRY.seconds} seconds if the Bundle writes. A refused request takes "
-    f"{READ.seconds} seconds. A request takes effect as soon as you send it; the status line of its "
-    "response shows the time after it."
+    f"{WRITE.seconds} seconds. A batch or transaction takes the sum of what its entries take. A refused request takes "
+    f"{READ.seconds} seconds. A request takes effect as soon as you send it; the status line of its response shows the "
+    "time after it."
 )
 """The rule in words, for prompts."""
 
 
 def duration(response: Response) -> timedelta:
     """Return the time that a request took, judged by what the server did."""
-    writes = any(one.effect for one in response.done)
-    further = max(len(response.done) - 1, 0)
-    return (WRITE if writes else READ) + further * (WRITE_ENTRY if writes else READ_ENTRY)
+    return sum((WRITE if one.effect else READ for one in response.done), timedelta()) or READ
 
 
 class Watch:
