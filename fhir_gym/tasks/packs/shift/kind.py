@@ -88,7 +88,7 @@ class Judgement:
             harmed: See `Judgement`.
         """
         only_guessed = not right and answer == request.outcome
-        expected = f"{answer}, after looking it up" if only_guessed else request.outcome
+        expected = f"{answer}, after looking it up" if only_guessed else answer if right else request.outcome
         return cls(right and not harmed, harmed, expected, answer, claimed)
 
 

@@ -1,4 +1,4 @@
-"""Solver of a live shift: it takes one Task after the other, and lets the solver of its subject decide."""
+"""Solver of a live shift: it takes the Task that is due first, and lets the solver of its subject decide."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
@@ -16,8 +16,13 @@ from .policies import in_force_from, rules_in_force
 _NO_DATE = "[date of birth not given]"
 _NOBODY = "0000-00-00"
 _WHICH, _AGREED = "which-patient", "is-agreed"
-_NO_ANSWERS = {NO_PATIENT, SEVERAL_PATIENTS, "not taken", "no result", "no contact", "nothing wrong"}
+_NO_ANSWERS = {"withdrawn", NO_PATIENT, SEVERAL_PATIENTS, "not taken", "no result", "no contact", "nothing wrong"}
+_NEW_DESCRIPTION = "This replaces the description of my request: "
+_POLICIES = "GET DocumentReference?type=policy&"
+_ANY_TIME = datetime.max.replace(tzinfo=UTC)
 _FAILED = {"409", "412"}
+_PART = 5
+"""Changes of a sweep after which the desk looks at the worklist again."""
 
 
 @dataclass
@@ -27,19 +32,27 @@ class _Shift:
     Attributes:
         text: The prompt.
         real_send: Function that performs an action.
+        taken: The times at which the desk set Tasks to in-progress.
         asked: The questions by Task.
+        policies: The responses to the searches for policies. (The text of an amendment says when it comes into force.)
+        tasks: The worklist as the desk last saw it, without the Tasks that it has handled since.
+        messages: The messages about these Tasks, and the questions and answers.
     """
 
     text: str
     real_send: Send
     now: datetime = field(init=False)
+    taken: dict[str, datetime] = field(default_factory=dict)
     asked: dict[str, set[str]] = field(default_factory=dict)
+    policies: dict[str, str] = field(default_factory=dict)
+    tasks: list[Record] = field(default_factory=list)
+    messages: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.now = instant(find(r"^Present: (\S+?),", self.text))
+        self.wait = timedelta(seconds=int(find(r"at least (\d+) seconds after you set the Task", self.text)))
         self.owner = find(r"owner is .+? \((Organization/\S+)\)", self.text)
         self.subjects = dict(re.findall(r"(?:: |, )([A-Z][\w ]+) \(code desk-(\w\d)\)", self.text))
-        self.desk = Desk(self.send)
 
     def send(self, action: str) -> str:
         observation = self.real_send(action)
@@ -48,10 +61,6 @@ class _Shift:
         later = self.now.replace(hour=hour, minute=minute, second=second)
         self.now = later if later >= self.now else later.replace(day=later.day + 1)
         return observation
-
-    def search(self, query: str) -> list[Record]:
-        """Search without the copies of earlier searches."""
-        return Desk(self.send).search(query)
 
     def write(self, *entries: Record) -> bool:
         """Send a transaction; return whether the server accepted it."""
@@ -69,62 +78,99 @@ class _Shift:
     def work(self) -> str:
         """Handle all Tasks; return the FINISH action."""
         while True:
-            worklist = f"Task?owner={self.owner}&status=requested,in-progress"
-            found = self.search(f"{worklist}&_revinclude=Communication:based-on")
-            tasks = [it for it in found if it["resourceType"] == "Task"]
-            messages = [it for it in found if it["resourceType"] == "Communication"]
-            if not tasks:
+            self._look()
+            if not self.tasks:
                 return "FINISH([])"
-            answers = {ref(it): self._answers(it, messages) for it in tasks}
-            ready = [it for it in tasks if set(answers[ref(it)]) >= self.asked.get(ref(it), set())]
-            if ready:
-                task = min(ready, key=lambda it: instant(it["restriction"]["period"]["end"]))
-                self._handle(task, answers[ref(task)])
-            else:
-                self.write(*(_put({**it, "status": "on-hold"}) for it in tasks))
+            if not self._serve(_ANY_TIME):
+                self.write(*(_put({**it, "status": "on-hold"}) for it in self.tasks))
+            while self._serve(_ANY_TIME):
+                pass
 
-    def _answers(self, task: Record, messages: list[Record]) -> dict[str, str]:
+    def _look(self) -> None:
+        """Search for the open Tasks and the messages about them."""
+        worklist = f"Task?owner={self.owner}&status=requested,in-progress"
+        found = Desk(self.send).search(f"{worklist}&_revinclude=Communication:based-on")
+        self.tasks = [it for it in found if it["resourceType"] == "Task"]
+        self.messages = [it for it in found if it["resourceType"] == "Communication"]
+
+    def _serve(self, before: datetime) -> bool:
+        """Handle the Task that is due first; return False if none that is due before a time is ready."""
+        ready = [
+            it for it in self.tasks if _due(it) < before and set(self._answers(it)) >= self.asked.get(ref(it), set())
+        ]
+        for task in sorted(ready, key=_due)[:1]:
+            self.tasks.remove(task)
+            self._handle(task)
+        return bool(ready)
+
+    def _about(self, task: Record) -> list[Record]:
+        return [it for it in self.messages if any(refers(reference, task) for reference in it.get("basedOn", []))]
+
+    def _answers(self, task: Record) -> dict[str, str]:
         """Return the answers about a Task by the code of the question."""
-        about = [it for it in messages if any(refers(reference, task) for reference in it.get("basedOn", []))]
+        about = self._about(task)
         questions = {ref(it): it["reasonCode"][0]["text"] for it in about if "reasonCode" in it}
-        return {
-            questions[question["reference"]]: " ".join(part["contentString"] for part in it["payload"])
-            for it in about
-            for question in it.get("inResponseTo", [])
-        }
+        return {questions[question["reference"]]: _text(it) for it in about for question in it.get("inResponseTo", [])}
 
-    def _handle(self, task: Record, answers: dict[str, str]) -> None:
+    def _wish(self, task: Record) -> str:
+        """Return what the requester wants according to the last message; an empty text if the request is withdrawn."""
+        sent = [it for it in self._about(task) if it.get("sender") == task["requester"]]
+        if not sent:
+            return str(task["description"])
+        text = _text(max(sent, key=lambda it: instant(it["sent"])))
+        return "" if text.endswith("I withdraw my request.") else text.removeprefix(_NEW_DESCRIPTION)
+
+    def _handle(self, task: Record) -> None:
+        """Take a Task if it is still requested; ask what is not known, and otherwise close the Task."""
         if task["status"] == "requested" and not (task := self._taken(task)):
             return
-        kind, born = self.subjects[task["code"]["text"]], self._birth_date(task, answers)
-        wanted = {_AGREED} if _is_for_others(task) and not kind.startswith("i") else set()
-        wanted |= set() if born else {_WHICH}
-        if wanted - set(answers):
+        kind, wish, answers = self.subjects[task["code"]["text"]], self._wish(task), self._answers(task)
+        born = self._birth_date(wish, answers)
+        is_for_others = task["requester"]["reference"].startswith("Organization/") and not kind.startswith("i")
+        wanted = ({_AGREED} if is_for_others else set()) | (set() if born else {_WHICH})
+        if wish and wanted - set(answers):
             self.asked[ref(task)] = wanted
             self.write(*(_post(_question(task, code)) for code in sorted(wanted - set(answers))))
-        elif "not agree" in answers.get(_AGREED, ""):
-            self.write(_put(_closed(task, "not allowed", kind)))
         else:
-            self._solve(task, kind, task["description"].replace(_NO_DATE, born))
+            refused = "not allowed" if "not agree" in answers.get(_AGREED, "") else ""
+            self._solve(task, kind, wish.replace(_NO_DATE, born), refused if wish else "withdrawn")
 
-    def _birth_date(self, task: Record, answers: dict[str, str]) -> str:
+    def _birth_date(self, wish: str, answers: dict[str, str]) -> str:
         """Return what stands for a missing date of birth; an empty text if the desk must ask."""
         if _WHICH in answers:
             return find(r"(\d{4}-\d\d-\d\d)", answers[_WHICH])
-        if _NO_DATE not in task["description"]:
+        if _NO_DATE not in wish:
             return _NOBODY
-        name = find(r"(\S+ \S+?),? (?:born |\(date of birth )?\[date of birth not given\]", task["description"])
+        name = find(r"(\S+ \S+?),? (?:born |\(date of birth )?\[date of birth not given\]", wish)
         found = [it for it in Patients(Desk(self.send), [name]).all if name in full_names(it)]
         return "" if len(found) > 1 else found[0]["birthDate"] if found else _NOBODY
 
-    def _solve(self, task: Record, kind: str, description: str) -> None:
-        """Decide, write and close the Task; start again if something has changed in the meantime."""
-        while True:
-            start = self.now
-            outcome, entries, documents = self._decision(kind, description)
-            changed = any(start < in_force_from(it) <= self.now for it in documents)
-            if not changed and self.write(*entries, _put(_closed(task, outcome, kind))):
-                return
+    def _solve(self, task: Record, kind: str, description: str, known: str) -> None:
+        """Decide, write and close the Task; leave it in the worklist if something changes before the first write."""
+        start, wish = self.now, self._wish(task)
+        outcome, entries, documents = (known, [], []) if known else self._decision(kind, description, start)
+        self._look()
+        while self.now < self.taken[ref(task)] + self.wait:
+            self._look()
+        if wish != self._wish(task) or any(start < in_force_from(it) <= self.now for it in documents):
+            return
+        closing = _put(_closed(task, outcome, kind))
+        first, *others = _parts(kind, [*entries, closing])
+        if self.write(*first):
+            while not self._go_on(task, others):
+                entries = self._decision(kind, description, start)[1]
+                others = _parts(kind, [*entries, closing])
+            self.tasks = [it for it in self.tasks if ref(it) != ref(task)]
+
+    def _go_on(self, task: Record, parts: list[list[Record]]) -> bool:
+        """Write the other parts of a sweep, and handle what is due earlier; return False if a part is refused."""
+        for part in parts:
+            self._look()
+            while self._serve(_due(task)):
+                pass
+            if not self.write(*part):
+                return False
+        return True
 
     def _taken(self, task: Record) -> Record:
         """Set a Task to in-progress and return it; return an empty record if it is no longer requested."""
@@ -132,10 +178,11 @@ class _Shift:
             {"op": "test", "path": "/status", "value": "requested"},
             {"op": "replace", "path": "/status", "value": "in-progress"},
         ]
+        self.taken[ref(task)] = self.now
         line, _, body = self.send(f"PATCH {ref(task)}\n{json.dumps(steps)}").partition("\n")
         return json.loads(body) if line.startswith("HTTP 200") else {}
 
-    def _decision(self, kind: str, description: str) -> tuple[str, list[Record], list[Record]]:
+    def _decision(self, kind: str, description: str, now: datetime) -> tuple[str, list[Record], list[Record]]:
         """Return the outcome and the changes of the solver of a subject, and the policies that it read."""
         entries: list[Record] = []
         documents: list[Record] = []
@@ -144,11 +191,13 @@ class _Shift:
             if not action.startswith("GET "):
                 entries.extend(json.loads(action.partition("\n")[2])["entry"])
                 return "HTTP 200 OK\n{}"
-            observation = self.send(action)
-            documents.extend(_policies(observation))
-            return observation
+            if not action.startswith(_POLICIES):
+                return self.send(action)
+            if action not in self.policies:
+                self.policies[action] = self.send(action)
+            documents.extend(_policies(self.policies[action]))
+            return self.policies[action]
 
-        now = self.now
         policies = Desk(send).search(f"DocumentReference?type=policy&category=desk-{kind}")
         rules = "\n".join(rules_in_force(policies, now))
         present = find(r"^(Present: .+)$", self.text)
@@ -165,8 +214,23 @@ def _policies(observation: str) -> Iterator[Record]:
             yield record
 
 
-def _is_for_others(task: Record) -> bool:
-    return str(task["requester"]["reference"]).startswith("Organization/")
+def _parts(kind: str, entries: list[Record]) -> list[list[Record]]:
+    """Divide the writes of a sweep; an appointment stays together with its slots."""
+    parts: list[list[Record]] = [[]]
+    for entry in entries:
+        stays = entry["resource"]["resourceType"] == "Appointment" or entry["resource"].get("status") == "busy"
+        if kind.startswith("s") and len(parts[-1]) >= _PART and not stays:
+            parts.append([])
+        parts[-1].append(entry)
+    return parts
+
+
+def _due(task: Record) -> datetime:
+    return instant(task["restriction"]["period"]["end"])
+
+
+def _text(message: Record) -> str:
+    return " ".join(part["contentString"] for part in message["payload"])
 
 
 def _put(record: Record) -> Record:
