@@ -57,8 +57,8 @@ _EVENTS = (
     "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
-    f"{MESSAGE_IN_TIME.seconds} seconds before that. All policies are on the server from the start; some amendments come "
-    'into force during the shift, at the time in their texts. Everywhere else, "the present" in a rule means {now}.'
+    f"{MESSAGE_IN_TIME.seconds} seconds before that. All policies are on the server from the start; some amendments "
+    'come into force during the shift, at the time in their texts. Everywhere else, "the present" in a rule means {now}.'
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
