@@ -25,7 +25,7 @@ from fhir_gym.soundness.reversals import reversals
 from fhir_gym.soundness.sampling import sampled
 from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.soundness.workers import run_jobs
-from fhir_gym.tasks.core.registry import get_pack, get_task, pack_ids, task_keys, task_set
+from fhir_gym.tasks.core.registry import get_pack, pack_ids, task_keys, task_set
 from fhir_gym.tasks.core.selection import available_tasks
 from fhir_gym.tasks.core.task import Task
 
@@ -135,11 +135,13 @@ def _check_part(world: World, task: Task[Any], numbers: Sequence[int]) -> TaskRe
 
 
 def _chosen(env_ids: list[str], wanted: list[str] | None) -> list[Task[Any]]:
-    known = {env: task_keys(env) for env in env_ids}
-    unknown = [key for key in wanted or [] if not any(key in keys for keys in known.values())]
-    if unknown:
-        raise UnknownNameError("task", unknown[0], dict.fromkeys(key for keys in known.values() for key in keys))
-    return [get_task(env, key) for env, keys in known.items() for key in keys if key in (wanted or keys)]
+    known = {env: task_set(env) for env in env_ids}
+    if wanted is None:
+        return [task for tasks in known.values() for task in tasks.values()]
+    for key in wanted:
+        if not any(key in tasks for tasks in known.values()):
+            raise UnknownNameError("task", key, dict.fromkeys(key for tasks in known.values() for key in tasks))
+    return [tasks[key] for tasks in known.values() for key in dict.fromkeys(wanted) if key in tasks]
 
 
 def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> TaskReport:

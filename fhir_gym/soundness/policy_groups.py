@@ -45,7 +45,8 @@ Expected = Literal["pass", "fail", "may pass", "fail unless gold's", "fail unles
 """Expected result of a policy.
 
 ``fail unless gold's`` allows success only with the same writes and answer as the reference solution. ``fail unless
-replaced`` allows success only if the server ends in the same state, because a later write replaces the wrong one.
+replaced`` allows success only if the server ends in the same state, because a later write replaces the wrong one, or if
+other people did something else, such as withdrawing a request that the agent had not begun.
 """
 
 GROUPS: Mapping[Group, tuple[Expected, str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ class VerdictChecker:
         self._has_letters = isinstance(task.answer, LetteredAnswer)
         self._gold: tuple[list[tuple[Action, Json]], Json] = ([], None)
         self._left_by_gold: Mapping[str, Resource | None] = {}
+        self._events_of_gold: Set[tuple[str, str]] = frozenset()
         self.report = TaskReport(task.pack, task.key, task.kind)
 
     def gold(self, number: int, run: PolicyRun) -> None:
@@ -43,7 +44,7 @@ class VerdictChecker:
         # Outcomes by letter are often the same.
         if EVIDENCE not in {check.name for check in verdict.checks} and not self._has_letters:
             report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
-        self._gold, self._left_by_gold = _deeds(run), _left(run)
+        self._gold, self._left_by_gold, self._events_of_gold = _deeds(run), _left(run), _events(run)
         for check in verdict.checks:
             name = self._unnumbered(check.name)
             if name not in report.checks and not self._is_redundant(name):
@@ -83,7 +84,8 @@ class VerdictChecker:
     def _is_golds(self, expected: Expected, run: PolicyRun) -> bool:
         """Whether an episode that should fail did the same as the reference solution, or left the same records."""
         if expected == "fail unless replaced":
-            return run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
+            is_replaced = run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
+            return is_replaced or _events(run) != self._events_of_gold
         return expected == "fail unless gold's" and _deeds(run) == self._gold
 
     def _constant(self, number: int, policy: Policy, run: PolicyRun) -> None:
@@ -151,6 +153,13 @@ def _content(body: str | None) -> Json:
 def _left(run: PolicyRun) -> dict[str, Resource | None]:
     """The written records as the episode leaves them, by reference."""
     return {f"{one.resource_type}/{one.id}": one.after for one in run.end.changes}
+
+
+def _events(run: PolicyRun) -> Set[tuple[str, str]]:
+    """What other people did to existing records: the names of the events and the URLs."""
+    return {
+        (one.event, one.logged.action.url) for one in run.end.timeline if one.event and one.logged.action.kind == "PUT"
+    }
 
 
 def _same_records(some: Mapping[str, Resource | None], others: Mapping[str, Resource | None]) -> bool:

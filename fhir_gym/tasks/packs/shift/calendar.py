@@ -266,8 +266,8 @@ class CalendarJudge(ABC, Generic[R]):
         return [one.removeprefix("Slot/") for one in refers if one]
 
     def slot_became(self, id: str, status: str) -> bool:
-        """Whether a slot has a status at the end, and is otherwise as it was at the start."""
-        before, after = self.log.at_start(f"Slot/{id}") or {}, self.log.at_end(f"Slot/{id}") or {}
+        """Whether the agent left a slot with a status, and otherwise as it was at the start."""
+        before, after = self.log.at_start(f"Slot/{id}") or {}, self.log.left(f"Slot/{id}") or {}
         return after.get("status") == status and not differences(before, after, changing=("status",))
 
     def looked_for_slots(

@@ -113,6 +113,14 @@ class EpisodeLog:
         change = self._changes.get(record)
         return change.after if change else self.end.after.read(*record.split("/"))
 
+    def left(self, record: str) -> Resource | None:
+        """Return a record (``Slot/1``) as the agent left it, whatever other people wrote later."""
+        writes = self.writes_on(record)
+        if all(one.by_agent for one in writes):
+            return self.at_end(record)
+        mine = [one for one in writes if one.by_agent]
+        return mine[-1].after if mine else self.at_start(record)
+
     def before(self, record: str, write: int) -> Resource | None:
         """Return a record (``Slot/1``) as it was before the write with a number."""
         mine = self.writes_on(record)

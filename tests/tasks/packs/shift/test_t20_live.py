@@ -200,6 +200,33 @@ def test_a_slot_that_a_colleague_took_meanwhile_is_lost(hospital: World, monkeyp
         assert 0 < len(failed(episode)) < len(params_of(episode).requests)
 
 
+@pytest.mark.slow
+def test_a_slot_that_the_agent_left_free_is_wrong_even_if_a_colleague_takes_it(
+    hospital: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookings = {"Q1": live_kinds()["Q1"]}
+    monkeypatch.setattr(t20_live, "live_kinds", lambda: bookings)
+    values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
+    register(BOOKINGS, LiveLevel3().with_dials("bookings", values), world=WORLD)
+
+    def only_reads(action: Action) -> list[Action]:
+        return [Get(action.url)] if action.kind == "PUT" and "/Slot/" in action.url else [action]
+
+    with Episode(BOOKINGS, task="bookings", world=hospital, max_steps=500) as episode:
+        episode.start()
+        play(episode, only_reads)
+        assert episode.simulation is not None
+        sent = [(one.event, one.logged.action) for one in episode.simulation.timeline]
+        booked = {
+            json.loads(action.body or "{}")["slot"][0]["reference"]
+            for event, action in sent
+            if not event and action.kind == "POST"
+        }
+        taken = {action.url.removeprefix("/") for event, action in sent if event == "colleague booked"}
+        assert booked & taken
+        assert len(failed(episode)) >= len(booked)
+
+
 def test_withdrawn_requests_must_not_be_done(hospital: World) -> None:
     with half_hour(hospital, "eventful", first_with(hospital, "eventful", lambda one: bool(one.withdrawn))) as episode:
         play(episode)

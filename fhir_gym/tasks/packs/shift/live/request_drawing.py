@@ -80,7 +80,7 @@ class RequestDrawing:
         asks, requester = "", rng.choice(self._practitioners)
         may_ask = self._asking < self._size.asking * _MOST_ASKING * self._size.requests
         drawn, person, half = rng.random(), self._person(key, request), may_ask * self._size.asking * _ASKING / 2
-        if not kind.value and drawn < half:
+        if not (kind.value or kind.is_sweep) and drawn < half:
             asks, requester = IS_AGREED, rng.choice(self._organizations)
         if person is not None and half <= drawn < 2 * half and texts[0].count(person.birth_date) == 1:
             texts = [one.replace(person.birth_date, NOT_GIVEN) for one in texts]

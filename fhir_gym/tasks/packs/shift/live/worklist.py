@@ -12,6 +12,8 @@ from fhir_gym.types import Json, Resource
 OPEN = ("requested", "in-progress")
 _NEW_DESCRIPTION = "This replaces the description of my request: "
 _WITHDRAWAL = "Please do not do this any more: I withdraw my request."
+_ANSWER = "answer"
+"""Type of the output of a Task that contains a value."""
 CLOSED = ("completed", "rejected")
 
 
@@ -114,16 +116,16 @@ def status_of(task: Resource | None) -> str:
 
 
 def outcome_of(task: Mapping[str, Json]) -> str:
-    """Return what a closed Task reports, in lower case: its value, if it has one, or its business status."""
+    """Return what a closed Task reports, in lower case: the value of a Task that is done, or the business status."""
     told = next((one.casefold().rstrip(".") for one in _words([task.get("businessStatus")]) if one), "")
     values = [one for one in _outputs(task) if one]
-    return values[0].casefold() if values and told in ("", DONE) else told
+    return values[0].casefold() if values and told == DONE else told
 
 
 def _outputs(task: Mapping[str, Json]) -> Iterator[str]:
     outputs = task.get("output")
     for one in outputs if isinstance(outputs, list) else []:
-        if isinstance(one, dict):
+        if isinstance(one, dict) and _ANSWER in (text.casefold() for text in _words([one.get("type")])):
             for name, value in one.items():
                 if name.startswith("value") and isinstance(value, str | int | float) and not isinstance(value, bool):
                     yield str(value).strip()
