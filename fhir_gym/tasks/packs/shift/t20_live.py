@@ -263,16 +263,7 @@ class LiveLevel4(LiveShift):
     level = 4
     max_steps = gold_steps = 1_000
     size = LiveSize(
-        level=4,
-        requests=100,
-        kinds=12,
-        sweeps=4,
-        minutes=480,
-        waiting=8,
-        bookings=30,
-        documents=300,
-        pace=0.92,
-        amendments=15,
+        level=4, requests=100, kinds=12, sweeps=4, minutes=480, waiting=8, bookings=30, documents=300, amendments=15
     )
     dials = _dials(size)
 

@@ -248,12 +248,13 @@ class EpisodeLog:
 
     @cached_property
     def changed(self) -> frozenset[str]:
-        """References to the records that the agent left in another state than it found them."""
+        """References to the records that the agent left in another state than at the start."""
+        states = ((f"{one.resource_type}/{one.id}", one.before) for one in self._changes_of_agent)
         return frozenset(
-            f"{one.resource_type}/{one.id}"
-            for one in self._changes_of_agent
-            if (one.before is None) != (one.after is None)
-            or (one.before is not None and one.after is not None and not same_record(one.before, one.after))
+            record
+            for record, before in states
+            if (before is None) != ((after := self.left(record)) is None)
+            or (before is not None and after is not None and not same_record(before, after))
         )
 
     def refers_to(self, value: Json, record: str) -> bool:

@@ -19,7 +19,6 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks import register
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import IS_AGREED, WHICH_PATIENT, DeskRequest, LiveParams
@@ -29,15 +28,14 @@ from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.live.playing import events, failed, now_of, params_of, play, results, task_of, worklist
 from tests.tasks.packs.shift.playing import answer_of, opened, read_all
 
-SMALL, BOOKINGS, WORLD = "Test/HalfHour-v0", "Test/Bookings-v0", "hospital-small"
+SMALL, WORLD = "Test/HalfHour-v0", "hospital-small"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def half_hours() -> Iterator[None]:
     register_half_hours()
     yield
-    for env_id in (SMALL, BOOKINGS):
-        registry._registered.pop(env_id, None)
+    registry._registered.pop(SMALL, None)
 
 
 def register_half_hours() -> None:
@@ -176,55 +174,6 @@ def test_a_colleague_takes_the_next_free_slot(hospital: World) -> None:
         while parse_instant(booking.at) > now_of(episode):
             episode.step("nonsense")
         assert read_all(episode, f"/Slot?_id={second.id}")[0]["status"] == "busy"
-
-
-@pytest.mark.slow
-def test_a_slot_that_a_colleague_took_meanwhile_is_lost(hospital: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that looks for slots only once books slots that are taken."""
-    bookings = {"Q1": live_kinds()["Q1"]}
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: bookings)
-    values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
-    register(BOOKINGS, LiveLevel3().with_dials("bookings", values), world=WORLD)
-    remembered: dict[str, Json] = {}
-    with Episode(BOOKINGS, task="bookings", world=hospital, max_steps=500) as episode:
-        episode.start()
-        assert play(episode).info["success"]
-        episode.start()
-        solution = GoldDesk(params_of(episode), bookings).play()
-        action = next(solution)
-        while not (step := episode.step(action)).done:
-            seen = answer_of(step)
-            if action.kind == "GET" and "/Slot?" in action.url:
-                seen = remembered.setdefault(action.url, seen)
-            action = solution.send(seen)
-        assert 0 < len(failed(episode)) < len(params_of(episode).requests)
-
-
-@pytest.mark.slow
-def test_a_slot_that_the_agent_left_free_is_wrong_even_if_a_colleague_takes_it(
-    hospital: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bookings = {"Q1": live_kinds()["Q1"]}
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: bookings)
-    values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
-    register(BOOKINGS, LiveLevel3().with_dials("bookings", values), world=WORLD)
-
-    def only_reads(action: Action) -> list[Action]:
-        return [Get(action.url)] if action.kind == "PUT" and "/Slot/" in action.url else [action]
-
-    with Episode(BOOKINGS, task="bookings", world=hospital, max_steps=500) as episode:
-        episode.start()
-        play(episode, only_reads)
-        assert episode.simulation is not None
-        sent = [(one.event, one.logged.action) for one in episode.simulation.timeline]
-        booked = {
-            json.loads(action.body or "{}")["slot"][0]["reference"]
-            for event, action in sent
-            if not event and action.kind == "POST"
-        }
-        taken = {action.url.removeprefix("/") for event, action in sent if event == "colleague booked"}
-        assert booked & taken
-        assert len(failed(episode)) >= len(booked)
 
 
 def test_withdrawn_requests_must_not_be_done(hospital: World) -> None:

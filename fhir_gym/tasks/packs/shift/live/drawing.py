@@ -180,7 +180,7 @@ class LiveDrawing:
         again = one.message_after and not one.message_withdraws
         minutes = self._minutes(self._kinds[one.kind]) + bool(one.asks) * _MINUTES_TO_ASK + bool(again) * _MINUTES_AGAIN
         hurries = one.priority != "stat" and self._rng.random() < self._size.events * _HURRIED
-        return Work(arrival, one.priority, self._size.pace * minutes, self._draw_change(arrival) if hurries else None)
+        return Work(arrival, one.priority, minutes, self._draw_change(arrival) if hurries else None)
 
     def _draw_change(self, arrival: int) -> int:
         """Draw the minute at which a request changes if nobody works on it yet."""

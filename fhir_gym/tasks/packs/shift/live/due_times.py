@@ -36,7 +36,7 @@ class Work:
 
     arrival: int
     priority: Priority
-    minutes: float
+    minutes: int
     hurried: int | None = None
 
 

@@ -18,8 +18,6 @@ class LiveSize:
         waiting: Number of requests that wait at the start.
         bookings: Number of bookings by colleagues at each place with slots.
         documents: Number of policy documents.
-        pace: Factor of the usual minutes of work for which due times are drawn. Over a long shift, requests that take
-            longer and shorter than usual balance.
         amendments: Number of amendments of policies that come into force during the shift.
         events: Factor of the probability that a request is withdrawn, becomes more urgent or gets another description.
         asking: Factor of the probability that a request needs a question.
@@ -33,7 +31,6 @@ class LiveSize:
     waiting: int
     bookings: int
     documents: int
-    pace: float = 1.0
     amendments: int = 0
     events: float = 1.0
     asking: float = 1.0

@@ -1,0 +1,105 @@
+"""Appointments of an agent and of its colleagues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from fhir_gym import Episode
+from fhir_gym.actions import Action, Get, Post, Put
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift import t20_live
+from fhir_gym.tasks.packs.shift.kind import RequestKind
+from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
+from fhir_gym.types import Json
+from tests.tasks.packs.shift.live.playing import failed, params_of, play, results
+from tests.tasks.packs.shift.playing import answer_of, read_all
+
+ENV, KEY = "Test/Bookings-v0", "bookings"
+
+
+def bookings() -> Mapping[str, RequestKind[Any, Any]]:
+    return {"Q1": live_kinds()["Q1"]}
+
+
+@pytest.fixture
+def episode(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
+    """A shift with appointments alone, and with many bookings of colleagues."""
+    monkeypatch.setattr(t20_live, "live_kinds", bookings)
+    values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
+    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
+    with Episode(ENV, task=KEY, world=hospital, max_steps=500) as found:
+        found.start()
+        yield found
+    registry._registered.pop(ENV, None)
+
+
+@pytest.mark.slow
+def test_a_slot_that_a_colleague_took_meanwhile_is_lost(episode: Episode) -> None:
+    """An agent that looks for slots only once books slots that are taken."""
+    remembered: dict[str, Json] = {}
+    assert play(episode).info["success"]
+    episode.start()
+    solution = GoldDesk(params_of(episode), bookings()).play()
+    action = next(solution)
+    while not (step := episode.step(action)).done:
+        seen = answer_of(step)
+        if action.kind == "GET" and "/Slot?" in action.url:
+            seen = remembered.setdefault(action.url, seen)
+        action = solution.send(seen)
+    assert 0 < len(failed(episode)) < len(params_of(episode).requests)
+
+
+@pytest.mark.slow
+def test_a_slot_that_the_agent_left_free_is_wrong_even_if_a_colleague_takes_it(episode: Episode) -> None:
+    def only_reads(action: Action) -> list[Action]:
+        return [Get(action.url)] if action.kind == "PUT" and "/Slot/" in action.url else [action]
+
+    episode.start()
+    play(episode, only_reads)
+    assert episode.simulation is not None
+    sent = [(one.event, one.logged.action) for one in episode.simulation.timeline]
+    booked = {
+        json.loads(action.body or "{}")["slot"][0]["reference"]
+        for event, action in sent
+        if not event and action.kind == "POST"
+    }
+    taken = {action.url.removeprefix("/") for event, action in sent if event == "colleague booked"}
+    assert booked & taken
+    assert len(failed(episode)) >= len(booked)
+
+
+@pytest.mark.slow
+def test_a_colleague_may_take_a_slot_that_the_agent_gave_back(episode: Episode) -> None:
+    """The agent books a wrong slot and moves the appointment; then a colleague books the wrong slot."""
+    episode.start()
+    play(episode)
+    assert episode.simulation is not None
+    taken = [one.logged.action.url for one in episode.simulation.timeline if one.event == "colleague booked"]
+    wrong = next(url for url in reversed(taken) if url.startswith("/Slot/"))
+    episode.start()
+    slot = read_all(episode, wrong.replace("/Slot/", "/Slot?_id="))[0]
+    patient: set[str] = set()
+
+    def correct(action: Action) -> list[Action]:
+        if patient or action.kind != "POST" or action.url != "/Appointment":
+            return [action]
+        right = json.loads(action.body or "{}")
+        times = {"start": slot["start"], "end": slot["end"], "slot": [{"reference": wrong.removeprefix("/")}]}
+        patient.add(right["participant"][0]["actor"]["reference"].removeprefix("Patient/"))
+        made = answer_of(episode.step(Post("/Appointment", right | times)))
+        for status in ("busy", "free"):
+            episode.step(Put(wrong, {**slot, "status": status}))
+        return [Put(f"/Appointment/{made['id']}", {**right, "id": made["id"]})]
+
+    play(episode, correct)
+    assert wrong in [one.logged.action.url for one in episode.simulation.timeline if one.event == "colleague booked"]
+    (check,) = [check for one, check in results(episode).values() if patient.intersection(one.request.patients)]
+    assert "judged" not in str(check.actual)
