@@ -28,11 +28,11 @@ _PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", 
 _FOUND_AT_ONCE = frozenset({NO_SUCH_PATIENT, SEVERAL_PATIENTS})
 _SHORT = 3
 """Level of a short shift."""
-_WITHDRAWN = 0.08
+_WITHDRAWN = 0.12
 """Probability that a request is withdrawn if nobody works on it yet."""
 _HURRIED = 0.08
 """Probability that a request becomes more urgent if nobody works on it yet."""
-_CHANGED_AFTER = (2, 20)
+_CHANGED_AFTER = (2, 30)
 """Minimum and maximum number of minutes after the arrival until a Task changes."""
 _MINUTES_TO_ASK = 3
 _MINUTES_AGAIN = 2

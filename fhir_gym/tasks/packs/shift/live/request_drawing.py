@@ -24,10 +24,10 @@ LONGEST_ANSWER = 9
 """Maximum number of minutes until a question is answered."""
 _AGREED = 0.6
 _NAMESAKE = 0.7
-_REWORDED = 0.25
-"""Probability that the description of a Task with wishes changes while nobody works on it."""
-_MESSAGE_CHANGES = 0.5
-"""Probability that a message changes the description of a Task with wishes while somebody works on it."""
+_REWORDED = 0.7
+"""Probability that the description of a request with wishes changes."""
+_BEFORE_WORK = 0.5
+"""Share of these changes that happen before somebody works on the request; the others come in a message."""
 _MESSAGE_WITHDRAWS = 0.1
 """Probability that a message withdraws a request while somebody works on it."""
 _MESSAGE_AFTER = (20, 240)
@@ -90,9 +90,9 @@ class RequestDrawing:
         elif person is not None and rng.random() < half:
             self._add_namesake(key, person)
         self._asking += bool(asks)
-        rewords = texts[0] != texts[1] and self._happens(_REWORDED)
-        message_changes = texts[0] != texts[1] and not rewords and self._happens(_MESSAGE_CHANGES)
-        message_withdraws = not (rewords or message_changes or asks) and self._happens(_MESSAGE_WITHDRAWS)
+        changes = texts[0] != texts[1] and self._happens(_REWORDED)
+        message_changes = changes and rng.random() >= _BEFORE_WORK
+        message_withdraws = not (changes or asks) and self._happens(_MESSAGE_WITHDRAWS)
         return DeskRequest(
             id=self._ids.new("Task"),
             kind=key,
@@ -105,8 +105,8 @@ class RequestDrawing:
             answer_after=rng.randint(3, LONGEST_ANSWER),
             message_after=rng.randint(*_MESSAGE_AFTER) if message_changes or message_withdraws else 0,
             message_withdraws=message_withdraws,
-            first=first if rewords or message_changes else None,
-            first_text=texts[1] if rewords or message_changes else "",
+            first=first if changes else None,
+            first_text=texts[1] if changes else "",
         )
 
     def _happens(self, probability: float) -> bool:

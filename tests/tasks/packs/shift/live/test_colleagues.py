@@ -35,7 +35,7 @@ def episode(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episod
     monkeypatch.setattr(t20_live, "live_kinds", bookings)
     values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
     register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, world=hospital, max_steps=500) as found:
+    with Episode(ENV, task=KEY, variation=1, world=hospital, max_steps=500) as found:
         found.start()
         yield found
     registry._registered.pop(ENV, None)
