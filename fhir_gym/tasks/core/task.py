@@ -17,6 +17,7 @@ from fhir_gym.actions import Action
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import FhirSession, Session, World
 from fhir_gym.fhir.messages import Response
+from fhir_gym.garbage_collection import garbage_collection_paused
 from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
 from fhir_gym.tasks.core.dials import Dial
@@ -119,7 +120,8 @@ class Variation:
             settings: Arguments of `World.session`.
         """
         session = world.session(**settings)
-        session.load(self.setup, next_id=self.next_id, normal=True)
+        with garbage_collection_paused():
+            session.load(self.setup, next_id=self.next_id, normal=True)
         return session
 
 
@@ -386,6 +388,7 @@ class Task(ABC, Generic[P]):
                 _cache.popitem(last=False)
         return drawn
 
+    @garbage_collection_paused()
     def _draw_all(self, k: int, world: World) -> _Drawn:
         rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
         params = self.draw(k, rng, world)
