@@ -52,7 +52,7 @@ class GoldDesk:
         self._asked: dict[str, str] = {}
         self._given: dict[str, Mapping[str, str]] = {}
         self._known: dict[str, dict[str, Any]] = {}
-        self._begun: dict[str, datetime] = {}
+        self._in_progress_since: dict[str, datetime] = {}
         self._watch = Watch(self._now)
         self._looked = self._now
         self._open: list[Resource] = []
@@ -110,7 +110,7 @@ class GoldDesk:
         """Handle a Task, or ask about it."""
         one = self._by_text[task["description"]]
         if task["status"] == "requested":
-            self._begun[task["id"]] = self._watch.now
+            self._in_progress_since[task["id"]] = self._watch.now
             begun = yield update(task, status="in-progress")
             if is_refused(begun) or not isinstance(begun, dict):
                 self._open = []
@@ -160,7 +160,7 @@ class GoldDesk:
     def _wait_for_objections(self, task: Resource) -> Generator[Action, Json, None]:
         """Look at the worklist once more, when the requester has had enough time to object."""
         yield from self._worklist()
-        while self._watch.now < self._begun[task["id"]] + TIME_TO_OBJECT:
+        while self._watch.now < self._in_progress_since[task["id"]] + TIME_TO_OBJECT:
             yield from self._worklist()
 
     def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
