@@ -52,8 +52,8 @@ _EVENTS = (
     "learns about it and may send a message: a Communication whose basedOn refers to the Task and whose sender is the "
     "requester. The message contains a new description, which replaces the one in the Task (leave that as it is), or "
     "it withdraws the request: then change nothing for it, and reject the Task with the outcome "
-    f'"{WITHDRAWN}". So make your first change for the request (or close the Task, if you change nothing) at least '
-    f"{TIME_TO_OBJECT.seconds} seconds after you set the Task to in-progress; otherwise it counts as wrong.\n\n"
+    f'"{WITHDRAWN}". So send your first change for the request (or close the Task, if you change nothing) at least '
+    f"{TIME_TO_OBJECT.seconds} seconds after you sent the change to in-progress; otherwise it counts as wrong.\n\n"
     "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
@@ -74,8 +74,9 @@ _ASKING = (
     "in-progress again. There are two questions:\n"
     f'- "{WHICH_PATIENT}": the description says "{NOT_GIVEN}". If only one patient has the given name and the family '
     "name, it is that one. If there are several, ask.\n"
-    f'- "{IS_AGREED}": the requester of the Task is an Organization. Always ask then, unless the Task is a question. '
-    f'If the patient does not agree, change nothing for the request: the outcome is "{NOT_ALLOWED}".\n'
+    f'- "{IS_AGREED}": the requester of the Task is an Organization. Always ask then, unless the Task itself asks a '
+    "question. If the patient does not agree, change nothing for the request: then the outcome is always "
+    f'"{NOT_ALLOWED}".\n'
     "An answer counts only if you read it before your first change for the request."
 )
 _SCORE = (

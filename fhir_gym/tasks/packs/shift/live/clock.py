@@ -15,8 +15,8 @@ WRITE = timedelta(seconds=60)
 RULE = (
     f"Time passes with each of your actions: a read or a search takes {READ.seconds} seconds, a write "
     f"{WRITE.seconds} seconds. A batch or transaction takes the sum of what its entries take. A refused request takes "
-    f"{READ.seconds} seconds. A request takes effect as soon as you send it; the status line of its response shows the "
-    "time after it."
+    f"{READ.seconds} seconds. A request takes effect as soon as you send it, with all entries of a Bundle; the status "
+    "line of its response shows the time after it."
 )
 """The rule in words, for prompts."""
 

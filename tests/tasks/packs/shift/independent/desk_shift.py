@@ -50,7 +50,9 @@ class _Shift:
 
     def __post_init__(self) -> None:
         self.now = instant(find(r"^Present: (\S+?),", self.text))
-        self.wait = timedelta(seconds=int(find(r"at least (\d+) seconds after you set the Task", self.text)))
+        self.wait = timedelta(
+            seconds=int(find(r"at least (\d+) seconds after you sent the change to in-progress", self.text))
+        )
         self.owner = find(r"owner is .+? \((Organization/\S+)\)", self.text)
         self.subjects = dict(re.findall(r"(?:: |, )([A-Z][\w ]+) \(code desk-(\w\d)\)", self.text))
 
