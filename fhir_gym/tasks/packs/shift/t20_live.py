@@ -58,7 +58,8 @@ _EVENTS = (
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
     f"{MESSAGE_IN_TIME.seconds} seconds before that. All policies are on the server from the start; some amendments "
-    'come into force during the shift, at the time in their texts. Elsewhere, "the present" in a rule means {now}.'
+    "come into force during the shift, at the time in their texts. For everything else, the present is {now} during "
+    "the whole shift: it decides what has started, what is past, and what lies in the future."
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "

@@ -131,12 +131,15 @@ def test_time_passes_with_each_action(hospital: World) -> None:
         task = read_all(episode, f"/Task?_id={ids[0]}")[0]
         bundle = {"resourceType": "Bundle", "type": "batch", "entry": []}
         reads = [{"request": {"method": "GET", "url": f"Task/{one}"}} for one in (ids[0], ids[0], ids[0])]
+        outdated = {"method": "PUT", "url": f"Task/{task['id']}", "ifMatch": 'W/"7"'}
+        refused = {"request": outdated, "resource": task}
         actions: list[tuple[Any, int]] = [
             ("nonsense", 20),
             (Get("/Patient?_count=1"), 20),
             (Get("/Patient/unknown"), 20),
             (Put(f"/Task/{task['id']}", {**task, "status": "in-progress"}), 60),
             (Post("/", bundle | {"entry": reads}), 3 * 20),
+            (Post("/", bundle | {"type": "transaction", "entry": [*reads, refused]}), 20),
         ]
         spent = 20
         for action, seconds in actions:

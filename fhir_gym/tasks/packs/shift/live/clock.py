@@ -23,6 +23,8 @@ RULE = (
 
 def duration(response: Response) -> timedelta:
     """Return the time that a request took, judged by what the server did."""
+    if response.status >= 400:
+        return READ
     return sum((WRITE if one.effect else READ for one in response.done), timedelta()) or READ
 
 

@@ -28,7 +28,7 @@ _PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", 
 _FOUND_AT_ONCE = frozenset({NO_SUCH_PATIENT, SEVERAL_PATIENTS})
 _SHORT = 3
 """Level of a short shift."""
-_WITHDRAWN = 0.12
+_WITHDRAWN = 0.18
 """Probability that a request is withdrawn if nobody works on it yet."""
 _HURRIED = 0.08
 """Probability that a request becomes more urgent if nobody works on it yet."""

@@ -28,7 +28,7 @@ _REWORDED = 0.7
 """Probability that the description of a request with wishes changes."""
 _BEFORE_WORK = 0.5
 """Share of these changes that happen before somebody works on the request; the others come in a message."""
-_MESSAGE_WITHDRAWS = 0.1
+_MESSAGE_WITHDRAWS = 0.15
 """Probability that a message withdraws a request while somebody works on it."""
 _MESSAGE_AFTER = (20, 240)
 """Minimum and maximum number of seconds from the beginning of the work to the message."""
