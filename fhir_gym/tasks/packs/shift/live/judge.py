@@ -137,7 +137,10 @@ class LiveJudge:
         return before
 
     def _age_of_message(self, one: DeskRequest, closing: Closing | None, first: int | None) -> timedelta | None:
-        """Return how long before the agent decided a message was sent; None if nothing was sent or decided."""
+        """Return how long before the agent decided a message was sent; None if nothing was sent or decided.
+
+        It is negative if the agent decided first.
+        """
         sent = self._event("message", one)
         moment = self._decided_at(closing, first)
         if sent is None or moment is None:
@@ -233,14 +236,14 @@ class LiveJudge:
     ) -> Judgement:
         """Return what counts for a request that a message may have withdrawn."""
         age = self._age_of_message(one, closing, first) if one.message_withdraws else None
-        if closing is None or age is None or age < timedelta():
+        if age is None or age < timedelta():
             return judgement
-        is_reported = closing.outcome == WITHDRAWN
-        if age < MESSAGE_IN_TIME and not is_reported:
+        outcome = closing.outcome if closing else None
+        if age < MESSAGE_IN_TIME and outcome != WITHDRAWN:
             return judgement
-        was_read = self._was_read("message", one, message_text(one), closing.request)
-        right = is_reported and was_read and not left
-        return replace(judgement, right=right, harmed=left, expected=WITHDRAWN, found=closing.outcome, by_record=None)
+        was_read = closing is not None and self._was_read("message", one, message_text(one), closing.request)
+        right = outcome == WITHDRAWN and was_read and not left
+        return replace(judgement, right=right, harmed=left, expected=WITHDRAWN, found=outcome, by_record=None)
 
     def _problem(self, one: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
         """Describe what is wrong apart from the judgement of the kind; an empty text for nothing."""
