@@ -191,3 +191,21 @@ def test_the_requester_has_two_minutes_to_object(corrected: Episode, reads: int,
     corrected.step(Put(f"/Task/{task['id']}", closed))
     corrected.step(Finish([]))
     assert ("for 2 minutes" not in str(results(corrected)[task["id"]][1].actual)) is passes
+
+
+@pytest.mark.parametrize("corrected", [_LateMessages], indirect=True)
+def test_a_withdrawn_request_that_is_changed_harms_whether_its_task_is_closed_or_not(corrected: Episode) -> None:
+    chosen = first_with_message(corrected, is_withdrawal=True)
+
+    def leave_open(action: Action) -> list[Action]:
+        if task_of(action) != chosen or "businessStatus" not in str(action.body):
+            return [action]
+        return [Put(action.url, {**json.loads(action.body or "{}"), "status": "on-hold"})]
+
+    play_without_messages(corrected, waiting(corrected, chosen, 90))
+    closed = corrected.verdict().score
+    corrected.start()
+    wait = waiting(corrected, chosen, 90)
+    play_without_messages(corrected, lambda action: [each for one in wait(action) for each in leave_open(one)])
+    assert "not closed" in str(results(corrected)[chosen][1].actual)
+    assert closed == corrected.verdict().score
