@@ -35,6 +35,7 @@ _HURRIED = 0.08
 _CHANGED_AFTER = (2, 30)
 """Minimum and maximum number of minutes after the arrival until a Task changes."""
 _MINUTES_TO_ASK = 3
+"""Minutes of work that a question costs."""
 _MINUTES_AGAIN = 2
 """Minutes of work that a new description costs in the middle of the work."""
 _FEWER = 2 / 3

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Finish, Get, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks import register
 from fhir_gym.tasks.core import registry
 from fhir_gym.tasks.packs.shift import t20_live
-from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
-from fhir_gym.tasks.packs.shift.lookups import Found
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from tests.tasks.packs.shift.live.playing import Change, failed, now_of, params_of, play, results, task_of, worklist
@@ -55,18 +54,10 @@ def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.
     registry._registered.pop(ENV, None)
 
 
-class _ReadsNoMessages(GoldDesk):
-    """Works like the reference solution, but takes no notice of messages."""
-
-    @override
-    def _worklist(self) -> Found:
-        found = yield from super()._worklist()
-        self._messages = {}
-        return found
-
-
 def play_without_messages(episode: Episode, change: Change = lambda action: [action]) -> None:
-    follow(episode, _ReadsNoMessages(params_of(episode), kinds()).play(), change)
+    """Play an agent that works like the reference solution, but takes no notice of messages."""
+    solution, _ = AGENTS["reads no messages"]
+    follow(episode, solution(params_of(episode)), change)
 
 
 def messages(episode: Episode) -> dict[str, datetime]:
