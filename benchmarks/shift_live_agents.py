@@ -54,24 +54,21 @@ class _NeverAsks(GoldDesk):
         return f"born {found[0]['birthDate']}." if found else ""
 
 
-class _LooksUpAtArrival(GoldDesk):
-    """Looks everything up for a request as soon as it has arrived, and writes when it is due next."""
+class _LooksUpEarly(GoldDesk):
+    """Looks everything up for some requests early, and does not look again before it writes."""
 
     def __init__(self, p: LiveParams) -> None:
         super().__init__(p, live_kinds())
-        self._begun: dict[str, tuple[Solution, Action | None, str]] = {}
+        self._looked_up: dict[str, tuple[Solution, Action | None, str]] = {}
 
-    @override
-    def _worklist(self) -> Found:
-        tasks = yield from super()._worklist()
-        for task in tasks:
-            one = self._by_text[task["description"]]
-            must_ask = NOT_GIVEN in one.text or task["requester"]["reference"].startswith("Organization/")
-            if one.id not in self._begun and not must_ask:
-                self._begun[one.id] = yield from self._look_up(one)
-        return tasks
+    def _look_up(self, task: Resource) -> Generator[Action, Json, None]:
+        """Look everything up for a Task, unless a question must be asked first."""
+        one = self._by_text[task["description"]]
+        must_ask = NOT_GIVEN in one.text or task["requester"]["reference"].startswith("Organization/")
+        if one.id not in self._looked_up and not must_ask:
+            self._looked_up[one.id] = yield from self._plan(one)
 
-    def _look_up(self, one: DeskRequest) -> Generator[Action, Json, tuple[Solution, Action | None, str]]:
+    def _plan(self, one: DeskRequest) -> Generator[Action, Json, tuple[Solution, Action | None, str]]:
         """Return the rest of a solution, its first write, and its outcome if it writes nothing."""
         solution = super()._solve(one, one.request.ask)
         try:
@@ -84,15 +81,37 @@ class _LooksUpAtArrival(GoldDesk):
 
     @override
     def _solve(self, one: DeskRequest, ask: Any) -> Solution:
-        if one.id not in self._begun:
+        if one.id not in self._looked_up:
             return (yield from super()._solve(one, ask))
-        solution, action, outcome = self._begun[one.id]
+        solution, action, outcome = self._looked_up[one.id]
         while action is not None:
             try:
                 action = solution.send((yield replace(action, headers=())))
             except StopIteration as ended:
                 return str(ended.value)
         return outcome
+
+
+class _LooksUpAtArrival(_LooksUpEarly):
+    """Looks everything up for a request as soon as it has arrived, and writes when it is due next."""
+
+    @override
+    def _worklist(self) -> Found:
+        tasks = yield from super()._worklist()
+        for task in tasks:
+            yield from self._look_up(task)
+        return tasks
+
+
+class _LooksUpAtTheBeginning(_LooksUpEarly):
+    """Looks everything up as soon as a Task is in-progress."""
+
+    @override
+    def _begin(self, task: Resource) -> Generator[Action, Json, Resource | None]:
+        begun = yield from super()._begin(task)
+        if begun is not None:
+            yield from self._look_up(begun)
+        return begun
 
 
 class _ReadsNoMessages(GoldDesk):
@@ -168,6 +187,10 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
     "never searches for slots again": (lambda p: GoldDesk(p, live_kinds()).play(), _remembering),
     "never asks": (lambda p: _NeverAsks(p, live_kinds()).play(), lambda: _everything),
     "reads no messages": (lambda p: _ReadsNoMessages(p, live_kinds()).play(), lambda: _everything),
+    "looks a request up when its work begins, and not again": (
+        lambda p: _LooksUpAtTheBeginning(p).play(),
+        lambda: _everything,
+    ),
     "never interrupts long work": (lambda p: _FinishesWhatItBegan(p, live_kinds()).play(), lambda: _everything),
     "looks a request up when it arrives, and writes when it is due": (
         lambda p: _LooksUpAtArrival(p).play(),

@@ -32,6 +32,15 @@ COMMON_DIAGNOSES = (
 )
 """Diagnoses besides pregnancy."""
 
+RESULT_UPDATES = {"registered": "final", "preliminary": "final", **dict.fromkeys(VALID, "entered-in-error")}
+"""The status that may follow each status of a result."""
+CHART_UPDATES = {
+    "allergies": ("clinical", {"active": "resolved", "inactive": "active", "resolved": "active"}),
+    "diagnoses": ("clinical", {"active": "resolved", "resolved": "active"}),
+    "results": ("status", RESULT_UPDATES),
+}
+"""Updates of charts; see `RequestKind.status_updates`."""
+
 _UCUM = "http://unitsofmeasure.org"
 _INVALID = ("preliminary", "entered-in-error", "cancelled", "registered")
 _CLINICAL = "http://terminology.hl7.org/CodeSystem/{}-clinical"

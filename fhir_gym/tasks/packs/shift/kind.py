@@ -20,12 +20,42 @@ from fhir_gym.types import Json, Resource
 _DECLINED = 0.3
 """Probability that a request is declined."""
 
+S = TypeVar("S", bound=Params)
+
 Solution = Generator[Action, Json, str]
 """A generator of the actions for one request; it receives the responses and returns the outcome."""
 
 
 class Ask(Params):
     """What a request says. Subclasses add fields."""
+
+
+StatusUpdates = Mapping[str, tuple[str, Mapping[str, str]]]
+"""For fields of a scene: the field of a record with its status, and the status that may follow each status."""
+
+
+class StatusUpdate(Params):
+    """Somebody updates the status of one record of a scene.
+
+    Attributes:
+        records: Name of the field of the scene that contains the record.
+        id: Id of the record.
+        element: Name of the field of the record that changes.
+        status: Its new value.
+    """
+
+    records: str
+    id: str
+    element: str
+    status: str
+
+    def applied_to(self, scene: S) -> S:
+        """Return the scene after the update."""
+        records = (
+            one.model_copy(update={self.element: self.status}) if one.id == self.id else one
+            for one in getattr(scene, self.records)
+        )
+        return scene.model_copy(update={self.records: tuple(records)})
 
 
 class Request(Params):
@@ -108,7 +138,6 @@ class Size:
 
 
 R = TypeVar("R", bound=Request)
-S = TypeVar("S", bound=Params)
 
 
 class RequestKind(ABC, Generic[S, R]):
@@ -129,6 +158,7 @@ class RequestKind(ABC, Generic[S, R]):
         counts: Minimum and maximum number of requests at each static level.
         resource_types: Resource types that the requests need.
         requested_elements: See `Task.requested_elements`.
+        status_updates: What colleagues update during a live shift, in records with the field `patient`.
     """
 
     key: ClassVar[str]
@@ -142,6 +172,7 @@ class RequestKind(ABC, Generic[S, R]):
     counts: ClassVar[Mapping[int, tuple[int, int]]] = MappingProxyType({1: (4, 5), 2: (10, 14)})
     resource_types: ClassVar[tuple[str, ...]]
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    status_updates: ClassVar[StatusUpdates] = {}
 
     @abstractmethod
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> S:
@@ -208,6 +239,53 @@ class RequestKind(ABC, Generic[S, R]):
             log: What the agent wrote and looked up.
             answers: The outcome that the agent reported for each request, in lower case; empty for none.
         """
+
+    def right_end(self, request: R, scene: S) -> tuple[str, str] | None:
+        """Return what is right for a request about a single patient: the outcome, and what is written, in any words.
+
+        Only kinds with `status_updates` implement it.
+
+        Returns:
+            None if a value is so close to a limit that careful agents may disagree.
+        """
+        raise NotImplementedError(f"kind {self.key} has no status updates")
+
+    def draw_status_update(
+        self, rng: random.Random, request: R, others: Sequence[R], scene: S
+    ) -> tuple[StatusUpdate, str] | None:
+        """Draw an update of one record that changes what is right for a request, and for no other request.
+
+        Args:
+            rng: Random generator.
+            request: The request.
+            others: The other requests about the same patient.
+            scene: The scene.
+
+        Returns:
+            The update, and the outcome of the request after it; None if there is no such update.
+        """
+        ids: tuple[str, ...] = getattr(request, "patients", ())
+        if not self.status_updates or len(ids) != 1:
+            return None
+        own = {
+            name: tuple(one for one in getattr(scene, name) if one.patient == ids[0]) for name in self.status_updates
+        }
+        chart = scene.model_copy(update=own)
+        before, usual = self.right_end(request, chart), [self.right_end(one, chart) for one in others]
+        possible = [
+            StatusUpdate(records=name, id=one.id, element=element, status=following[getattr(one, element)])
+            for name, (element, following) in self.status_updates.items()
+            for one in own[name]
+            if getattr(one, element) in following
+        ]
+        for update in rng.sample(possible, len(possible)):
+            updated = update.applied_to(chart)
+            after = self.right_end(request, updated)
+            if before is None or after is None or after == before:
+                continue
+            if usual == [self.right_end(one, updated) for one in others]:
+                return update, after[0]
+        return None
 
     def without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:
         """Refuse a right request if the agent added elements that change the meaning of a record."""

@@ -15,6 +15,7 @@ from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import IdAllocator, codings, instant
 from fhir_gym.tasks.packs.shift.charts import (
+    CHART_UPDATES,
     CREATININE,
     CREATININE_MOLAR,
     DECOYS,
@@ -28,7 +29,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     order_resource,
 )
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, UMOL_PER_MG, Formulary, Item, draw_formulary
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Found, Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.order_reader import ORDER_ELEMENTS
 from fhir_gym.tasks.packs.shift.orders import (
@@ -65,6 +66,10 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         *("MedicationRequest", "ServiceRequest"),
     )
     requested_elements = ORDER_ELEMENTS
+    status_updates: ClassVar[StatusUpdates] = {
+        **CHART_UPDATES,
+        "orders": ("status", {"active": "completed", "on-hold": "active"}),
+    }
     rules = (
         "- These drugs and tests can be ordered (the list gives the code, the class of a drug, its dose, and limits):\n"
         "{items}\n"
@@ -154,6 +159,12 @@ class Orders(RequestKind[OrdersScene, OrderRequest]):
         charts = Charts(scene, scene.now)
         item = scene.formulary.named(request.ask.item)
         return charts.missing_results(item, request.patients[0]) if len(request.patients) == 1 else []
+
+    @override
+    def right_end(self, request: OrderRequest, scene: OrdersScene) -> tuple[str, str] | None:
+        item = scene.formulary.named(request.ask.item)
+        decision = Charts(scene, scene.now).decide(item, request.patients[0], scene.orders)
+        return (decision.outcome, str(decision.dose)) if decision.settled else None
 
     @override
     def judge(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import instant
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.medication_list import (
     MEASURES,
@@ -50,6 +50,10 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOT_TAKEN)
     value = "3"
     minutes = 4
+    status_updates: ClassVar[StatusUpdates] = {
+        "records": ("status", {"active": "stopped", "on-hold": "active", "stopped": "active", "draft": "active"}),
+        "dispenses": ("status", {"in-progress": "completed"}),
+    }
     resource_types = ("Patient", "MedicationRequest", "MedicationStatement", "MedicationDispense", "Communication")
     rules = (
         f"{PATIENT_RULE}\n"
@@ -147,6 +151,10 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     @override
     def counterfactuals(self, request: MedicationQuestion, scene: MedicationScene) -> list[Resource]:
         return [] if request.patients else [absent_patient(request.ask.patient, scene.people)]
+
+    @override
+    def right_end(self, request: MedicationQuestion, scene: MedicationScene) -> tuple[str, str] | None:
+        return outcome_of(request.ask, decisions(charts_of(scene)[request.patients[0]], scene.today)), ""
 
     @override
     def judge(

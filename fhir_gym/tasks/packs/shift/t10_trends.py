@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.charts import RESULT_UPDATES
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.laboratory import (
     PERIOD,
     TESTS,
@@ -30,6 +31,7 @@ from fhir_gym.tasks.packs.shift.trends import (
     TrendAsk,
     TrendRequest,
     exact_answer,
+    is_clear,
     judge_question,
     qualifies,
     results_that_would_count,
@@ -52,6 +54,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NO_RESULT)
     value = "7.4"
     minutes = 4
+    status_updates: ClassVar[StatusUpdates] = {"results": ("status", RESULT_UPDATES)}
     resource_types = ("Patient", "Observation")
     rules = (
         f"{PATIENT_RULE}\n"
@@ -148,6 +151,14 @@ class Trends(RequestKind[LabScene, TrendRequest]):
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
         return [*results_that_would_count(request)] if request.outcome == NO_RESULT else []
+
+    @override
+    def right_end(self, request: TrendRequest, scene: LabScene) -> tuple[str, str] | None:
+        results = [one for one in scene.results if one.patient == request.patients[0]]
+        value = exact_answer(request.ask, results)
+        if value is None:
+            return NO_RESULT, ""
+        return (rounded(request.ask, value), "") if is_clear(request.ask, value, results) else None
 
     @override
     def judge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -31,7 +31,7 @@ from fhir_gym.tasks.packs.shift.histories import (
     lines_of_facts,
     parse_history,
 )
-from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution
+from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind, Size, Solution, StatusUpdates
 from fhir_gym.tasks.packs.shift.lookups import Named, patients_called, search_all
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, NOTHING_WRONG, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.patients import PATIENT_RULE, absent_patient, ids_of, names_for, single_patients
@@ -59,6 +59,17 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
     codes = (NO_SUCH_PATIENT, SEVERAL_PATIENTS, NOTHING_WRONG)
     value = "3"
     minutes = 4
+    status_updates: ClassVar[StatusUpdates] = {
+        "records": (
+            "status",
+            {
+                **dict.fromkeys(("finished", "final", "amended", "completed"), "entered-in-error"),
+                "preliminary": "cancelled",
+                "confirmed": "refuted",
+                "provisional": "refuted",
+            },
+        )
+    }
     resource_types = ("Patient", "Encounter", "Observation", "Procedure", "Condition")
     rules = (
         f"{PATIENT_RULE}\n"
@@ -153,6 +164,11 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
         return records_that_would_be_wrong(request, scene) if request.outcome == NOTHING_WRONG else []
+
+    @override
+    def right_end(self, request: ContradictionRequest, scene: HistoryScene) -> tuple[str, str] | None:
+        outcome = outcome_of(request.ask, histories_of(scene)[request.patients[0]])
+        return None if request.ask.measure == "ids" and outcome.count(",") >= MOST_IDS else (outcome, "")
 
     @override
     def judge(

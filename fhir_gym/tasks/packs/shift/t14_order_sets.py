@@ -15,6 +15,7 @@ from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import Concept, IdAllocator, codings, instant, parse_instant
 from fhir_gym.tasks.packs.shift.charts import (
+    CHART_UPDATES,
     CREATININE,
     CREATININE_MOLAR,
     DECOYS,
@@ -87,6 +88,7 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         *("MedicationRequest", "ServiceRequest", "DocumentReference"),
     )
     requested_elements = ORDER_ELEMENTS
+    status_updates = CHART_UPDATES
     rules = (
         "- An order set consists of one drug and some tests from this list:\n"
         "{items}\n"
@@ -188,6 +190,16 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
             return []
         order_set = order_set_for(request.ask, scene, scene.library)
         return SetCharts(scene, scene.now).missing_results(order_set, request.patients[0])
+
+    @override
+    def right_end(self, request: OrderSetRequest, scene: OrderSetScene) -> tuple[str, str] | None:
+        now, charts, ask = parse_instant(scene.now), SetCharts(scene, scene.now), request.ask
+        libraries = [scene.library, *(scene.library.after(one - now) for one in scene.library.coming(now))]
+        decided = [
+            charts.decide(ask.order_set, order_set_for(ask, scene, one), request.patients[0], scene.orders)
+            for one in libraries
+        ]
+        return (decided[0].outcome, str(decided[0].orders)) if all(one.settled for one in decided) else None
 
     @override
     def judge(

@@ -27,6 +27,7 @@ from fhir_gym.tasks.packs.shift.live.plan import (
     MESSAGE_IN_TIME,
     NOT_GIVEN,
     TIME_TO_OBJECT,
+    UPDATE_IN_TIME,
     WHICH_PATIENT,
     LiveParams,
 )
@@ -46,8 +47,10 @@ _WORKLIST = (
     "search finds none either, the shift is over: end it with FINISH([])."
 )
 _EVENTS = (
-    "You are not alone. Colleagues book appointments on the same server. A Task that is still requested may become "
-    "more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it).\n\n"
+    "You are not alone. Colleagues book appointments on the same server, and while you work on a Task about a patient, "
+    "they update the status of the patient's records (results, allergies, diagnoses, orders and others). A Task that "
+    "is still requested may become more urgent, get another description, or be withdrawn (status cancelled; then "
+    "change nothing for it).\n\n"
     "Before you work on a Task, set it to in-progress. From then on, nobody else changes the Task, but its requester "
     "learns about it and may send a message: a Communication whose basedOn refers to the Task and whose sender is the "
     "requester. The message contains a new description, which replaces the one in the Task (leave that as it is), or "
@@ -56,8 +59,9 @@ _EVENTS = (
     f"{TIME_TO_OBJECT.seconds} seconds after you sent the change to in-progress; otherwise it counts as wrong.\n\n"
     "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
-    "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
-    f"{MESSAGE_IN_TIME.seconds} seconds before that. All policies are on the server from the start; some amendments "
+    "you change nothing, at the time at which you close the Task. You may ignore a message from the last "
+    f"{MESSAGE_IN_TIME.seconds} seconds before that, and an update of a patient's record from the last "
+    f"{UPDATE_IN_TIME.seconds} seconds before that. All policies are on the server from the start; some amendments "
     "come into force during the shift, at the time in their texts. For everything else, the present is {now} during "
     "the whole shift: it decides what has started, what is past, and what lies in the future."
 )

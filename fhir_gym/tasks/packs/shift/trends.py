@@ -127,7 +127,7 @@ def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
     """Whether a question has an answer for which the window and at least one of the other rules make a difference."""
     found = counted(ask, results)
     value = exact_answer(ask, results)
-    if value is None or not _FEWEST <= len(found) <= _MOST or not _is_clear(ask, value, found):
+    if value is None or not _FEWEST <= len(found) <= _MOST or not is_clear(ask, value, results):
         return False
 
     def matters(rule: Rule) -> bool:
@@ -137,8 +137,15 @@ def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
     return matters("window") and (matters("status") or matters("repeats") or matters("unit"))
 
 
-def _is_clear(ask: TrendAsk, value: Decimal, found: Sequence[LabResult]) -> bool:
-    """Whether a careful agent cannot get another answer by rounding in another way."""
+def is_clear(ask: TrendAsk, value: Decimal, results: Sequence[LabResult]) -> bool:
+    """Whether a careful agent cannot get another answer by rounding in another way.
+
+    Args:
+        ask: The question.
+        value: The exact answer.
+        results: All results of the patient.
+    """
+    found = counted(ask, results)
     if ask.measure != "above":
         return abs(abs(value).scaleb(ask.digits) % 1 - Decimal("0.5")) >= _EDGE
     test, limit = TESTS[ask.test], Decimal(ask.limit)

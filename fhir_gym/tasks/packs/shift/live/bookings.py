@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.packs.shift.booking_policies import PolicyClinicScene, limits_for, values_for
@@ -15,9 +16,9 @@ from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest
 
 _CONTESTED = 0.5
-"""Probability that a colleague books one of the first slots that a request may ask for, soon after its arrival."""
-_SOON = 30
-"""Maximum number of minutes from the arrival to the booking."""
+"""Probability that a colleague books one of the first slots that a request may ask for while the agent works on it."""
+_AFTER = (20, 240)
+"""Minimum and maximum number of seconds from the beginning of this work to the booking."""
 _FIRST = 3
 """Number of slots among which the colleague's first choice is drawn."""
 _CHOICES = 4
@@ -43,14 +44,15 @@ def draw_bookings(
     for _ in range(count if others else 0):
         if rivals and rng.random() < _CONTESTED:
             rival, slots = rng.choice(rivals)
-            arrival = max((parse_instant(rival.arrives) - now) // timedelta(minutes=1), 0)
-            minute, place = min(arrival + rng.randint(1, _SOON), minutes), rng.randrange(min(_FIRST, len(slots)))
+            place = rng.randrange(min(_FIRST, len(slots)))
+            when: dict[str, Any] = {"task": rival.id, "after": rng.randint(*_AFTER)}
         else:
             service = rng.choice(scene.practitioners).service
             slots = [slot for slot in free if doctors[slot.schedule].service == service]
-            minute, place = rng.randint(1, minutes), rng.randrange(max(len(slots) // 3, 1))
+            place = rng.randrange(max(len(slots) // 3, 1))
+            when = {"at": instant(now + timedelta(minutes=rng.randint(1, minutes)))}
         choices = tuple((slot, doctors[slot.schedule].person.id) for slot in slots[place : place + _CHOICES])
-        yield ColleagueBooking(at=instant(now + timedelta(minutes=minute)), patient=rng.choice(others), choices=choices)
+        yield ColleagueBooking(patient=rng.choice(others), choices=choices, **when)
 
 
 def _slots_for(one: DeskRequest, scene: ClinicScene, free: Sequence[ClinicSlot]) -> list[ClinicSlot]:

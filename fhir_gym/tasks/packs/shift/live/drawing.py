@@ -17,7 +17,7 @@ from fhir_gym.tasks.packs.shift.kind import RequestKind, Size
 from fhir_gym.tasks.packs.shift.live.bookings import draw_bookings
 from fhir_gym.tasks.packs.shift.live.desk_policies import desk_subjects, draw_desk_library
 from fhir_gym.tasks.packs.shift.live.due_times import LONGEST_STRETCH, Due, Work, draw_due_times, rounded
-from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, Priority
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, Priority, RecordUpdate
 from fhir_gym.tasks.packs.shift.live.request_drawing import LONGEST_ANSWER, RequestDrawing, name_of
 from fhir_gym.tasks.packs.shift.live.size import LiveSize
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_SUCH_PATIENT, SEVERAL_PATIENTS
@@ -32,12 +32,16 @@ _WITHDRAWN = 0.18
 """Probability that a request is withdrawn if nobody works on it yet."""
 _HURRIED = 0.08
 """Probability that a request becomes more urgent if nobody works on it yet."""
+_UPDATED = 0.9
+"""Probability that a record that decides about a request changes while somebody works on it, if one can."""
+_UPDATED_AFTER = (60, 200)
+"""Minimum and maximum number of seconds from the beginning of the work until then."""
 _CHANGED_AFTER = (2, 30)
 """Minimum and maximum number of minutes after the arrival until a Task changes."""
 _MINUTES_TO_ASK = 3
 """Minutes of work that a question costs."""
 _MINUTES_AGAIN = 2
-"""Minutes of work that a new description costs in the middle of the work."""
+"""Minutes of work that a new description or an updated record costs in the middle of the work."""
 _FEWER = 2 / 3
 """Probability that another outcome replaces one that the search for the patient alone would settle."""
 _POLICY_KINDS = 2
@@ -172,13 +176,32 @@ class LiveDrawing:
         arrivals = [*[-rng.randint(1, 60) for _ in range(size.waiting)], *later]
         arrivals[: size.waiting] = sorted(arrivals[: size.waiting])
         drawn = [drawing.draw(*one, rng.choice(_PRIORITIES)) for one in order]
+        drawn = [self._with_record_update(one, drawn) for one in drawn]
         works = [self._work(one, arrival) for one, arrival in zip(drawn, arrivals, strict=True)]
         dues = draw_due_times(rng, works)
         return tuple(self._timed(*one) for one in zip(drawn, works, dues, strict=True))
 
+    def _with_record_update(self, one: DeskRequest, others: Sequence[DeskRequest]) -> DeskRequest:
+        """Return a request, perhaps with an update of a record of its patient."""
+        rng, kind, scene = self._rng, self._kinds[one.kind], self.scenes[one.kind]
+        if one.message_after or rng.random() >= self._size.events * _UPDATED:
+            return one
+        patients = getattr(one.request, "patients", ())
+        alike = [each.request for each in others if each.kind == one.kind and each.id != one.id]
+        drawn = kind.draw_status_update(
+            rng, one.request, [each for each in alike if getattr(each, "patients", ()) == patients], scene
+        )
+        if drawn is None:
+            return one
+        update, outcome = drawn
+        records = kind.resources(update.applied_to(scene), self._world)
+        record = next(each for each in records if each["id"] == update.id)
+        found = RecordUpdate(after=rng.randint(*_UPDATED_AFTER), update=update, record=record, outcome=outcome)
+        return one.model_copy(update={"record_update": found})
+
     def _work(self, one: DeskRequest, arrival: int) -> Work:
         """Return the work that a request usually takes, and draw whether it becomes urgent."""
-        again = one.message_after and not one.message_withdraws
+        again = one.record_update or (one.message_after and not one.message_withdraws)
         minutes = self._minutes(self._kinds[one.kind]) + bool(one.asks) * _MINUTES_TO_ASK + bool(again) * _MINUTES_AGAIN
         hurries = one.priority != "stat" and self._rng.random() < self._size.events * _HURRIED
         return Work(arrival, one.priority, minutes, self._draw_change(arrival) if hurries else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -71,10 +71,19 @@ class GoldDesk:
 
     def _play(self) -> Gold:
         while tasks := (yield from self._open_tasks()):
-            task = min(tasks, key=self._rank)
+            first, *others = sorted(tasks, key=self._rank)
+            task = yield from self._begin(first)
+            if task is None:
+                continue
+            yield from self._begin_next(others)
             yield from self._handle(task)
             self._forget(task)
         yield Finish([])
+
+    def _begin_next(self, others: Sequence[Resource]) -> Generator[Action, Json, None]:
+        """Begin the Task after the one at hand: meanwhile, its requester can object, and colleagues update records."""
+        if others:
+            yield from self._begin(others[0])
 
     def _forget(self, task: Resource) -> None:
         """Take a Task off the list of open Tasks."""
@@ -106,16 +115,21 @@ class GoldDesk:
         self._looked = self._watch.now
         return tasks
 
+    def _begin(self, task: Resource) -> Generator[Action, Json, Resource | None]:
+        """Set a Task to in-progress unless it is; return it, or None if somebody has just changed it."""
+        if task["status"] != "requested":
+            return task
+        self._in_progress_since[task["id"]] = self._watch.now
+        begun = yield update(task, status="in-progress")
+        if is_refused(begun) or not isinstance(begun, dict):
+            self._open = []
+            return None
+        self._open = [begun if each["id"] == task["id"] else each for each in self._open]
+        return begun
+
     def _handle(self, task: Resource) -> Generator[Action, Json, None]:
-        """Handle a Task, or ask about it."""
+        """Handle a Task that is in-progress, or ask about it."""
         one = self._by_text[task["description"]]
-        if task["status"] == "requested":
-            self._in_progress_since[task["id"]] = self._watch.now
-            begun = yield update(task, status="in-progress")
-            if is_refused(begun) or not isinstance(begun, dict):
-                self._open = []
-                return  # somebody has just changed the Task
-            task = begun
         told = yield from self._answer_about(task)
         if _is_for_organization(task):
             if not told:
@@ -138,12 +152,13 @@ class GoldDesk:
 
     def _work(self, task: Resource, one: DeskRequest, born: str) -> Solution:
         """Do what a request wants unless a message says something else, and return the outcome."""
+        yield from self._wait_for_others(task)
         solution, has_decided, heard = self._solve(one, _ask_of(one, born)), False, ""
         answer: Json = None
         while True:
             action, outcome = _next(solution, answer)
             if not has_decided and (action is None or action.kind != "GET"):
-                yield from self._wait_for_objections(task)
+                yield from self._look_once_more(task)
                 message = self._messages.get(f"Task/{task['id']}", "")
                 if message != heard:
                     heard, described = message, description_in(message)
@@ -157,11 +172,14 @@ class GoldDesk:
             answer = yield action
             yield from self._interrupt(task, one)
 
-    def _wait_for_objections(self, task: Resource) -> Generator[Action, Json, None]:
-        """Look at the worklist once more, when the requester has had enough time to object."""
-        yield from self._worklist()
+    def _wait_for_others(self, task: Resource) -> Generator[Action, Json, None]:
+        """Look at the worklist until the requester has had enough time to object, and colleagues to update records."""
         while self._watch.now < self._in_progress_since[task["id"]] + TIME_TO_OBJECT:
             yield from self._worklist()
+
+    def _look_once_more(self, task: Resource) -> Generator[Action, Json, None]:
+        """Look at the worklist and the messages immediately before the decision about a Task."""
+        yield from self._worklist()
 
     def _interrupt(self, task: Resource, one: DeskRequest) -> Generator[Action, Json, None]:
         """During long work, look at the worklist from time to time, and handle what is due earlier.
@@ -177,8 +195,10 @@ class GoldDesk:
             first = min(others, key=self._rank, default=None)
             if first is None or self._rank(first) > self._rank(task):
                 return
-            yield from self._handle(first)
-            self._forget(first)
+            begun = yield from self._begin(first)
+            if begun is not None:
+                yield from self._handle(begun)
+                self._forget(begun)
 
     def _solve(self, one: DeskRequest, ask: Any) -> Solution:
         """Do what a request wants, and return the outcome."""

@@ -18,6 +18,7 @@ from fhir_gym.tasks.packs.shift.live.plan import (
     IS_AGREED,
     MESSAGE_IN_TIME,
     TIME_TO_OBJECT,
+    UPDATE_IN_TIME,
     WEIGHTS,
     DeskRequest,
     LiveParams,
@@ -65,20 +66,34 @@ class LiveJudge:
         kind, scene, closing = self._kinds[one.kind], self._p.scene[one.kind], self._closing(one)
         if closing is None or closing.outcome not in kind.codes:
             return
-        for request in {id(each): each for each in (self._request(one), self._by_last_message(one))}.values():
-            yield from kind.counterfactuals(request, scene)
+        usual, latest = (self._request(one), scene), (self._latest_request(one), self._updated(scene, [one]))
+        for request, records in (usual, latest) if self._has_changed(one) else (usual,):
+            yield from kind.counterfactuals(request, records)
             declined = request.model_copy(update={"outcome": closing.outcome})
             for moment in self._amended_at(scene):
                 if moment <= closing.at:
-                    yield from kind.counterfactuals(declined, self._amended(scene, moment))
+                    yield from kind.counterfactuals(declined, self._amended(records, moment))
 
     def _request(self, one: DeskRequest) -> Any:
         """Return what is asked for: a description that changed before the agent worked on it counts as changed."""
         return one.first if one.first is not None and self._event("reworded", one) is None else one.request
 
-    def _by_last_message(self, one: DeskRequest) -> Any:
-        """Return what is asked for if a message that was sent counts."""
+    def _latest_request(self, one: DeskRequest) -> Any:
+        """Return what is asked for if a message that was sent counts, and the outcome after an update."""
+        if one.record_update is not None and self._event("record updated", one) is not None:
+            return self._request(one).model_copy(update={"outcome": one.record_update.outcome})
         return self._request(one) if self._event("message", one) is None else one.request
+
+    def _updated(self, scene: Any, asked: Iterable[DeskRequest]) -> Any:
+        """Return a scene with the updates of records that happened while the agent worked on some requests."""
+        for one in asked:
+            if one.record_update is not None and self._event("record updated", one) is not None:
+                scene = one.record_update.update.applied_to(scene)
+        return scene
+
+    def _has_changed(self, one: DeskRequest) -> bool:
+        """Whether a message or an update of a record came while the agent worked on a request."""
+        return any(self._event(name, one) is not None for name in ("message", "record updated"))
 
     def _amended_at(self, scene: Any) -> list[datetime]:
         """Return the moments of the shift at which policies of a scene came into force."""
@@ -101,22 +116,27 @@ class LiveJudge:
                 # Kinds judge requests in order, so this is the order in which the agent handled them.
                 asked.sort(key=lambda one: closing.request if (closing := closings[one.id]) else len(self.log.requests))
                 requests = [self._request(one) for one in asked]
-                decided = self._judge(key, asked, requests, closings)
-                changed = [self._by_last_message(one) for one in asked]
-                if changed != requests:
-                    later = self._judge(key, asked, changed, closings)
+                decided = self._judge(key, asked, requests, self._p.scene[key], closings)
+                if any(map(self._has_changed, asked)):
+                    changed = [self._latest_request(one) for one in asked]
+                    later = self._judge(key, asked, changed, self._updated(self._p.scene[key], asked), closings)
                     triples = zip(asked, decided, later, strict=True)
-                    decided = [self._by_message(one, closings[one.id], *both) for one, *both in triples]
+                    decided = [self._by_time(one, closings[one.id], *both) for one, *both in triples]
                 for one, final in zip(asked, decided, strict=True):
                     judgement = kind.without_added_meaning(final.judgement, self.log)
                     found[one.id] = self._result(one, judgement, closings[one.id], final.first)
         return [found[one.id] for one in self._p.requests]
 
     def _judge(
-        self, key: str, asked: Sequence[DeskRequest], requests: Sequence[Any], closings: Mapping[str, Closing | None]
+        self,
+        key: str,
+        asked: Sequence[DeskRequest],
+        requests: Sequence[Any],
+        usual: Any,
+        closings: Mapping[str, Closing | None],
     ) -> list[Decided]:
-        """Judge the requests of a kind, each by the policies of its time."""
-        kind, usual = self._kinds[key], self._p.scene[key]
+        """Judge the requests of a kind by the records of a scene, each by the policies of its time."""
+        kind = self._kinds[key]
         answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
         judged = kind.judge(requests, usual, self.log, answers)
         firsts = self._first_changes(judged)
@@ -127,21 +147,22 @@ class LiveJudge:
                 judged = [work.judgement(moment, *both) for work, *both in zip(works, judged, later, strict=True)]
         return [Decided(*one) for one in zip(judged, firsts, strict=True)]
 
-    def _by_message(self, one: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
-        """Return what counts for a request whose description a message may have changed."""
-        age = self._age_of_message(one, closing, after.first)
+    def _by_time(self, one: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
+        """Return what counts for a request about which a message or an update of a record may have come."""
+        event, in_time = ("record updated", UPDATE_IN_TIME) if one.record_update else ("message", MESSAGE_IN_TIME)
+        age = self._age_of(event, one, closing, after.first)
         if age is None or age < timedelta():
             return before
-        if age >= MESSAGE_IN_TIME or after.judgement.better_than(before.judgement):
+        if age >= in_time or after.judgement.better_than(before.judgement):
             return after
         return before
 
-    def _age_of_message(self, one: DeskRequest, closing: Closing | None, first: int | None) -> timedelta | None:
-        """Return how long before the agent decided a message was sent; None if nothing was sent or decided.
+    def _age_of(self, event: str, one: DeskRequest, closing: Closing | None, first: int | None) -> timedelta | None:
+        """Return how long before the agent decided something happened; None if it did not, or nothing was decided.
 
         It is negative if the agent decided first.
         """
-        sent = self._event("message", one)
+        sent = self._event(event, one)
         moment = self._decided_at(closing, first)
         if sent is None or moment is None:
             return None
@@ -235,7 +256,7 @@ class LiveJudge:
         self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
     ) -> Judgement:
         """Return what counts for a request that a message may have withdrawn."""
-        age = self._age_of_message(one, closing, first) if one.message_withdraws else None
+        age = self._age_of("message", one, closing, first) if one.message_withdraws else None
         if age is None or age < timedelta():
             return judgement
         outcome = closing.outcome if closing else None
@@ -322,11 +343,12 @@ class LiveJudge:
     @cached_property
     def _events(self) -> Mapping[tuple[str, str], int]:
         """The position of the first event of each kind for each id of a Task."""
+        tasks = {one.record_update.url: one.id for one in self._p.requests if one.record_update}
         found: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):
             if timed.event:
                 action = timed.logged.action
-                _, _, id = action.url.rpartition("/Task/")
+                id = tasks.get(action.url) or action.url.rpartition("/Task/")[2]
                 if action.url == "/Communication":
                     id = json.loads(action.body or "{}")["basedOn"][0]["reference"].removeprefix("Task/")
                 found.setdefault((timed.event, id), number)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from fhir_gym.tasks import Params, SceneParams
+from fhir_gym.tasks.packs.shift.kind import StatusUpdate
 from fhir_gym.tasks.packs.shift.policies import Library
 
 Priority = Literal["routine", "urgent", "stat"]
@@ -27,6 +28,29 @@ TIME_TO_OBJECT = timedelta(minutes=2)
 """From the time at which a Task is in-progress, its requester has so long to object before the agent may decide."""
 MESSAGE_IN_TIME = timedelta(minutes=1)
 """A message counts if it was sent so long before the agent decides; the agent may ignore a later one."""
+UPDATE_IN_TIME = timedelta(minutes=2)
+"""The same for an update of a patient's record by a colleague: reading a chart again takes several requests."""
+
+
+class RecordUpdate(Params):
+    """A colleague updates a record of the patient while the agent works on a request.
+
+    Attributes:
+        after: Seconds from the time at which the Task is first in-progress.
+        update: The update.
+        record: The record after it.
+        outcome: The outcome of the request after it.
+    """
+
+    after: int
+    update: StatusUpdate
+    record: dict[str, Any]
+    outcome: str
+
+    @property
+    def url(self) -> str:
+        """URL of the record."""
+        return f"/{self.record['resourceType']}/{self.record['id']}"
 
 
 class DeskRequest(Params):
@@ -52,6 +76,7 @@ class DeskRequest(Params):
         message_after: Seconds from the time at which the Task is first in-progress until its requester sends a
             message; 0 for never.
         message_withdraws: Whether this message withdraws the request; if not, it changes the description to `text`.
+        record_update: What a colleague updates while the agent works on the request; None for nothing.
         first: The request until the description changes; None if it never does.
         first_text: The description until then.
     """
@@ -73,6 +98,7 @@ class DeskRequest(Params):
     reworded: str = ""
     message_after: int = 0
     message_withdraws: bool = False
+    record_update: RecordUpdate | None = None
     first: Any = None
     first_text: str = ""
 
@@ -81,14 +107,18 @@ class ColleagueBooking(Params):
     """A colleague books the first slot that is still free.
 
     Attributes:
-        at: Time, an instant.
+        at: Time, an instant; an empty text if a Task triggers the booking.
+        task: Id of the Task that triggers the booking; an empty text for none.
+        after: Seconds from the time at which that Task is first in-progress.
         patient: Id of the patient.
         choices: The slots in the order of the colleague's preference, each with the id of its practitioner.
     """
 
-    at: str
     patient: str
     choices: tuple[tuple[Any, str], ...]
+    at: str = ""
+    task: str = ""
+    after: int = 0
 
 
 class LiveParams(SceneParams):

@@ -16,7 +16,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks import LoggedRequest, Simulation, TimedRequest
 from fhir_gym.tasks.authoring import instant, parse_instant
 from fhir_gym.tasks.packs.shift.live.clock import READ, duration
-from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveParams, RecordUpdate
 from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
     OPEN,
@@ -93,7 +93,8 @@ class LiveSimulation(Simulation):
             if one.reworded:
                 self._at(one.reworded, partial(self._reword, one))
         for booking in self._p.bookings:
-            self._at(booking.at, partial(self._book, booking))
+            if booking.at:
+                self._at(booking.at, partial(self._book, booking))
 
     def _at(self, time: str, event: _Event, *, shows: bool = False) -> None:
         """Plan an event.
@@ -194,11 +195,24 @@ class LiveSimulation(Simulation):
                 self._resume(self._requests[id])
 
     def _begin(self, one: DeskRequest) -> None:
-        """Plan the message of the requester when a Task is in-progress for the first time."""
-        if one.id not in self._begun and one.message_after:
-            sent = instant(self._now + timedelta(seconds=one.message_after))
-            self._at(sent, partial(self._write_to_desk, one, sent))
+        """Plan what other people do when a Task is in-progress for the first time."""
+        if one.id in self._begun:
+            return
         self._begun.add(one.id)
+        if one.message_after:
+            sent = self._in(one.message_after)
+            self._at(sent, partial(self._write_to_desk, one, sent))
+        if one.record_update is not None:
+            self._at(self._in(one.record_update.after), partial(self._update, one.record_update))
+        for booking in self._p.bookings:
+            if booking.task == one.id:
+                self._at(self._in(booking.after), partial(self._book, booking))
+
+    def _in(self, seconds: int) -> str:
+        return instant(self._now + timedelta(seconds=seconds))
+
+    def _update(self, update: RecordUpdate) -> None:
+        self._send("record updated", Put(update.url, update.record))
 
     def _write_to_desk(self, one: DeskRequest, sent: str) -> None:
         if status_of(self._session.read("Task", one.id)) not in CLOSED:

@@ -100,10 +100,18 @@ class _Shift:
         ready = [
             it for it in self.tasks if _due(it) < before and set(self._answers(it)) >= self.asked.get(ref(it), set())
         ]
-        for task in sorted(ready, key=_due)[:1]:
-            self.tasks.remove(task)
-            self._handle(task)
+        # The next Task is taken, too: what others do about it in the first minutes happens during the other work.
+        taken = [self._begun(it) for it in sorted(ready, key=_due)[:2]]
+        if taken and taken[0]:
+            self.tasks.remove(taken[0])
+            self._handle(taken[0])
         return bool(ready)
+
+    def _begun(self, task: Record) -> Record:
+        """Return a Task of the worklist that is in-progress; an empty record if it is no longer requested."""
+        begun = self._taken(task) if task["status"] == "requested" else task
+        self.tasks = [begun if it is task else it for it in self.tasks if it is not task or begun]
+        return begun
 
     def _about(self, task: Record) -> list[Record]:
         return [it for it in self.messages if any(refers(reference, task) for reference in it.get("basedOn", []))]
@@ -123,9 +131,7 @@ class _Shift:
         return "" if text.endswith("I withdraw my request.") else text.removeprefix(_NEW_DESCRIPTION)
 
     def _handle(self, task: Record) -> None:
-        """Take a Task if it is still requested; ask what is not known, and otherwise close the Task."""
-        if task["status"] == "requested" and not (task := self._taken(task)):
-            return
+        """Ask about a Task what is not known; close the Task if all is known."""
         kind, wish, answers = self.subjects[task["code"]["text"]], self._wish(task), self._answers(task)
         born = self._birth_date(wish, answers)
         is_for_others = task["requester"]["reference"].startswith("Organization/") and not kind.startswith("i")
@@ -149,11 +155,14 @@ class _Shift:
 
     def _solve(self, task: Record, kind: str, description: str, known: str) -> None:
         """Decide, write and close the Task; leave it in the worklist if something changes before the first write."""
-        start, wish = self.now, self._wish(task)
-        outcome, entries, documents = (known, [], []) if known else self._decision(kind, description, start)
-        self._look()
+        wish = self._wish(task)
         while self.now < self.taken[ref(task)] + self.wait:
             self._look()
+        if wish != self._wish(task):
+            return
+        start = self.now
+        outcome, entries, documents = (known, [], []) if known else self._decision(kind, description, start)
+        self._look()
         if wish != self._wish(task) or any(start < in_force_from(it) <= self.now for it in documents):
             return
         closing = _put(_closed(task, outcome, kind))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from fhir_gym import Episode, Step
 from fhir_gym.actions import Action
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
@@ -15,6 +17,11 @@ from fhir_gym.types import Resource
 from tests.tasks.packs.shift.playing import follow, read_all
 
 Change = Callable[[Action], list[Action]]
+
+
+def handle_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reference solution set no Task to in-progress before it handles it."""
+    monkeypatch.setattr(GoldDesk, "_begin_next", lambda *_: iter(()))
 
 
 def params_of(episode: Episode) -> LiveParams:

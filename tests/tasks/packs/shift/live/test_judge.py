@@ -15,7 +15,7 @@ from fhir_gym.tasks import register
 from fhir_gym.tasks.core import registry
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
-from tests.tasks.packs.shift.live.playing import failed, params_of, play, task_of
+from tests.tasks.packs.shift.live.playing import failed, handle_one_at_a_time, params_of, play, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,10 @@ def add_to_answer(body: Resource) -> bool:
 
 
 @pytest.mark.parametrize("add", [add_to_order, add_to_answer])
-def test_an_element_that_changes_the_meaning_fails_its_request_alone(hospital: World, add: Any) -> None:
+def test_an_element_that_changes_the_meaning_fails_its_request_alone(
+    hospital: World, monkeypatch: pytest.MonkeyPatch, add: Any
+) -> None:
+    handle_one_at_a_time(monkeypatch)
     with Episode(SHORT, task="short", variation=2, world=hospital, max_steps=500) as episode:
         episode.start()
         current, touched = "", ""

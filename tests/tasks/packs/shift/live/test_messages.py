@@ -22,7 +22,17 @@ from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
-from tests.tasks.packs.shift.live.playing import Change, failed, now_of, params_of, play, results, task_of, worklist
+from tests.tasks.packs.shift.live.playing import (
+    Change,
+    failed,
+    handle_one_at_a_time,
+    now_of,
+    params_of,
+    play,
+    results,
+    task_of,
+    worklist,
+)
 from tests.tasks.packs.shift.playing import follow
 
 ENV, KEY, KINDS = "Test/Messages-v0", "messages", ("Q1", "Q3")
@@ -44,8 +54,9 @@ class _LateMessages(LiveLevel3):
 
 @pytest.fixture(params=[LiveLevel3])
 def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Episode]:
-    """A shift with two kinds; most requesters change their minds."""
+    """A shift with two kinds; most requesters change their minds. Agents handle one Task at a time."""
     monkeypatch.setattr(t20_live, "live_kinds", kinds)
+    handle_one_at_a_time(monkeypatch)
     values = {"minutes": 45, "load": 2, "events": 3, "asking": 0, "policies": 5}
     register(ENV, request.param().with_dials(KEY, values), world="hospital-small")
     with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
