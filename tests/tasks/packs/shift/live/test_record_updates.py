@@ -57,7 +57,7 @@ def updated(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     task, kind = request.param
     monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind]})
     register(ENV, task().with_dials(KEY, {"minutes": 60, "load": 2, "asking": 0, "policies": 5}), world="hospital-small")
-    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+    with Episode(ENV, task=KEY, world=hospital, reward="dense", variation=1, max_steps=500) as episode:
         episode.start()
         yield episode
     registry._registered.pop(ENV, None)
@@ -85,6 +85,7 @@ def test_who_reads_the_records_only_at_the_beginning_fails(updated: Episode) -> 
     assert failed(updated) & updates(updated).keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updated", [(_LateUpdates, kind) for kind in KINDS], ids=KINDS, indirect=True)
 @pytest.mark.parametrize(("seconds", "passes"), [(-1, True), (100, True), (130, False)])
 def test_an_update_may_be_ignored_for_two_minutes(
