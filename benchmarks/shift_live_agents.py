@@ -114,6 +114,22 @@ class _LooksUpAtTheBeginning(_LooksUpEarly):
         return begun
 
 
+class _BeginsWithoutLooking(GoldDesk):
+    """Sets Tasks to in-progress even if somebody has changed them since the last look."""
+
+    @override
+    def _begin(self, task: Resource) -> Generator[Action, Json, Resource | None]:
+        steps = super()._begin(task)
+        answer: Json = None
+        try:
+            while True:
+                action = next(steps) if answer is None else steps.send(answer)
+                answer = yield replace(action, headers=())
+        except StopIteration as ended:
+            found: Resource | None = ended.value
+            return found
+
+
 class _ReadsNoMessages(GoldDesk):
     """Takes no notice of what requesters write while it works."""
 
@@ -186,6 +202,10 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
     ),
     "never searches for slots again": (lambda p: GoldDesk(p, live_kinds()).play(), _remembering),
     "never asks": (lambda p: _NeverAsks(p, live_kinds()).play(), lambda: _everything),
+    "sets Tasks to in-progress without If-Match": (
+        lambda p: _BeginsWithoutLooking(p, live_kinds()).play(),
+        lambda: _everything,
+    ),
     "reads no messages": (lambda p: _ReadsNoMessages(p, live_kinds()).play(), lambda: _everything),
     "looks a request up when its work begins, and not again": (
         lambda p: _LooksUpAtTheBeginning(p).play(),

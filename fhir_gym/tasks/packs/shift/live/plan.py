@@ -73,6 +73,9 @@ class DeskRequest(Params):
         hurried_due: The due time from then on.
         reworded: Time at which the description changes to `text` if nobody works on the request yet; an empty text for
             never.
+        changes_at_look: A change of the Task (a withdrawal, another description, or more urgency) already happens after
+            so many of the agent's reads have returned the Task; 0 for never.
+        changes_after: Seconds from that read to the change.
         message_after: Seconds from the time at which the Task is first in-progress until its requester sends a
             message; 0 for never.
         message_withdraws: Whether this message withdraws the request; if not, it changes the description to `text`.
@@ -96,6 +99,8 @@ class DeskRequest(Params):
     hurried: str = ""
     hurried_due: str = ""
     reworded: str = ""
+    changes_at_look: int = 0
+    changes_after: int = 0
     message_after: int = 0
     message_withdraws: bool = False
     record_update: RecordUpdate | None = None

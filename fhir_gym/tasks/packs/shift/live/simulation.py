@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
@@ -52,6 +53,8 @@ class LiveSimulation(Simulation):
         self._open: set[str] = {one.id for one in p.requests if one.arrives <= p.now}
         self._unanswered: dict[str, int] = {}
         self._begun: set[str] = set()
+        self._looks: Counter[str] = Counter()
+        self._changed: set[tuple[str, str]] = set()
         self._plan()
 
     @property
@@ -86,15 +89,16 @@ class LiveSimulation(Simulation):
         for one in self._p.requests:
             if one.arrives > self._p.now:
                 self._at(one.arrives, partial(self._arrive, one), shows=True)
-            if one.withdrawn:
-                self._at(one.withdrawn, partial(self._withdraw, one))
-            if one.hurried:
-                self._at(one.hurried, partial(self._hurry, one))
-            if one.reworded:
-                self._at(one.reworded, partial(self._reword, one))
+            for time, change in self._changes_of(one):
+                self._at(time, partial(self._change, one, change))
         for booking in self._p.bookings:
             if booking.at:
                 self._at(booking.at, partial(self._book, booking))
+
+    def _changes_of(self, one: DeskRequest) -> Iterator[tuple[str, str]]:
+        """Yield the times and names of the changes of a Task that is still requested."""
+        named = {"withdrawn": one.withdrawn, "urgent now": one.hurried, "reworded": one.reworded}
+        return ((time, name) for name, time in named.items() if time)
 
     def _at(self, time: str, event: _Event, *, shows: bool = False) -> None:
         """Plan an event.
@@ -145,18 +149,18 @@ class LiveSimulation(Simulation):
         self._send("request", Put(f"/Task/{one.id}", task_resource(one, self._titles[one.kind], self._p.desk)))
         self._open.add(one.id)
 
-    def _withdraw(self, one: DeskRequest) -> None:
-        if (task := self._task(one, "requested")) is not None:
-            self._send("withdrawn", Put(f"/Task/{one.id}", _written(task) | {"status": "cancelled"}))
+    def _change(self, one: DeskRequest, change: str) -> None:
+        """Change a Task that is still requested, unless it has changed in this way already."""
+        task = self._task(one, "requested")
+        if task is None or (one.id, change) in self._changed:
+            return
+        self._changed.add((one.id, change))
+        new: Resource = {"status": "cancelled"}
+        if change != "withdrawn":
+            new = urgent_elements(one) if change == "urgent now" else {"description": one.text}
+        self._send(change, Put(f"/Task/{one.id}", _written(task) | new))
+        if change == "withdrawn":
             self._open.discard(one.id)
-
-    def _hurry(self, one: DeskRequest) -> None:
-        if (task := self._task(one, "requested")) is not None:
-            self._send("urgent now", Put(f"/Task/{one.id}", _written(task) | urgent_elements(one)))
-
-    def _reword(self, one: DeskRequest) -> None:
-        if (task := self._task(one, "requested")) is not None:
-            self._send("reworded", Put(f"/Task/{one.id}", _written(task) | {"description": one.text}))
 
     def _book(self, booking: ColleagueBooking) -> None:
         for slot, practitioner in booking.choices:
@@ -176,7 +180,9 @@ class LiveSimulation(Simulation):
                 return
 
     def _listen(self, response: Response) -> None:
-        """Notice what the agent did to Tasks and asked in Communications."""
+        """Notice what the agent read of Tasks, did to them, and asked in Communications."""
+        if any(one.looks and one.resource_type == "Task" for one in response.done):
+            self._count_looks(response)
         for done in response.done:
             if not done.effect:
                 continue
@@ -193,6 +199,15 @@ class LiveSimulation(Simulation):
         for id in {done.id for done in response.done if done.effect and done.resource_type == "Task"}:
             if self._unanswered.get(id) == 0:  # all answers are there already: no later one would resume the Task
                 self._resume(self._requests[id])
+
+    def _count_looks(self, response: Response) -> None:
+        """Count the reads that returned a Task; after some of them, it changes."""
+        for one in self._p.requests:
+            if one.changes_at_look and f'"id":"{one.id}"'.encode() in response.content:
+                self._looks[one.id] += 1
+                if self._looks[one.id] == one.changes_at_look:
+                    for _, change in self._changes_of(one):
+                        self._at(self._in(one.changes_after), partial(self._change, one, change))
 
     def _begin(self, one: DeskRequest) -> None:
         """Plan what other people do when a Task is in-progress for the first time."""
