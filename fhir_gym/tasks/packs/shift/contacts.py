@@ -23,7 +23,6 @@ MEASURES: tuple[Measure, ...] = get_args(Measure)
 Rule = Literal["encounter status", "stay status", "room", "bed", "window", "minutes", "sum", "twice"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 _ANOTHER_ROOM: frozenset[Rule] = frozenset({"room"})
-_MOST_NAMES = 4
 
 
 class ContactAsk(Ask):
@@ -204,12 +203,22 @@ def outcome_of(
     return str(len(contacts)) if ask.measure == "number" else ", ".join(sorted(names[one] for one in contacts))
 
 
-def qualifies(ask: ContactAsk, overlaps: Sequence[Overlap], names: Mapping[str, str], wanted: int) -> bool:
-    """Whether enough rules make a difference to a question, and the names of its answer are unambiguous."""
+def qualifies(
+    ask: ContactAsk, overlaps: Sequence[Overlap], names: Mapping[str, str], most_names: int, wanted: int
+) -> bool:
+    """Whether enough rules make a difference to a question, and the names of its answer are unambiguous.
+
+    Args:
+        ask: The question.
+        overlaps: The times of the patient.
+        names: The full name of each patient by id.
+        most_names: Maximum number of names in the answer.
+        wanted: Number of rules that must make a difference.
+    """
     outcome = outcome_of(ask, overlaps, names)
     if ask.measure == "names":
         told = outcome.split(", ")
-        if len(told) > _MOST_NAMES or len({*told}) < len(told):
+        if len(told) > most_names or len({*told}) < len(told):
             return False
     found = 0
     for number, rule in enumerate(RULES):

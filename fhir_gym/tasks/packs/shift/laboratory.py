@@ -175,15 +175,24 @@ class LabScene(Params):
         tests: Names of the tests; see `TESTS`.
         people: The patients. Some of them share name and date of birth with another patient.
         results: The results of all patients, in no particular order.
+        values: Minimum and maximum number of results on which an answer rests.
     """
 
     tests: tuple[str, ...]
     people: tuple[Person, ...]
     results: tuple[LabResult, ...]
+    values: tuple[int, int] = (3, 15)
 
 
 def draw_laboratory(
-    rng: random.Random, world: World, *, people: Sequence[int], twins: int, tests: int, counts: Sequence[int]
+    rng: random.Random,
+    world: World,
+    *,
+    people: Sequence[int],
+    twins: int,
+    tests: int,
+    counts: Sequence[int],
+    values: tuple[int, int] = (3, 15),
 ) -> LabScene:
     """Draw patients whose results all come from the same random process.
 
@@ -194,6 +203,7 @@ def draw_laboratory(
         twins: Number of further patients who share name and date of birth with another patient.
         tests: Number of tests.
         counts: Numbers of specimens that a patient may have for a test.
+        values: Minimum and maximum number of results on which an answer rests.
     """
     ids = IdAllocator(rng, world)
     everyone = draw_patients(rng, world, ids, people, twins)
@@ -207,6 +217,7 @@ def draw_laboratory(
             for name, count in zip(names, _counts(rng, counts, tests), strict=True)
             for result in _results(rng, world, ids, person.id, TESTS[name], count)
         ),
+        values=values,
     )
 
 

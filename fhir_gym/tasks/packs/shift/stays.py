@@ -82,6 +82,8 @@ class WardScene(Params):
         places: The wards, rooms and beds.
         people: The patients. Some of them share name and date of birth with another patient.
         visits: The encounters of all patients.
+        hours: Lengths in hours of the windows of questions.
+        most_names: Maximum number of names in an answer.
     """
 
     now: str
@@ -89,6 +91,8 @@ class WardScene(Params):
     places: tuple[Place, ...]
     people: tuple[Person, ...]
     visits: tuple[Visit, ...]
+    hours: tuple[int, ...] = (12, 18, 24, 30, 36)
+    most_names: int = 4
 
     @property
     def parents(self) -> dict[str, str]:

@@ -82,7 +82,9 @@ class Medications(RequestKind[MedicationScene, MedicationQuestion]):
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> MedicationScene:
         if size.level == 1:
             return draw_medications(rng, world, people=(9,), twins=2, drugs=5, letters=(0, 1, 1, 2))
-        return draw_medications(rng, world, people=(8, 9), twins=4, drugs=8, letters=(0, 1, 2, 3))
+        if size.level == 2:
+            return draw_medications(rng, world, people=(8, 9), twins=4, drugs=8, letters=(0, 1, 2, 3))
+        return draw_medications(rng, world, people=(9,), twins=2, drugs=14, letters=(1, 2, 3))
 
     @override
     def choose(

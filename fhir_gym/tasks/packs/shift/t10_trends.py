@@ -77,7 +77,9 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> LabScene:
         if size.level == 1:
             return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 10, 16))
-        return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
+        if size.level == 2:
+            return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
+        return draw_laboratory(rng, world, people=(9,), twins=2, tests=3, counts=(0, 3, 44, 52), values=(12, 30))
 
     @override
     def choose(
@@ -212,7 +214,7 @@ def _draw_request(
             results = [one for code in TESTS[test].codes for one in charts.get((ids[0], code), ())] if ids else []
             for _ in range(_WINDOWS):
                 ask = _draw_ask(rng, today, frame, name)
-                found = _outcome(ask, results, outcome) if len(ids) == 1 else outcome
+                found = _outcome(ask, results, scene.values, outcome) if len(ids) == 1 else outcome
                 if found:
                     aimed = target_among(ids, scene.people)
                     return TrendRequest(ask=ask, outcome=found, patients=ids, **aimed)
@@ -232,11 +234,11 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
     )
 
 
-def _outcome(ask: TrendAsk, results: Sequence[LabResult], wanted: str) -> str:
+def _outcome(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
     value = exact_answer(ask, results)
     if wanted == DONE:
-        return rounded(ask, value) if value is not None and qualifies(ask, results) else ""
+        return rounded(ask, value) if value is not None and qualifies(ask, results, values) else ""
     others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
     return wanted if value is None and any(one is not None for one in others) else ""
 

@@ -41,8 +41,6 @@ from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
 _MINUTES = (15, 30, 45, 60, 90, 120, 180, 240, 360)
-_HOURS = (12, 18, 24, 30, 36)
-"""Lengths of windows."""
 _WINDOWS = 150
 """Number of questions that are drawn for a request."""
 _FEWEST_RULES = {"number": 3, "names": 3, "longest": 2}
@@ -79,7 +77,10 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
     def draw_scene(self, rng: random.Random, world: World, size: Size) -> WardScene:
         if size.level == 1:
             return draw_wards(rng, world, people=(10,), twins=2, wards=2, rooms=2, beds=2, days=6)
-        return draw_wards(rng, world, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
+        if size.level == 2:
+            return draw_wards(rng, world, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
+        scene = draw_wards(rng, world, people=(10, 12), twins=4, wards=2, rooms=2, beds=4, days=10)
+        return scene.model_copy(update={"hours": (36, 48, 60, 72), "most_names": 8})
 
     @override
     def choose(
@@ -205,7 +206,7 @@ def _draw_request(
     left = [one for one in names if one[0] not in used] or names
     for _ in range(_WINDOWS if left else 0):
         name, ids = rng.choice(left)
-        hours = rng.choice(_HOURS)
+        hours = rng.choice(scene.hours)
         this_hour = parse_instant(scene.now).replace(minute=0, second=0)
         start = this_hour - timedelta(hours=rng.randint(hours, 24 * scene.days))
         ask = ContactAsk(
@@ -228,7 +229,7 @@ def _outcome(
     found = outcome_of(ask, overlaps, names)
     if (found == NO_CONTACT) != (wanted == NO_CONTACT) or not stays_in_window(ask, scene, patient):
         return ""
-    return found if qualifies(ask, overlaps, names, _FEWEST_RULES[ask.measure]) else ""
+    return found if qualifies(ask, overlaps, names, scene.most_names, _FEWEST_RULES[ask.measure]) else ""
 
 
 class ContactsLevel1(StaticShift, requests=Contacts(), level=1):

@@ -97,8 +97,11 @@ class Contradictions(RequestKind[HistoryScene, ContradictionRequest]):
         if size.level == 1:
             most = {"Encounter": 4, "Observation": 6, "Procedure": 5, "Condition": 4}
             return draw_histories(rng, world, people=(5, 5), twins=2, most=most)
-        most = {"Encounter": 6, "Observation": 14, "Procedure": 8, "Condition": 6}
-        return draw_histories(rng, world, people=(7, 7, 6), twins=4, most=most)
+        if size.level == 2:
+            most = {"Encounter": 6, "Observation": 14, "Procedure": 8, "Condition": 6}
+            return draw_histories(rng, world, people=(7, 7, 6), twins=4, most=most)
+        most = {"Encounter": 12, "Observation": 24, "Procedure": 14, "Condition": 12}
+        return draw_histories(rng, world, people=(6, 5), twins=2, most=most)
 
     @override
     def choose(

@@ -21,8 +21,6 @@ Measure = Literal["mean", "highest", "change", "above"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 Rule = Literal["window", "status", "repeats", "unit"]
 
-_FEWEST, _MOST = 3, 15
-"""Number of results on which an answer rests."""
 _FLOAT_ERROR = Decimal("1e-9")
 _EDGE = Decimal("0.1")
 """Minimum distance of a result from an edge of rounding, in units of the last decimal place."""
@@ -123,11 +121,17 @@ def agrees(ask: TrendAsk, value: Decimal, answer: str) -> bool:
     return abs(number - value) <= half + _FLOAT_ERROR
 
 
-def qualifies(ask: TrendAsk, results: Sequence[LabResult]) -> bool:
-    """Whether a question has an answer for which the window and at least one of the other rules make a difference."""
+def qualifies(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int]) -> bool:
+    """Whether a question has an answer for which the window and at least one of the other rules make a difference.
+
+    Args:
+        ask: The question.
+        results: All results of the patient.
+        values: Minimum and maximum number of results on which the answer rests.
+    """
     found = counted(ask, results)
     value = exact_answer(ask, results)
-    if value is None or not _FEWEST <= len(found) <= _MOST or not is_clear(ask, value, results):
+    if value is None or not values[0] <= len(found) <= values[1] or not is_clear(ask, value, results):
         return False
 
     def matters(rule: Rule) -> bool:

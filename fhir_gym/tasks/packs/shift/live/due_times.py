@@ -13,12 +13,12 @@ LONGEST_STRETCH = 8
 """Requests that take more minutes are interrupted for others that are due earlier."""
 _STRETCH = 5
 """Minutes of work on an interrupted request before somebody looks at the worklist again."""
-_SLACK: Mapping[str, tuple[int, int]] = {"routine": (10, 30), "urgent": (5, 15), "stat": (2, 8)}
+_SLACK: Mapping[str, tuple[int, int]] = {"routine": (4, 16), "urgent": (3, 10), "stat": (1, 6)}
 """Minutes between the time at which a steady worker is done with a request and its due time, by priority."""
 _RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
 _SPEEDS = (1.1, 1.0, 0.85, 0.7, 0.55, 0.4)
 """Multiples of the usual minutes of work for which due times are tried."""
-_MARGIN = 10
+_MARGIN = 8
 SHORTEST_NOTICE = 20
 """A request is due so many minutes after its arrival or later."""
 
