@@ -40,6 +40,8 @@ from fhir_gym.tasks.packs.shift.trends import (
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
+_PER_GROUP = 6
+"""Number of requests of a live shift for which there is another group of patients."""
 _FRAMES, _WINDOWS = 8, 40
 """Number of questions that are drawn for a patient, and of windows that are drawn for each question."""
 _LENGTHS = (90, 120, 150, 180)
@@ -79,7 +81,8 @@ class Trends(RequestKind[LabScene, TrendRequest]):
             return draw_laboratory(rng, world, people=(9,), twins=2, tests=2, counts=(0, 3, 10, 16))
         if size.level == 2:
             return draw_laboratory(rng, world, people=(8, 9), twins=4, tests=3, counts=(0, 4, 14, 24))
-        return draw_laboratory(rng, world, people=(9,), twins=2, tests=3, counts=(0, 3, 44, 52), values=(12, 30))
+        people = (9,) * (1 + size.requests // _PER_GROUP)
+        return draw_laboratory(rng, world, people=people, twins=2, tests=3, counts=(0, 3, 44, 52), values=(12, 30))
 
     @override
     def choose(
