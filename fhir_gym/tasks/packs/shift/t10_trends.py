@@ -239,9 +239,11 @@ def _draw_ask(rng: random.Random, today: date, frame: _Frame, name: Named) -> Tr
 
 def _outcome(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int], wanted: str) -> str:
     """Return the outcome of a question if it is the wanted one and the rules matter; otherwise an empty text."""
+    if wanted == DONE and not qualifies(ask, results, values):
+        return ""
     value = exact_answer(ask, results)
     if wanted == DONE:
-        return rounded(ask, value) if value is not None and qualifies(ask, results, values) else ""
+        return rounded(ask, value) if value is not None else ""
     others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
     return wanted if value is None and any(one is not None for one in others) else ""
 

@@ -65,10 +65,11 @@ def counted(ask: TrendAsk, results: Sequence[LabResult], ignoring: Rule | None =
         results: All results of the patient.
         ignoring: A rule that is not applied.
     """
+    codes = TESTS[ask.test].codes
     valid = [
         one
         for one in results
-        if one.code in TESTS[ask.test].codes
+        if one.code in codes
         and (ignoring == "status" or one.status in VALID)
         and (ignoring == "window" or ask.first_day <= one.taken[:10] <= ask.last_day)
     ]
@@ -129,9 +130,10 @@ def qualifies(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, in
         results: All results of the patient.
         values: Minimum and maximum number of results on which the answer rests.
     """
-    found = counted(ask, results)
+    if not values[0] <= len(counted(ask, results)) <= values[1]:
+        return False
     value = exact_answer(ask, results)
-    if value is None or not values[0] <= len(found) <= values[1] or not is_clear(ask, value, results):
+    if value is None or not is_clear(ask, value, results):
         return False
 
     def matters(rule: Rule) -> bool:
