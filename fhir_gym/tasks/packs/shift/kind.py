@@ -251,18 +251,19 @@ class RequestKind(ABC, Generic[S, R]):
         raise NotImplementedError(f"kind {self.key} has no status updates")
 
     def draw_status_update(
-        self, rng: random.Random, request: R, others: Sequence[R], scene: S
-    ) -> tuple[StatusUpdate, str] | None:
+        self, rng: random.Random, world: World, request: R, others: Sequence[R], scene: S
+    ) -> tuple[StatusUpdate, str, Resource] | None:
         """Draw an update of one record that changes what is right for a request, and for no other request.
 
         Args:
             rng: Random generator.
+            world: The world.
             request: The request.
             others: The other requests about the same patient.
             scene: The scene.
 
         Returns:
-            The update, and the outcome of the request after it; None if there is no such update.
+            The update, the outcome of the request after it, and the record after it; None if there is no such update.
         """
         ids: tuple[str, ...] = getattr(request, "patients", ())
         if not self.status_updates or len(ids) != 1:
@@ -284,7 +285,8 @@ class RequestKind(ABC, Generic[S, R]):
             if before is None or after is None or after == before:
                 continue
             if usual == [self.right_end(one, updated) for one in others]:
-                return update, after[0]
+                record = next(one for one in self.resources(updated, world) if one["id"] == update.id)
+                return update, after[0], record
         return None
 
     def without_added_meaning(self, judged: Judgement, log: EpisodeLog) -> Judgement:

@@ -244,8 +244,10 @@ def _outcome(ask: TrendAsk, results: Sequence[LabResult], values: tuple[int, int
     value = exact_answer(ask, results)
     if wanted == DONE:
         return rounded(ask, value) if value is not None else ""
+    if value is not None:
+        return ""
     others = (exact_answer(ask, results, "status"), exact_answer(ask, results, "window"))
-    return wanted if value is None and any(one is not None for one in others) else ""
+    return wanted if any(one is not None for one in others) else ""
 
 
 def _about(name: str) -> str:

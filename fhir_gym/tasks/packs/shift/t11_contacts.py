@@ -80,7 +80,7 @@ class Contacts(RequestKind[WardScene, ContactRequest]):
         if size.level == 2:
             return draw_wards(rng, world, people=(10, 12), twins=4, wards=3, rooms=2, beds=3, days=8)
         scene = draw_wards(rng, world, people=(10, 12), twins=4, wards=2, rooms=2, beds=4, days=10)
-        return scene.model_copy(update={"hours": (36, 48, 60, 72), "most_names": 8})
+        return scene.model_copy(update={"hours": (18, 36, 48, 60, 72), "most_names": 8})
 
     @override
     def choose(

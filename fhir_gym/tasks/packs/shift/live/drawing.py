@@ -194,14 +194,11 @@ class LiveDrawing:
             return one
         patients = getattr(one.request, "patients", ())
         alike = [each.request for each in others if each.kind == one.kind and each.id != one.id]
-        drawn = kind.draw_status_update(
-            rng, one.request, [each for each in alike if getattr(each, "patients", ()) == patients], scene
-        )
+        same = [each for each in alike if getattr(each, "patients", ()) == patients]
+        drawn = kind.draw_status_update(rng, self._world, one.request, same, scene)
         if drawn is None:
             return one
-        update, outcome = drawn
-        records = kind.resources(update.applied_to(scene), self._world)
-        record = next(each for each in records if each["id"] == update.id)
+        update, outcome, record = drawn
         found = RecordUpdate(after=rng.randint(*_UPDATED_AFTER), update=update, record=record, outcome=outcome)
         return one.model_copy(update={"record_update": found})
 
