@@ -82,11 +82,17 @@ class VerdictChecker:
             self._cover(run)
 
     def _is_golds(self, expected: Expected, run: PolicyRun) -> bool:
-        """Whether an episode that should fail did the same as the reference solution, or left the same records."""
-        if expected == "fail unless replaced":
-            is_replaced = run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
-            return is_replaced or _events(run) != self._events_of_gold
-        return expected == "fail unless gold's" and _deeds(run) == self._gold
+        """Whether an episode that should fail did the same as the reference solution, or left the same records.
+
+        If other people acted differently because of it, something else may have been right.
+        """
+        if expected not in ("fail unless gold's", "fail unless replaced"):
+            return False
+        if _events(run) != self._events_of_gold:
+            return True
+        if expected == "fail unless gold's":
+            return _deeds(run) == self._gold
+        return run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
 
     def _constant(self, number: int, policy: Policy, run: PolicyRun) -> None:
         if run.verdict.success:

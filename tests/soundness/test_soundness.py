@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from fhir_gym.actions import Action, Finish, Get, parse
+from fhir_gym.actions import Action, Finish, Get, Put, parse
 from fhir_gym.errors import UnknownNameError
 from fhir_gym.soundness import SoundnessReport, TaskReport, by_world, check, check_task, merge_reports
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.verdict_checker import VerdictChecker
-from fhir_gym.tasks import Check, EndState, ExpectedChange, Gold, LatestResponse, Task, get_task, pack_ids, task_keys
+from fhir_gym.tasks import (
+    Check,
+    EndState,
+    ExpectedChange,
+    Gold,
+    LatestResponse,
+    Task,
+    TimedRequest,
+    get_task,
+    pack_ids,
+    task_keys,
+)
 from fhir_gym.tasks.authoring.bundles import entries
 from fhir_gym.tasks.core import grader
 from fhir_gym.tasks.grading.answers import CountAnswer
@@ -289,6 +300,26 @@ def test_a_wrong_write_may_pass_only_if_a_later_write_replaces_it(tiny_world: Wo
     assert [one.problem for one in checker.report.failures] == ["accepted"]
     tally = checker.report.tallies["wrong value"]
     assert (tally.runs, tally.passed, tally.rightly) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("group", ["wrong value", "ignores decoys"])
+def test_wrong_behaviour_may_pass_if_other_people_react_to_it(tiny_world: World, group: Group) -> None:
+    task = get_task(PACK, "15a")
+    checker = VerdictChecker(task)
+    with PolicyRunner(task, task.variation(0, tiny_world), tiny_world) as runner:
+        gold = runner.gold()
+        checker.gold(0, gold)
+        last = gold.end.requests[-1]
+        withdrawn = TimedRequest(
+            replace(last, action=Put("/Task/1", {"resourceType": "Task"})), tiny_world.now, "withdrawn"
+        )
+        policy = Policy(group, "another end", script(gold.actions[-1:]))
+        answered = replace(gold, actions=gold.actions[:1], end=replace(gold.end, answer=["other"], changes=()))
+        reacted = replace(answered, end=replace(answered.end, timeline=(withdrawn,)))
+        checker.policy(0, policy, reacted)
+        assert not checker.report.failures
+        checker.policy(0, policy, answered)
+    assert [one.problem for one in checker.report.failures] == ["accepted"]
 
 
 def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, variations: range) -> list[str]:
