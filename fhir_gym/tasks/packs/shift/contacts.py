@@ -278,6 +278,18 @@ def stays_in_window(ask: ContactAsk, scene: WardScene, patient: str) -> list[tup
     return found
 
 
+def _is_in_window(request: ContactRequest, scene: WardScene, visit: Visit) -> bool:
+    """Whether an encounter of the patient counts and has a stay in the window."""
+    alone = scene.model_copy(update={"visits": (visit,)})
+    return bool(stays_in_window(request.ask, alone, request.patients[0]))
+
+
+def _longest_contact(request: ContactRequest, scene: WardScene) -> int:
+    """Return the number of minutes that the patient was in any room in the window."""
+    parts = [(start, end) for _, start, end in stays_in_window(request.ask, scene, request.patients[0])]
+    return sum((end - start for start, end in _merged(parts)), timedelta()) // timedelta(minutes=1)
+
+
 def judge_contacts(
     request: ContactRequest, scene: WardScene, hospital: Hospital, log: EpisodeLog, answer: str
 ) -> Judgement:
@@ -288,7 +300,11 @@ def judge_contacts(
     overlaps = hospital.overlaps(request.patients[0])
     outcome = outcome_of(request.ask, overlaps, names_of(scene.people))
     records = {record for one in counted(request.ask, overlaps) for record in one.records}
-    looked = all("location" in log.seen.get(one, {}) for one in records)
-    if outcome == NO_CONTACT:
-        looked = looked and all(log.lookups_of(one) for one in stay_that_would_count(request, scene))
+    wanted: list[Resource] = []
+    if outcome == NO_CONTACT and _longest_contact(request, scene) < request.ask.minutes:
+        # Nobody can have shared a room for longer than the patient was in one, so the patient's own stays suffice.
+        records = {f"Encounter/{one.id}" for one in scene.visits if _is_in_window(request, scene, one)}
+    elif outcome == NO_CONTACT:
+        wanted = stay_that_would_count(request, scene)
+    looked = all("location" in log.seen.get(one, {}) for one in records) and all(map(log.lookups_of, wanted))
     return judge_answer(request, answer, same=agrees(request.ask, outcome, answer), looked=looked)

@@ -71,6 +71,18 @@ def test_no_contact_needs_a_search_for_every_bed_of_the_room(hospital: World) ->
     assert declined
 
 
+@pytest.mark.parametrize(("variation", "number"), [(24, 3), (29, 10)])
+def test_no_contact_needs_only_the_own_stays_if_they_are_too_short(
+    hospital: World, variation: int, number: int
+) -> None:
+    with opened(hospital, "I3-2", variation) as episode:
+        (check,) = names_of_checks(place == number for place, _ in enumerate(requests_of(episode)))
+        step = after_lookups(episode, lambda url: "/metadata" if url.startswith("/Encounter?location") else url)
+        assert check not in failed(step)
+        step = after_lookups(episode, lambda url: "/metadata" if url.startswith("/Encounter") else url)
+        assert check in failed(step)
+
+
 # A solver written from the prompt: it reads the encounters of all rooms first, and counts minutes in sets.
 
 MISTAKES = (

@@ -237,8 +237,9 @@ class LiveJudge:
         withdrawn = self._event("withdrawn", one)
         is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)
         if is_withdrawn:
-            found: Json = "changed, although it was withdrawn" if left else "withdrawn"
-            return Result(one, False, left, False, True, 0.0, judgement, found)
+            alone = not left and self._left_alone(one)
+            found: Json = "withdrawn" if alone else "changed, although it was withdrawn"
+            return Result(one, alone, left, False, True, 0.0, judgement, found)
         judgement = self._by_withdrawal(one, judgement, closing, first, left=left)
         problem = self._problem(one, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
@@ -251,6 +252,11 @@ class LiveJudge:
             told["closed"] = f"{closing.at:%H:%M:%S}" + (" (late)" if late else "")
         found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
         return Result(one, right, harmed, late, False, share, judgement, found)
+
+    def _left_alone(self, one: DeskRequest) -> bool:
+        """Whether the Task of a withdrawn request is still cancelled, or the agent closed it as withdrawn."""
+        task = self.log.at_end(f"Task/{one.id}") or {}
+        return status_of(task) == "cancelled" or outcome_of(task) == WITHDRAWN
 
     def _by_withdrawal(
         self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool

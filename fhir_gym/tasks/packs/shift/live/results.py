@@ -78,7 +78,7 @@ class Result:
 
     Attributes:
         request: The request.
-        right: Whether the records and the outcome are right.
+        right: Whether the records and the outcome are right; for a withdrawn request, whether the agent left it alone.
         harmed: Whether a wrong change is left.
         late: Whether the Task was closed after its due time.
         withdrawn: Whether the request was withdrawn before the agent worked on it.
@@ -99,7 +99,7 @@ class Result:
     @property
     def passed(self) -> bool:
         """Whether nothing is wrong with the request."""
-        return not self.harmed and (self.withdrawn or (self.right and not self.late))
+        return self.right and not self.harmed and not self.late
 
     @property
     def weight(self) -> int:

@@ -56,7 +56,9 @@ def updated(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     """A shift with requests of one kind; colleagues update records about most of them."""
     task, kind = request.param
     monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind]})
-    register(ENV, task().with_dials(KEY, {"minutes": 60, "load": 2, "asking": 0, "policies": 5}), world="hospital-small")
+    register(
+        ENV, task().with_dials(KEY, {"minutes": 60, "load": 2, "asking": 0, "policies": 5}), world="hospital-small"
+    )
     with Episode(ENV, task=KEY, world=hospital, reward="dense", variation=1, max_steps=500) as episode:
         episode.start()
         yield episode
