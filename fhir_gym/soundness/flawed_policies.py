@@ -239,7 +239,9 @@ def _ignoring_decoys(task: Task[Any], params: Params, gold: GoldRecording) -> It
             actions = gold.actions
             actions[index] = _applied(step.body, step.before, decoy)
             name = f"PUT {kind}/{decoy['id']} instead"
-            yield Policy("ignores decoys", name, script([*actions, Finish(gold.answer)]), deserves="fail")
+            yield Policy(
+                "ignores decoys", name, script([*actions, Finish(gold.answer)]), deserves="fail unless replaced"
+            )
 
 
 def _targets(gold: GoldRecording) -> list[Resource]:

@@ -15,7 +15,7 @@ from fhir_gym.tasks.packs.shift.changes import ChangeAsk
 from fhir_gym.tasks.packs.shift.clinic import ClinicScene, ClinicSlot
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest
 
-_CONTESTED = 0.5
+_CONTESTED = 0.7
 """Probability that a colleague books one of the first slots that a request may ask for while the agent works on it."""
 _AFTER = (20, 240)
 """Minimum and maximum number of seconds from the beginning of this work to the booking."""
