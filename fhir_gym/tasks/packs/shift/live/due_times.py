@@ -18,7 +18,7 @@ _SLACK: Mapping[str, tuple[int, int]] = {"routine": (4, 16), "urgent": (3, 10), 
 _RANK: Mapping[str, int] = {"stat": 0, "urgent": 1, "routine": 2}
 _SPEEDS = (1.1, 1.0, 0.85, 0.7, 0.55, 0.4)
 """Multiples of the usual minutes of work for which due times are tried."""
-_MARGIN = 8
+_MARGIN = 12
 SHORTEST_NOTICE = 20
 """A request is due so many minutes after its arrival or later."""
 
