@@ -182,25 +182,33 @@ class LiveDrawing:
         arrivals = [*[-rng.randint(1, 60) for _ in range(size.waiting)], *later]
         arrivals[: size.waiting] = sorted(arrivals[: size.waiting])
         drawn = [drawing.draw(*one, rng.choice(_PRIORITIES)) for one in order]
-        drawn = [self._with_record_update(one, drawn) for one in drawn]
+        drawn = [*self._with_record_updates(drawn)]
         works = [self._work(one, arrival) for one, arrival in zip(drawn, arrivals, strict=True)]
         dues = draw_due_times(rng, works)
         return tuple(self._timed(*one) for one in zip(drawn, works, dues, strict=True))
 
-    def _with_record_update(self, one: DeskRequest, others: Sequence[DeskRequest]) -> DeskRequest:
-        """Return a request, perhaps with an update of a record of its patient."""
+    def _with_record_updates(self, drawn: Sequence[DeskRequest]) -> Iterator[DeskRequest]:
+        """Yield the requests, some of them with an update of a record of their patient; one update for a patient."""
+        updated: set[tuple[str, ...]] = set()
+        for one in drawn:
+            patients = _patients_of(one)
+            update = None if patients in updated else self._draw_record_update(one, drawn)
+            if update is not None:
+                updated.add(patients)
+            yield one if update is None else one.model_copy(update={"record_update": update})
+
+    def _draw_record_update(self, one: DeskRequest, others: Sequence[DeskRequest]) -> RecordUpdate | None:
+        """Draw an update of a record that changes what is right for a request alone."""
         rng, kind, scene = self._rng, self._kinds[one.kind], self.scenes[one.kind]
         if one.message_after or rng.random() >= self._size.events * _UPDATED:
-            return one
-        patients = getattr(one.request, "patients", ())
-        alike = [each.request for each in others if each.kind == one.kind and each.id != one.id]
-        same = [each for each in alike if getattr(each, "patients", ()) == patients]
+            return None
+        alike = [each for each in others if each.kind == one.kind and each.id != one.id]
+        same = [each.request for each in alike if _patients_of(each) == _patients_of(one)]
         drawn = kind.draw_status_update(rng, self._world, one.request, same, scene)
         if drawn is None:
-            return one
+            return None
         update, outcome, record = drawn
-        found = RecordUpdate(after=rng.randint(*_UPDATED_AFTER), update=update, record=record, outcome=outcome)
-        return one.model_copy(update={"record_update": found})
+        return RecordUpdate(after=rng.randint(*_UPDATED_AFTER), update=update, record=record, outcome=outcome)
 
     def _work(self, one: DeskRequest, arrival: int) -> Work:
         """Return the work that a request usually takes, and draw whether it becomes urgent."""
@@ -249,6 +257,12 @@ _REQUESTERS = ("Brightwater Employers' Health Service", "Larkspur Relocation Par
 
 def _organization(id: str, name: str) -> Resource:
     return {"resourceType": "Organization", "id": id, "active": True, "name": name}
+
+
+def _patients_of(one: DeskRequest) -> tuple[str, ...]:
+    """Return the ids of the patients whom a request may mean."""
+    found: tuple[str, ...] = getattr(one.request, "patients", ())
+    return found
 
 
 def _shuffled_groups(rng: random.Random, chosen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

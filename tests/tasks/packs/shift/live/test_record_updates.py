@@ -82,9 +82,16 @@ def test_who_reads_the_records_before_the_decision_succeeds(updated: Episode) ->
     assert updates(updated) and not failed(updated)
 
 
-def test_who_reads_the_records_only_at_the_beginning_fails(updated: Episode) -> None:
-    play_agent(updated, _EARLY)
-    assert failed(updated) & updates(updated).keys()
+@pytest.mark.slow
+def test_who_reads_the_records_only_at_the_beginning_fails(updated: Episode, hospital: World) -> None:
+    """Not in every variation: often an update comes so late that the agent may ignore it."""
+    wrong: set[str] = set()
+    for variation in range(4):
+        with Episode(ENV, task=KEY, variation=variation, world=hospital, reward="dense", max_steps=500) as episode:
+            episode.start()
+            play_agent(episode, _EARLY)
+            wrong |= failed(episode) & updates(episode).keys()
+    assert wrong
 
 
 @pytest.mark.slow
