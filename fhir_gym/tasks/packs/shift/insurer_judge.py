@@ -48,7 +48,10 @@ class InsurerJudge:
     def _judge_one(self, number: int, answer: str) -> Judgement:
         request = self._requests[number]
         possible = [(one, [*self._verdicts(number, one)]) for one in self._endings[number]]
-        ending, verdicts = min(possible, key=lambda one: sum(verdict.problem is not None for verdict in one[1]))
+        # Of two that fit the agent's changes equally well, the one with more records leaves no change unexplained.
+        ending, verdicts = min(
+            possible, key=lambda one: (sum(each.problem is not None for each in one[1]), -len(one[1]))
+        )
         made = {task for task, patient in self._new_tasks.items() if patient in self._patients[number]}
         claimed = frozenset({one.record for one in verdicts} | made)
         if ending.contracts:

@@ -76,7 +76,7 @@ class RegistrationJudge:
         """For each request, the records that belong to it."""
         owners: dict[str, int] = {}
         for number, request in reversed([*enumerate(self.requests)]):
-            owners |= {f"Patient/{id}": number for id in request.on_file}
+            owners |= {f"Patient/{id}": number for id in request.on_file if f"Patient/{id}" in self.log.changed}
         for one in self._new:
             number = self._most_like(one.after or one.before or {}) if one.resource_type == "Patient" else -1
             if number >= 0:

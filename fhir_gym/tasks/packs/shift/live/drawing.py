@@ -40,9 +40,9 @@ _CHANGED_AFTER = (2, 30)
 """Minimum and maximum number of minutes after the arrival until a Task changes."""
 _SOON_AFTER_LOOK = 0.8
 """Probability that such a change follows soon after the agent has seen the Task."""
-_LOOKS = (1, 3)
-"""Minimum and maximum number of times that the agent has seen it by then."""
-_AFTER_LOOK = (5, 60)
+_LOOKS = (1, 1, 2)
+"""How many times the agent has seen it by then."""
+_AFTER_LOOK = (2, 30)
 """Minimum and maximum number of seconds from that look to the change."""
 _MINUTES_TO_ASK = 3
 """Minutes of work that a question costs."""
@@ -236,7 +236,7 @@ class LiveDrawing:
                 "hurried": hurried,
                 "hurried_due": self._time(rounded(due.hurried + wait)) if hurried else "",
                 "reworded": self._time(changed) if one.first and not one.message_after else "",
-                "changes_at_look": self._rng.randint(*_LOOKS) if self._rng.random() < _SOON_AFTER_LOOK else 0,
+                "changes_at_look": self._rng.choice(_LOOKS) if self._rng.random() < _SOON_AFTER_LOOK else 0,
                 "changes_after": self._rng.randint(*_AFTER_LOOK),
             }
         )
