@@ -30,7 +30,7 @@ def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episo
     handle_one_at_a_time(monkeypatch)
     values = {"minutes": 30, "load": 1.5, "events": 2, "asking": 0, "policies": 5}
     register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, variation=4, world=hospital, reward="dense", max_steps=500) as episode:
+    with Episode(ENV, task=KEY, variation=6, world=hospital, reward="dense", max_steps=500) as episode:
         episode.start()
         yield episode
     registry._registered.pop(ENV, None)
