@@ -157,8 +157,12 @@ def _content(body: str | None) -> Json:
 
 
 def _left(run: PolicyRun) -> dict[str, Resource | None]:
-    """The written records as the episode leaves them, by reference."""
-    return {f"{one.resource_type}/{one.id}": one.after for one in run.end.changes}
+    """The written records as the episode leaves them, by reference, without those that it leaves as they were."""
+    return {
+        f"{one.resource_type}/{one.id}": one.after
+        for one in run.end.changes
+        if one.before is None or one.after is None or not same_record(one.before, one.after)
+    }
 
 
 def _events(run: PolicyRun) -> Set[tuple[str, str]]:

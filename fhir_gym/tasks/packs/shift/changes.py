@@ -139,7 +139,7 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
         visit = self._visit(request)
         if visit is None or f"Appointment/{visit.id}" not in self.log.changed:
             right, harmed = self._declined(number, answer), self._slot_is_wrong(visit)
-            return Judgement.declined(request, answer, right, claimed, harmed=harmed)
+            return Judgement.declined(request, answer, right, claimed & self.log.changed, harmed=harmed)
         calendars = [self.met(number), self.planned(number)]
         problems = [*self._problems(request.ask, visit, calendars)]
         found: Json = [*problems, answer] if problems or answer != DONE else answer
