@@ -49,8 +49,8 @@ _WORKLIST = (
 _EVENTS = (
     "You are not alone. Colleagues book appointments on the same server, and while you work on a Task about a patient, "
     "they update the status of the patient's records (results, allergies, diagnoses, procedures, encounters, orders, "
-    "drug statements and dispenses). A Task that is still requested may become more urgent, get another description, "
-    "or be withdrawn (status cancelled; then change nothing for it).\n\n"
+    "drug statements and dispenses). At any time, also just after you have read it, a Task that is still requested may "
+    "become more urgent, get another description, or be withdrawn (status cancelled; then change nothing for it).\n\n"
     "Before you work on a Task, set it to in-progress. From then on, nobody else changes the Task, but its requester "
     "learns about it and may send a message: a Communication whose basedOn refers to the Task and whose sender is the "
     "requester. The message contains a new description, which replaces the one in the Task (leave that as it is), or "
