@@ -170,7 +170,7 @@ def _as_patch(step: RecordedStep) -> RecordedStep:
         for name, value in _change(step).items()
     ]
     patch += [{"op": "remove", "path": f"/{name}"} for name in _gone(step)]
-    return replace(step, action=Patch(step.action.url, patch))
+    return replace(step, action=replace(Patch(step.action.url, patch), headers=step.action.headers))
 
 
 def _as_fhirpath_patch(step: RecordedStep) -> RecordedStep:
@@ -191,7 +191,8 @@ def _as_fhirpath_patch(step: RecordedStep) -> RecordedStep:
         }
         for name, value in change.items()
     ]
-    return replace(step, action=Patch(step.action.url, {"resourceType": "Parameters", "parameter": operations}))
+    patch = Patch(step.action.url, {"resourceType": "Parameters", "parameter": operations})
+    return replace(step, action=replace(patch, headers=step.action.headers))
 
 
 def _change(step: RecordedStep) -> Resource:

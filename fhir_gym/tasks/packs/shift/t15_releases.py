@@ -188,12 +188,13 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
     def counterfactuals(self, request: ReleaseRequest, scene: ReleaseScene) -> list[Resource]:
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
-        if len(request.patients) > 1 or request.outcome not in (NOT_ALLOWED, NOTHING_TO_DO):
+        if len(request.patients) > 1 or request.outcome == DONE:
             return []
         release, patient = release_of(request.ask, scene, {}), request.patients[0]
-        if request.outcome == NOTHING_TO_DO:
-            return [release.missing_document(patient, scene.now)]
-        return [release.permit(patient, scene.now)]
+        permit, document = release.permit(patient, scene.now), release.missing_document(patient, scene.now)
+        # If the agent has not made an earlier release, a request that was already done may end in any other way.
+        found = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
+        return found.get(request.outcome, [permit, document])
 
     @override
     def judge(
