@@ -271,9 +271,9 @@ class TrendsLevel1(StaticShift, requests=Trends(), level=1):
         questions are chosen at random among those for which the window and at least one other rule make a difference.
     Decoys: void and preliminary results, earlier reports of a specimen, results just outside the window, a test with a
         similar name, and the same tests of patients with similar names.
-    Checks: the value differs from the exact one by no more than rounding, and the agent has read every result that
-        counts. A declined question needs its outcome, and lookups that would have shown the opposite. Nothing is
-        changed.
+    Checks: the value differs from the exact one by no more than rounding, and the agent has read the results that
+        decide: all that count for a mean, those above the limit, the highest, or the first and the last. A declined
+        question needs its outcome, and lookups that would have shown the opposite. Nothing is changed.
     Light: none of the checks.
     """
 

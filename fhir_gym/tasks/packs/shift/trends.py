@@ -179,6 +179,16 @@ def results_that_would_count(request: TrendRequest) -> Iterator[Resource]:
         yield result_resource(result)
 
 
+def _deciding(ask: TrendAsk, results: Sequence[LabResult]) -> list[LabResult]:
+    """Return the results that an agent must have read: searches can sort and compare values without showing others."""
+    found = counted(ask, results)
+    if ask.measure == "change":
+        return [found[0], found[-1]]
+    if ask.measure == "highest":
+        return [max(found, key=lambda one: _value(ask, one))]
+    return [one for one in found if ask.measure == "mean" or _value(ask, one) > Decimal(ask.limit)]
+
+
 def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answer: str) -> Judgement:
     """Judge the answer to a question; it counts only if the agent has read what it rests on."""
     found = patient_not_found(request, scene.people, log, answer)
@@ -190,5 +200,5 @@ def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answ
     if value is None:
         looked = all(log.lookups_of(one) for one in results_that_would_count(request))
         return judge_answer(request, answer, same=answer == NO_RESULT, looked=looked)
-    read = all("valueQuantity" in log.seen.get(f"Observation/{one.id}", {}) for one in counted(ask, results))
+    read = all("valueQuantity" in log.seen.get(f"Observation/{one.id}", {}) for one in _deciding(ask, results))
     return judge_answer(request, answer, same=agrees(ask, value, answer), looked=read)

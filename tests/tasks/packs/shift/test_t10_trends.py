@@ -10,13 +10,23 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from fhir_gym import Episode
-from fhir_gym.actions import Finish, Post, Put
+from fhir_gym.actions import Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.laboratory import TESTS
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_RESULT, NO_SUCH_PATIENT, SEVERAL_PATIENTS
 from fhir_gym.tasks.packs.shift.t10_trends import Trends
-from fhir_gym.tasks.packs.shift.trends import Rule, TrendAsk, TrendRequest, agrees, exact_answer, rounded
+from fhir_gym.tasks.packs.shift.trends import (
+    MEASURES,
+    Measure,
+    Rule,
+    TrendAsk,
+    TrendRequest,
+    agrees,
+    counted,
+    exact_answer,
+    rounded,
+)
 from tests.tasks.packs.shift.playing import (
     after_lookups,
     failed,
@@ -53,6 +63,30 @@ def test_an_outcome_without_work_is_worth_nothing(hospital: World, outcome: str)
 def test_right_values_without_lookups_are_worth_nothing(hospital: World) -> None:
     with opened(hospital, "I2-1") as episode:
         assert episode.step(finish([one.outcome for one in requests_of(episode)])).reward == 0
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_value_needs_only_the_results_that_decide(hospital: World, measure: Measure) -> None:
+    """Of a mean, all; otherwise the highest, the first and the last, or those above the limit."""
+    with opened(hospital, "I2-2", 2) as episode:
+        requests = requests_of(episode)
+        place = next(n for n, one in enumerate(requests) if one.ask.measure == measure and one.outcome[-1].isdigit())
+        (check,) = names_of_checks(number == place for number, _ in enumerate(requests))
+        ask, patient = requests[place].ask, requests[place].patients[0]
+        found = counted(ask, [one for one in params_of(episode).scene.results if one.patient == patient])
+        values = {one.id: TESTS[ask.test].converted(one.code, Decimal(one.value)) for one in found}
+        deciding = {
+            "mean": [*values],
+            "highest": [max(values, key=values.__getitem__)],
+            "change": [found[0].id, found[-1].id],
+            "above": [id for id, value in values.items() if value > Decimal(ask.limit or "0")],
+        }[measure]
+        for left_out in (0, 1):
+            episode.start()
+            episode.step(Get(f"/Patient/{patient}"))
+            episode.step(Get(f"/Observation?_id={','.join(['none', *deciding[left_out:]])}&_count=200"))
+            step = episode.step(finish([one.outcome for one in requests]))
+            assert (check in failed(step)) == bool(left_out)
 
 
 def only_results(change: Callable[[str], str]) -> Callable[[str], str]:
