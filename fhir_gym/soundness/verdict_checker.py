@@ -90,9 +90,11 @@ class VerdictChecker:
             return False
         if _events(run) != self._events_of_gold:
             return True
-        if expected == "fail unless gold's":
-            return _deeds(run) == self._gold
-        return run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
+        if expected == "fail unless gold's" and _deeds(run) == self._gold:
+            return True
+        # In a live task, some of what the reference solution does may be useless, because a request is withdrawn.
+        may_replace = expected == "fail unless replaced" or self._task.is_live
+        return may_replace and run.end.answer == self._gold[1] and _same_records(_left(run), self._left_by_gold)
 
     def _constant(self, number: int, policy: Policy, run: PolicyRun) -> None:
         if run.verdict.success:
