@@ -25,7 +25,7 @@ from fhir_gym.tasks.packs.shift.kind import Solution
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import NOT_GIVEN, DeskRequest, LiveParams
-from fhir_gym.tasks.packs.shift.lookups import Found, search_all
+from fhir_gym.tasks.packs.shift.lookups import Found, search_all, update
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.types import Json, Resource
 from fhir_gym.worlds import load
@@ -130,6 +130,14 @@ class _BeginsWithoutLooking(GoldDesk):
             return found
 
 
+class _ClosesAsItBegan(GoldDesk):
+    """Closes Tasks with what they contained when it began, even if somebody has changed them since."""
+
+    @override
+    def _update_task(self, task: Resource, **changed: Json) -> Generator[Action, Json, None]:
+        yield replace(update(task, **changed), headers=())
+
+
 class _ReadsNoMessages(GoldDesk):
     """Takes no notice of what requesters write while it works."""
 
@@ -206,6 +214,7 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
         lambda p: _BeginsWithoutLooking(p, live_kinds()).play(),
         lambda: _everything,
     ),
+    "closes Tasks without If-Match": (lambda p: _ClosesAsItBegan(p, live_kinds()).play(), lambda: _everything),
     "reads no messages": (lambda p: _ReadsNoMessages(p, live_kinds()).play(), lambda: _everything),
     "looks a request up when its work begins, and not again": (
         lambda p: _LooksUpAtTheBeginning(p).play(),

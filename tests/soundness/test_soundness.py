@@ -1,46 +1,28 @@
-"""All tasks are sound, and the harness detects unsound tasks."""
+"""All tasks are sound, and the harness is fair to honest agents."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fhir_gym.actions import Action, Finish, Get, Put, parse
+from fhir_gym.actions import Finish, Get, Put
 from fhir_gym.errors import UnknownNameError
-from fhir_gym.soundness import SoundnessReport, TaskReport, by_world, check, check_task, merge_reports
+from fhir_gym.soundness import TaskReport, by_world, check, check_task, merge_reports
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.verdict_checker import VerdictChecker
-from fhir_gym.tasks import (
-    Check,
-    EndState,
-    ExpectedChange,
-    Gold,
-    LatestResponse,
-    Task,
-    TimedRequest,
-    get_task,
-    pack_ids,
-    task_keys,
-)
+from fhir_gym.tasks import Gold, LatestResponse, TimedRequest, get_task, pack_ids, task_keys
 from fhir_gym.tasks.authoring.bundles import entries
-from fhir_gym.tasks.core import grader
-from fhir_gym.tasks.grading.answers import CountAnswer
-from fhir_gym.tasks.grading.checks import equal
-from fhir_gym.tasks.packs.appointment.t01_new_patient import NewPatient
-from fhir_gym.tasks.packs.appointment.t02_search_patient import SearchExistingPatient, SearchNonexistentPatient
-from fhir_gym.tasks.packs.appointment.t11a_earliest_slot import EarliestSlot
-from fhir_gym.tasks.packs.appointment.t14_make_appointment import MakeAppointment
-from fhir_gym.tasks.packs.appointment.t15_cancel_appointment import CancelAppointment
+from fhir_gym.tasks.packs.appointment.t02_search_patient import SearchExistingPatient
+from tests.soundness.checking import problems
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
-    from fhir_gym.types import Resource
 
 PACK = "FHIRAgent/Appointment-v0"
 PACKS = (PACK, "FHIRAgent/GeneticTesting-v0")
@@ -53,11 +35,6 @@ ALWAYS: tuple[Group, ...] = (
     "other variation",
     "wrong answer",
 )
-
-
-def problems(report: TaskReport) -> str:
-    shown = [f"{f.task}/{f.variation} {f.group}: {f.policy}: {f.problem}\n{f.explanation}" for f in report.failures[:5]]
-    return "\n".join([*shown, *report.problems])
 
 
 @pytest.mark.parametrize(("env", "key"), TASKS)
@@ -138,128 +115,6 @@ def test_answers_differ_between_variations(hospital: World) -> None:
     assert len(set(answers)) == len(answers)
 
 
-class AnyAnswer(NewPatient):
-    """Task 01 as published: the answer is not checked."""
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield from (check for check in super().checks(p, end) if check.name != "answer")
-
-
-class NoPhone(NewPatient):
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield from (check for check in super().checks(p, end) if check.name != "phone")
-
-
-class FirstNameOnly(NewPatient):
-    """A task with a check that refuses a right solution: the family name must come first in the body."""
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield from super().checks(p, end)
-        bodies = [one.action.body or "" for one in end.requests]
-        yield Check(name="key order", passed=all(b.find("name") < b.find("birthDate") for b in bodies if b))
-
-
-class NoEvidence(SearchNonexistentPatient):
-    """Task 02b as published: the answer "none" suffices without a search."""
-
-    def requires_evidence(self, p: Any) -> bool:
-        return False
-
-
-class AnySlot(EarliestSlot):
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        (answer,) = end.answer_ids("Slot")
-        yield Check(name="answer", passed=end.after.read("Slot", answer or "") is not None)
-
-
-class OwnAnswer(CancelAppointment):
-    """Task 15a as published: the answer is compared with itself."""
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield from (check for check in super().checks(p, end) if check.name != "answer")
-
-
-class AnyAppointment(CancelAppointment):
-    """A task that accepts any cancelled appointment and any freed slot."""
-
-    def expected_changes(self, p: Any) -> tuple[ExpectedChange, ...]:
-        return (ExpectedChange("updated", "Appointment"), ExpectedChange("updated", "Slot"))
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        statuses = {change.after.get("status") for change in end.changes if change.after}
-        yield Check(name="cancelled", passed={"cancelled", "free"} <= statuses)
-
-
-class Twice(NewPatient):
-    def expected_changes(self, p: Any) -> tuple[ExpectedChange, ...]:
-        return (ExpectedChange("created", "Patient"), ExpectedChange("created", "Patient"))
-
-
-class GuessedPhone(SearchExistingPatient):
-    """A task that accepts the first word of the prompt as the answer."""
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        (check,) = super().checks(p, end)
-        yield check.model_copy(update={"passed": check.passed or end.answer == ["Present"]})
-
-
-class RefusedQuestions(NewPatient):
-    """A task that says that its new patients are questions, but refuses a second one."""
-
-    def is_question(self, resource: Resource) -> bool:
-        return True
-
-
-class SlotMayChange(MakeAppointment):
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield from (check for check in super().checks(p, end) if check.name != "rest of slot unchanged")
-
-
-class Tangled(NewPatient):
-    """A task with a check that never fails alone."""
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        checks = list(super().checks(p, end))
-        yield from checks
-        by_name = {check.name: check.passed for check in checks}
-        yield Check(name="name again", passed=by_name["name"])
-
-
-class WrongGold(SearchExistingPatient):
-    def gold(self, p: Any, fhir: LatestResponse) -> Gold:
-        yield Finish([next(one.id for one in p.scene.patients if one.id != p.patient.id)])
-
-
-class SlowGold(SearchExistingPatient):
-    gold_steps = 1
-
-
-@pytest.mark.parametrize(
-    ("broken", "group"),
-    [
-        (AnyAnswer, "wrong answer"),
-        (NoPhone, "missing value"),
-        (FirstNameOnly, "equivalent"),
-        (NoEvidence, "idle"),
-        (AnySlot, "ignores decoys"),
-        (OwnAnswer, "wrong answer"),
-        (SlotMayChange, "missing value"),
-        (AnyAppointment, "ignores decoys"),
-        (Twice, "twice"),
-        (RefusedQuestions, "equivalent"),
-        (GuessedPhone, "constant answer"),
-        (WrongGold, "gold"),
-        (SlowGold, "gold"),
-    ],
-)
-def test_a_broken_task_is_caught(broken: type[Task[Any]], group: str, tiny_world: World) -> None:
-    task = broken()
-    task.pack = PACK
-    report = check_task(task, tiny_world, range(1))
-    assert not report.sound
-    assert group in {failure.group for failure in report.failures}
-
-
 class ManyIds(SearchExistingPatient):
     """A task whose solution reads all found patients at once; a hasty search finds too many for one URL."""
 
@@ -320,133 +175,6 @@ def test_wrong_behaviour_may_pass_if_other_people_react_to_it(tiny_world: World,
         assert not checker.report.failures
         checker.policy(0, policy, answered)
     assert [one.problem for one in checker.report.failures] == ["accepted"]
-
-
-def unnoticed(task: Task[Any], world: World, monkeypatch: pytest.MonkeyPatch, variations: range) -> list[str]:
-    """Return the checks that can be removed without making the task unsound."""
-
-    def tried(number: int) -> tuple[bool, list[int]]:
-        report = check_task(task, world, [number])
-        names.update(dict.fromkeys(report.checks))
-        return not report.failures, [tally.lightly for tally in report.tallies.values()]
-
-    names: dict[str, None] = {}
-    whole, as_it_is = grader._checks_by_grading, {number: tried(number) for number in variations}
-    assert all(sound for sound, _ in as_it_is.values())
-    found = []
-    for name in tuple(names):
-
-        def mutilated(*args: Any, name: str = name) -> Any:
-            judged, score = whole(*args)
-            return {
-                one: tuple(check for check in checks if check.name != name) for one, checks in judged.items()
-            }, score
-
-        with monkeypatch.context() as patch:
-            patch.setattr(grader, "_checks_by_grading", mutilated)
-            if all(tried(number) == before for number, before in as_it_is.items()):
-                found.append(name)
-    return found
-
-
-@pytest.mark.parametrize("key", ["01", "02b"])
-def test_every_check_is_needed(key: str, tiny_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert unnoticed(get_task(PACK, key), tiny_world, monkeypatch, range(1)) == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("env", "key"), TASKS)
-def test_every_check_of_every_task_is_needed(
-    env: str, key: str, hospital: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert unnoticed(get_task(env, key), hospital, monkeypatch, range(3)) == []
-
-
-def test_an_unneeded_check_is_named(tiny_world: World) -> None:
-    task = Tangled()
-    task.pack = PACK
-    report = check_task(task, tiny_world, range(2))
-    assert set(report.uncovered) == {"name", "name again"}
-    assert not report.sound
-
-
-def test_a_failure_can_be_replayed(tiny_world: World) -> None:
-    task = NoPhone()
-    task.pack = PACK
-    failure = next(
-        f for f in check_task(task, tiny_world, range(1)).failures if "phone" in f.policy or "telecom" in f.policy
-    )
-    actions = [parse(text) for text in failure.actions]
-    assert all(isinstance(action, Action) for action in actions)
-    with PolicyRunner(task, task.variation(failure.variation, tiny_world), tiny_world) as runner:
-        played = script([action for action in actions if isinstance(action, Action)])
-        (run,) = runner.run(Policy("by hand", "again", played))
-    assert run.verdict.success
-
-
-class HowMany(SearchExistingPatient):
-    """A task whose answer is the same number in all variations."""
-
-    key = "count"
-    answer: ClassVar[Any] = CountAnswer()
-
-    def gold(self, p: Any, fhir: LatestResponse) -> Gold:
-        name = {"family:exact": p.patient.family, "given:exact": p.patient.given}
-        found = yield Get("/Patient", {**name, "birthdate": p.patient.birth_date})
-        yield Finish([2 + len(list(entries(found)))])
-
-    def checks(self, p: Any, end: EndState) -> Iterator[Check]:
-        yield equal("count", end.answer_count(), 3)
-
-
-def test_a_number_may_be_guessed_only_rarely(tiny_world: World) -> None:
-    task = HowMany()
-    task.pack = PACK
-    report = check_task(task, tiny_world, range(3))
-    assert report.sound, problems(report)
-    assert report.constants == {"answers [3]": 3}
-    assert report.common_answer == 1.0
-    everything = SoundnessReport("tiny", (report,), whole=(PACK,))
-    assert everything.best_constant(PACK) == ("answers [3]", 1.0)
-    assert not everything.sound
-    assert "succeeds in 100.0%" in everything.problems[0]
-    assert SoundnessReport("tiny", (report,)).sound
-
-
-def test_a_repeated_answer_is_noticed() -> None:
-    report = TaskReport(PACK, "02a", variations=9, gold_steps=2, sufficient={'["e12"]': 3, '["e13"]': 1, "[4]": 5})
-    assert report.problems == ['3 variations have the answer ["e12"]']
-
-
-@pytest.mark.slow
-def test_outcomes_by_letter_may_be_repeated(hospital: World) -> None:
-    task = get_task("FHIRAgent/Shift-v0", "P4-1")
-    checker = VerdictChecker(task)
-    for number in (0, 1, 3):
-        with PolicyRunner(task, task.variation(number, hospital), hospital) as runner:
-            checker.gold(number, runner.gold())
-    assert checker.report.answers == {'["A: done"]': 3} and not checker.report.sufficient
-
-
-def test_a_solution_much_longer_than_the_published_one_is_noticed() -> None:
-    assert TaskReport(PACK, "02a", gold_steps=3).sound
-    problem = "the solution needs 3 requests, the published task 1 to 1"
-    assert TaskReport(PACK, "02a", gold_steps=4).problems == [problem]
-    assert TaskReport("FHIRAgent/MedAgentBench-v0", "02", gold_steps=9).sound
-
-
-class AsGood(SearchExistingPatient):
-    """A task that declares every decoy as an equally right alternative."""
-
-    def alternatives(self, p: Any) -> frozenset[str]:
-        return frozenset(f"Patient/{one.id}" for one in p.scene.patients)
-
-
-def test_alternatives_are_not_decoys(tiny_world: World) -> None:
-    assert check_task(get_task(PACK, "02a"), tiny_world, range(1)).tallies["ignores decoys"].runs > 7
-    task = AsGood()
-    task.pack = PACK
-    assert "ignores decoys" not in check_task(task, tiny_world, range(1)).tallies
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from fhir_gym.tasks import get_pack, get_task, task_keys
 from fhir_gym.tasks.packs.action_reasoning import ENV_ID
 from fhir_gym.tasks.packs.action_reasoning.params import ReasoningParams
 from fhir_gym.tasks.packs.action_reasoning.reasoning_task import ReasoningTask
-from tests.soundness.test_soundness import unnoticed
+from tests.soundness.checking import unnoticed
 
 from .records import WOMAN, ago, result, results, world_of
 

@@ -23,7 +23,7 @@ from fhir_gym.tasks.packs.medagentbench.t02_age import age_on
 from fhir_gym.tasks.packs.medagentbench.t05_magnesium_replacement import grams
 from fhir_gym.tasks.packs.medagentbench.t09_potassium_replacement import milliequivalents
 from fhir_gym.tasks.packs.medagentbench.t10_hemoglobin_a1c import is_due, year_before
-from tests.soundness.test_soundness import unnoticed
+from tests.soundness.checking import unnoticed
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World

@@ -44,6 +44,17 @@ _LOOKS = (1, 1, 2)
 """How many times the agent has seen it by then."""
 _AFTER_LOOK = (2, 30)
 """Minimum and maximum number of seconds from that look to the change."""
+_NOTED = 0.25
+"""Probability that a colleague adds a note to a Task while somebody works on it."""
+_NOTED_AFTER = (10, 110)
+"""Minimum and maximum number of seconds from the beginning of the work until then."""
+_NOTES = (
+    "The requester has asked by telephone whether we have received this.",
+    "Seen in the morning meeting.",
+    "Printed for the folder of the week.",
+    "The requester can be reached until the evening.",
+)
+"""Notes that do not change what is right."""
 _MINUTES_TO_ASK = 3
 """Minutes of work that a question costs."""
 _MINUTES_AGAIN = 2
@@ -87,6 +98,7 @@ class LiveDrawing:
         self.bookings = tuple(self._draw_bookings())
         subjects = desk_subjects(kinds, self.scenes)
         self.library = draw_desk_library(rng, self._ids, self.now, subjects, size.documents)
+        self.requests = tuple(map(self._with_note, self.requests))
 
     def _draw_scenes(self) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
         """Draw the scene and the requests of each kind; no two scenes share a record or a name."""
@@ -240,6 +252,13 @@ class LiveDrawing:
                 "changes_after": self._rng.randint(*_AFTER_LOOK),
             }
         )
+
+    def _with_note(self, one: DeskRequest) -> DeskRequest:
+        """Draw whether a colleague adds a note to a Task."""
+        if self._rng.random() >= self._size.events * _NOTED:
+            return one
+        note, after = self._rng.choice(_NOTES), self._rng.randint(*_NOTED_AFTER)
+        return one.model_copy(update={"note": note, "note_after": after})
 
     def _draw_bookings(self) -> Iterator[ColleagueBooking]:
         """Draw what colleagues book at each place."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from fhir_gym.actions import Action, Finish, Post
+from fhir_gym.actions import Action, Finish, Get, Post
 from fhir_gym.tasks import Gold
 from fhir_gym.tasks.authoring import has_name, instant, parse_instant
 from fhir_gym.tasks.packs.shift.kind import RequestKind, Solution
@@ -136,7 +136,7 @@ class GoldDesk:
                 yield from self._ask(task, IS_AGREED)
                 return
             if told.startswith("No"):
-                yield from _close(task, NOT_ALLOWED, is_value=False)
+                yield from self._close(task, NOT_ALLOWED, is_value=False)
                 return
         born = ""
         if NOT_GIVEN in task["description"]:
@@ -148,7 +148,7 @@ class GoldDesk:
         outcome = yield from self._work(task, one, born)
         self._at_hand.pop()
         declined = (WITHDRAWN, *self._kinds[one.kind].codes)
-        yield from _close(task, outcome, is_value=bool(self._kinds[one.kind].value) and outcome not in declined)
+        yield from self._close(task, outcome, is_value=bool(self._kinds[one.kind].value) and outcome not in declined)
 
     def _work(self, task: Resource, one: DeskRequest, born: str) -> Solution:
         """Do what a request wants unless a message says something else, and return the outcome."""
@@ -248,7 +248,24 @@ class GoldDesk:
                 "reasonCode": [{"text": code}],
             },
         )
-        yield update(task, status="on-hold")
+        yield from self._update_task(task, status="on-hold")
+
+    def _close(self, task: Resource, outcome: str, *, is_value: bool) -> Generator[Action, Json, None]:
+        if is_value:
+            output: Json = [{"type": {"text": "answer"}, "valueString": outcome}]
+            yield from self._update_task(task, status="completed", businessStatus={"text": DONE}, output=output)
+        else:
+            status = "completed" if outcome == DONE else "rejected"
+            yield from self._update_task(task, status=status, businessStatus={"text": outcome})
+
+    def _update_task(self, task: Resource, **changed: Json) -> Generator[Action, Json, None]:
+        """Update a Task that is in-progress; if a colleague has added a note since the last look, read it again."""
+        known = next((one for one in self._open if one["id"] == task["id"]), task)
+        updated = yield update(known, **changed)
+        if is_refused(updated):
+            latest = yield Get(f"/Task/{task['id']}")
+            if isinstance(latest, dict) and not is_refused(latest):
+                yield update(latest, **changed)
 
 
 def _is_for_organization(task: Resource) -> bool:
@@ -267,12 +284,3 @@ def _next(solution: Solution, answer: Json) -> tuple[Action | None, str]:
         return (next(solution) if answer is None else solution.send(answer)), ""
     except StopIteration as ended:
         return None, str(ended.value)
-
-
-def _close(task: Resource, outcome: str, *, is_value: bool) -> Generator[Action, Json, None]:
-    if is_value:
-        output: Json = [{"type": {"text": "answer"}, "valueString": outcome}]
-        yield update(task, status="completed", businessStatus={"text": DONE}, output=output)
-    else:
-        status = "completed" if outcome == DONE else "rejected"
-        yield update(task, status=status, businessStatus={"text": outcome})

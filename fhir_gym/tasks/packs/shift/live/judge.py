@@ -28,6 +28,7 @@ from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
     answer_text,
     message_text,
+    notes_of,
     outcome_of,
     question_of,
     status_of,
@@ -294,7 +295,7 @@ class LiveJudge:
         return "" if closing.status == wanted else f"status {closing.status}"
 
     def _changed_elements(self, one: DeskRequest) -> list[str]:
-        """Return the elements of the Task, other than those that close it, that the agent changed or added."""
+        """Return the elements of the Task that the agent must not change, but changed, added or lost."""
         record = f"Task/{one.id}"
         by_others = next((write.after for write in self.log.writes_on(record) if not write.by_agent), {})
         first = self.log.at_start(record) or by_others or {}
@@ -308,6 +309,8 @@ class LiveJudge:
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
         if len(outputs) > 1 or any(isinstance(one, dict) and "modifierExtension" in one for one in outputs):
             changed.add("output")
+        if self._event("note", one) is not None and one.note not in notes_of(last):
+            changed.add("note")
         return sorted(changed)
 
     def _declines(self, one: DeskRequest, closing: Closing) -> bool:

@@ -80,6 +80,8 @@ class DeskRequest(Params):
             message; 0 for never.
         message_withdraws: Whether this message withdraws the request; if not, it changes the description to `text`.
         record_update: What a colleague updates while the agent works on the request; None for nothing.
+        note: What a colleague notes in the Task while the agent works on the request; an empty text for nothing.
+        note_after: Seconds from the time at which the Task is first in-progress until then.
         first: The request until the description changes; None if it never does.
         first_text: The description until then.
     """
@@ -104,6 +106,8 @@ class DeskRequest(Params):
     message_after: int = 0
     message_withdraws: bool = False
     record_update: RecordUpdate | None = None
+    note: str = ""
+    note_after: int = 0
     first: Any = None
     first_text: str = ""
 

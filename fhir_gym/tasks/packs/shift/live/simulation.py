@@ -28,6 +28,7 @@ from fhir_gym.tasks.packs.shift.live.worklist import (
     status_of,
     task_resource,
     urgent_elements,
+    with_note,
 )
 from fhir_gym.types import Resource
 
@@ -219,6 +220,8 @@ class LiveSimulation(Simulation):
             self._at(sent, partial(self._write_to_desk, one, sent))
         if one.record_update is not None:
             self._at(self._in(one.record_update.after), partial(self._update, one.record_update))
+        if one.note:
+            self._at(self._in(one.note_after), partial(self._add_note, one))
         for booking in self._p.bookings:
             if booking.task == one.id:
                 self._at(self._in(booking.after), partial(self._book, booking))
@@ -228,6 +231,11 @@ class LiveSimulation(Simulation):
 
     def _update(self, update: RecordUpdate) -> None:
         self._send("record updated", Put(update.url, update.record))
+
+    def _add_note(self, one: DeskRequest) -> None:
+        """Note something in a Task that is in-progress."""
+        if (task := self._task(one, "in-progress")) is not None:
+            self._send("note", Put(f"/Task/{one.id}", with_note(_written(task), one.note)))
 
     def _write_to_desk(self, one: DeskRequest, sent: str) -> None:
         if status_of(self._session.read("Task", one.id)) not in CLOSED:

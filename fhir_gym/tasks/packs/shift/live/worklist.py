@@ -115,6 +115,21 @@ def status_of(task: Resource | None) -> str:
     return str((task or {}).get("status", ""))
 
 
+def with_note(task: Resource, text: str) -> Resource:
+    """Return a Task with one more note."""
+    return task | {"note": [*_notes(task), {"text": text}]}
+
+
+def notes_of(task: Resource) -> list[Json]:
+    """Return the texts of the notes in a Task."""
+    return [one.get("text") for one in _notes(task) if isinstance(one, dict)]
+
+
+def _notes(task: Resource) -> list[Json]:
+    notes = task.get("note")
+    return notes if isinstance(notes, list) else []
+
+
 def outcome_of(task: Mapping[str, Json]) -> str:
     """Return what a closed Task reports, in lower case: the value of a Task that is done, or the business status."""
     told = next((one.casefold().rstrip(".") for one in _words([task.get("businessStatus")]) if one), "")

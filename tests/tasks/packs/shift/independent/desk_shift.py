@@ -165,7 +165,8 @@ class _Shift:
         self._look()
         if wish != self._wish(task) or any(start < in_force_from(it) <= self.now for it in documents):
             return
-        closing = _put(_closed(task, outcome, kind))
+        latest = next((it for it in self.tasks if ref(it) == ref(task)), task)  # somebody may have added a note
+        closing = _put(_closed(latest, outcome, kind))
         first, *others = _parts(kind, [*entries, closing])
         if self.write(*first):
             while not self._go_on(task, others):

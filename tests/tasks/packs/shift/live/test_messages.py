@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
-from fhir_gym.actions import Action, Finish, Get, Put
+from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks import register
 from fhir_gym.tasks.core import registry
@@ -22,6 +22,7 @@ from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
+from fhir_gym.types import Json
 from tests.tasks.packs.shift.live.playing import (
     Change,
     failed,
@@ -163,8 +164,9 @@ def test_who_rejects_every_request_as_withdrawn_must_have_read_the_messages(corr
                 corrected.step("nonsense")
             if reads:
                 corrected.step(Get(f"/Communication?based-on=Task/{task['id']}"))
-            closed = {**task, "status": "rejected", "businessStatus": {"text": "withdrawn"}}
-            corrected.step(Put(f"/Task/{task['id']}", closed))
+            closing = {"status": "rejected", "businessStatus": {"text": "withdrawn"}}
+            steps: Json = [{"op": "add", "path": f"/{name}", "value": value} for name, value in closing.items()]
+            corrected.step(Patch(f"/Task/{task['id']}", steps))
     corrected.step(Finish([]))
     open_requests = [one for one in params_of(corrected).requests if not (one.withdrawn or one.hurried)]
     right = {one.id for one in open_requests if is_right(corrected, one.id)}

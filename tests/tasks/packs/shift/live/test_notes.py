@@ -1,0 +1,82 @@
+"""Notes that colleagues add to Tasks while the agent works on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.shift_live_agents import AGENTS
+from fhir_gym import Episode
+from fhir_gym.actions import Action, Patch
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift import t20_live
+from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
+from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, notes_of
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
+from fhir_gym.types import Json
+from tests.tasks.packs.shift.live.playing import Change, failed, params_of, play, results, task_of
+from tests.tasks.packs.shift.playing import follow
+
+ENV, KEY, KINDS = "Test/Notes-v0", "notes", ("I1", "Q3")
+CLOSING = ("status", "businessStatus", "output")
+
+
+@pytest.fixture
+def noted(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
+    """A shift with questions and registrations; colleagues add notes to all Tasks."""
+    monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind] for kind in KINDS})
+    values = {"minutes": 60, "load": 1.5, "events": 4, "policies": 5}
+    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
+    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+        episode.start()
+        yield episode
+    registry._registered.pop(ENV, None)
+
+
+def noted_tasks(episode: Episode) -> set[str]:
+    """Return the ids of the Tasks to which colleagues have added notes."""
+    assert episode.simulation is not None
+    return {one.logged.action.url.rpartition("/")[2] for one in episode.simulation.timeline if one.event == "note"}
+
+
+def test_the_reference_solution_keeps_the_notes(noted: Episode) -> None:
+    play(noted)
+    assert len(noted_tasks(noted)) > 5 and not failed(noted)
+    for one in params_of(noted).requests:
+        task = noted.session.read("Task", one.id) or {}
+        assert notes_of(task) == ([one.note] if one.id in noted_tasks(noted) else [])
+
+
+def test_who_overwrites_notes_fails_these_requests_alone(noted: Episode) -> None:
+    solution, _ = AGENTS["closes Tasks without If-Match"]
+    follow(noted, solution(params_of(noted)), lambda action: [action])
+    assert failed(noted) and failed(noted) <= noted_tasks(noted)
+    for id in failed(noted):
+        assert results(noted)[id][1].actual["problem"] == "other elements of the Task changed: note"
+
+
+def patching(*more: Json) -> Change:
+    """Return a function that closes Tasks by a patch, with some more operations."""
+
+    def change(action: Action) -> list[Action]:
+        body = json.loads(action.body or "{}") if task_of(action) else {}
+        if body.get("status") not in CLOSED:
+            return [action]
+        steps = [{"op": "add", "path": f"/{name}", "value": body[name]} for name in CLOSING if name in body]
+        return [Patch(action.url, [*steps, *more])]
+
+    return change
+
+
+def test_a_patch_keeps_the_notes(noted: Episode) -> None:
+    play(noted, patching())
+    assert noted_tasks(noted) and not failed(noted)
+
+
+def test_notes_of_the_agent_must_not_replace_others(noted: Episode) -> None:
+    play(noted, patching({"op": "add", "path": "/note", "value": [{"text": "Done."}]}))
+    assert failed(noted) == noted_tasks(noted)
