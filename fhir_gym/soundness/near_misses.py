@@ -72,7 +72,7 @@ def _mutations(
             yield "neighbour's value", f"{name} = {wrong!r}", replaced(body, path, wrong)
     for name in dict.fromkeys(str(path[0]) for path, _ in asked):
         yield "missing value", f"without any {name}", {key: item for key, item in body.items() if key != name}
-        if isinstance(body[name], list):
+        if isinstance(body[name], list) and f"{kind}.{name}" not in task.open_lists:
             added = _all_wrong(kind, body, name, gold, neighbours)
             if added is not None:
                 yield "wrong item more", f"{name} with a wrong item more", {**body, name: [*body[name], added]}

@@ -149,6 +149,7 @@ class Task(ABC, Generic[P]):
             are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
             `fhir_gym.tasks.grading.neutral`).
         harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
+        open_lists: Lists in which the agent must keep what is there, but may add any item (``"Task.note"``).
         evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
             response that contains only the id does not count.
         evidence_before_changes: Whether only requests before the first change count as evidence.
@@ -178,6 +179,7 @@ class Task(ABC, Generic[P]):
     optional_elements: ClassVar[frozenset[str]] = frozenset()
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+    open_lists: ClassVar[frozenset[str]] = frozenset()
     evidence_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     evidence_before_changes: ClassVar[bool] = False
     level: ClassVar[int | None] = None

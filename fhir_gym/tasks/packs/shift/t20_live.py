@@ -118,6 +118,7 @@ class LiveShift(Task[LiveParams], abstract=True):
     required_tools = (("search",),)
     required_resources = ("Task",)
     prohibited_tools = ("delete",)
+    open_lists = frozenset({"Task.note"})
     judges_changes = True
     is_live = True
     answer = EmptyAnswer()
