@@ -28,7 +28,7 @@ _PRIORITIES: tuple[Priority, ...] = ("routine", "routine", "routine", "urgent", 
 _FOUND_AT_ONCE = frozenset({NO_SUCH_PATIENT, SEVERAL_PATIENTS})
 _SHORT = 3
 """Level of a short shift."""
-_WITHDRAWN = 0.18
+_WITHDRAWN = 0.22
 """Probability that a request is withdrawn if nobody works on it yet."""
 _HURRIED = 0.08
 """Probability that a request becomes more urgent if nobody works on it yet."""
@@ -42,8 +42,8 @@ _SOON_AFTER_LOOK = 0.8
 """Probability that such a change follows soon after the agent has seen the Task."""
 _LOOKS = (1, 1, 2)
 """How many times the agent has seen it by then."""
-_AFTER_LOOK = (2, 30)
-"""Minimum and maximum number of seconds from that look to the change."""
+_AFTER_LOOK = (2, 18)
+"""Minimum and maximum number of seconds from that look to the change: it comes before the agent's next action."""
 _NOTED = 0.25
 """Probability that a colleague adds a note to a Task while somebody works on it."""
 _NOTED_AFTER = (10, 110)
