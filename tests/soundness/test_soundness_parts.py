@@ -225,6 +225,13 @@ def test_updates_of_the_same_record_keep_their_order() -> None:
     assert [json.loads(one or "")[0]["value"] for one in patches] == ["free", "busy"]
 
 
+@pytest.mark.parametrize(("env", "key", "first"), [(PACK, "01", "/metadata"), ("FHIRAgent/Shift-v0", "day-3", "/Task")])
+def test_further_reads_come_first_unless_they_take_time(env: str, key: str, first: str) -> None:
+    policies = equivalents(get_task(env, key), recorded(Get("/Task"), Finish([])), BASE)
+    sent = [*next(one for one in policies if one.name.startswith("further reads")).play(LatestResponse())]
+    assert sent[0].url == first and [one.url for one in sent[-3:-1]] == ["/metadata", "/Patient/nobody-0"]
+
+
 def recorded(*actions: Action, before: Iterable[Resource] = ()) -> GoldRecording:
     """Record an episode that sent these actions."""
     requests = tuple(LoggedRequest(one, Request(one.kind, one.url), Response(200)) for one in actions)
