@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -10,13 +11,49 @@ import pytest
 
 from fhir_gym import Episode, Step
 from fhir_gym.actions import Action
+from fhir_gym.fhir import World
+from fhir_gym.tasks import register
+from fhir_gym.tasks.core import registry
+from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Resource
 from tests.tasks.packs.shift.playing import follow, read_all
 
 Change = Callable[[Action], list[Action]]
+
+
+@contextmanager
+def shift_of(
+    kinds: Iterable[str],
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    variation: int = 0,
+    task: type[LiveLevel3] = LiveLevel3,
+    **dials: float,
+) -> Iterator[Episode]:
+    """Yield an episode of a shift with requests of some kinds only.
+
+    Args:
+        kinds: Keys of the kinds.
+        world: The world.
+        monkeypatch: Restores the usual kinds afterwards.
+        key: Key of the task.
+        variation: The variation.
+        task: The task whose dials are set.
+        dials: The dials.
+    """
+    env = f"Test/{key.capitalize()}-v0"
+    monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind] for kind in kinds})
+    register(env, task().with_dials(key, {"policies": 5, **dials}), world="hospital-small")
+    try:
+        with Episode(env, task=key, variation=variation, world=world, reward="dense", max_steps=500) as episode:
+            yield episode
+    finally:
+        registry._registered.pop(env, None)
 
 
 def handle_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

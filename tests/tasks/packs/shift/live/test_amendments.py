@@ -10,32 +10,24 @@ from typing_extensions import override
 
 from fhir_gym import Episode, get_task
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
 from fhir_gym.tasks.authoring import parse_instant
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
 from fhir_gym.tasks.packs.shift.live.results import Work
-from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
-from tests.tasks.packs.shift.live.playing import failed, params_of, results
+from tests.tasks.packs.shift.live.playing import failed, params_of, results, shift_of
 from tests.tasks.packs.shift.playing import follow
 
-ENV, KEY, KIND = "Test/Amended-v0", "amended", "P2"
+KIND = "P2"
 START = datetime.fromisoformat("2023-11-13T10:15:00+00:00")
 
 
 @pytest.fixture
 def amended(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with order sets alone, whose policies are often amended."""
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: {KIND: live_kinds()[KIND]})
-    values = {"minutes": 90, "events": 2, "asking": 0, "policies": 5}
-    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+    with shift_of([KIND], hospital, monkeypatch, "amended", minutes=90, events=2, asking=0) as episode:
         yield episode
-    registry._registered.pop(ENV, None)
 
 
 class _ReadsOnce(GoldDesk):

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Get, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
-from fhir_gym.tasks.packs.shift.kind import RequestKind
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
-from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Json
-from tests.tasks.packs.shift.live.playing import failed, params_of, play, results
+from tests.tasks.packs.shift.live.playing import failed, params_of, play, results, shift_of
 from tests.tasks.packs.shift.playing import answer_of, read_all
-
-ENV, KEY = "Test/Bookings-v0", "bookings"
-
-
-def bookings() -> Mapping[str, RequestKind[Any, Any]]:
-    return {"Q1": live_kinds()["Q1"]}
 
 
 @pytest.fixture
 def episode(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with appointments alone, and with many bookings of colleagues."""
-    monkeypatch.setattr(t20_live, "live_kinds", bookings)
-    values = {"minutes": 60, "events": 8, "asking": 0, "policies": 5}
-    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, variation=1, world=hospital, max_steps=500) as found:
+    with shift_of(["Q1"], hospital, monkeypatch, "bookings", 1, minutes=60, events=8, asking=0) as found:
         found.start()
         yield found
-    registry._registered.pop(ENV, None)
 
 
 @pytest.mark.slow
@@ -47,7 +31,7 @@ def test_a_slot_that_a_colleague_took_meanwhile_is_lost(episode: Episode) -> Non
     remembered: dict[str, Json] = {}
     assert play(episode).info["success"]
     episode.start()
-    solution = GoldDesk(params_of(episode), bookings()).play()
+    solution = GoldDesk(params_of(episode), live_kinds()).play()
     action = next(solution)
     while not (step := episode.step(action)).done:
         seen = answer_of(step)

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -15,10 +14,6 @@ from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Finish, Get, Patch, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
-from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
@@ -31,16 +26,13 @@ from tests.tasks.packs.shift.live.playing import (
     params_of,
     play,
     results,
+    shift_of,
     task_of,
     worklist,
 )
 from tests.tasks.packs.shift.playing import follow
 
-ENV, KEY, KINDS = "Test/Messages-v0", "messages", ("Q1", "Q3")
-
-
-def kinds() -> dict[str, Any]:
-    return {kind: live_kinds()[kind] for kind in KINDS}
+KINDS = ("Q1", "Q3")
 
 
 class _LateMessages(LiveLevel3):
@@ -56,14 +48,11 @@ class _LateMessages(LiveLevel3):
 @pytest.fixture(params=[LiveLevel3])
 def corrected(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Episode]:
     """A shift with two kinds; most requesters change their minds. Agents handle one Task at a time."""
-    monkeypatch.setattr(t20_live, "live_kinds", kinds)
     handle_one_at_a_time(monkeypatch)
-    values = {"minutes": 45, "load": 2, "events": 3, "asking": 0, "policies": 5}
-    register(ENV, request.param().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+    dials = {"minutes": 45, "load": 2, "events": 3, "asking": 0}
+    with shift_of(KINDS, hospital, monkeypatch, "messages", task=request.param, **dials) as episode:
         episode.start()
         yield episode
-    registry._registered.pop(ENV, None)
 
 
 def play_without_messages(episode: Episode, change: Change = lambda action: [action]) -> None:

@@ -11,30 +11,20 @@ from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Patch
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
-from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, notes_of
-from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Json
-from tests.tasks.packs.shift.live.playing import Change, failed, params_of, play, results, task_of
+from tests.tasks.packs.shift.live.playing import Change, failed, params_of, play, results, shift_of, task_of
 from tests.tasks.packs.shift.playing import follow
 
-ENV, KEY, KINDS = "Test/Notes-v0", "notes", ("I1", "Q3")
 CLOSING = ("status", "businessStatus", "output")
 
 
 @pytest.fixture
 def noted(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with questions and registrations; colleagues add notes to all Tasks."""
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind] for kind in KINDS})
-    values = {"minutes": 60, "load": 1.5, "events": 4, "policies": 5}
-    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+    with shift_of(("I1", "Q3"), hospital, monkeypatch, "notes", minutes=60, load=1.5, events=4) as episode:
         episode.start()
         yield episode
-    registry._registered.pop(ENV, None)
 
 
 def noted_tasks(episode: Episode) -> set[str]:

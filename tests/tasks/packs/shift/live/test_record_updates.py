@@ -14,10 +14,6 @@ from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
 from fhir_gym.actions import Action
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
-from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from tests.tasks.packs.shift.live.playing import (
@@ -28,12 +24,13 @@ from tests.tasks.packs.shift.live.playing import (
     params_of,
     play,
     results,
+    shift_of,
     task_of,
 )
 from tests.tasks.packs.shift.playing import follow
 
 _EARLY = "looks a request up when its work begins, and not again"
-ENV, KEY, KINDS = "Test/Updates-v0", "updates", ("I1", "I2", "I4", "P2", "Q4")
+KINDS = ("I1", "I2", "I4", "P2", "Q4")
 
 
 class _LateUpdates(LiveLevel3):
@@ -55,14 +52,10 @@ class _LateUpdates(LiveLevel3):
 def updated(hospital: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Episode]:
     """A shift with requests of one kind; colleagues update records about most of them."""
     task, kind = request.param
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind]})
-    register(
-        ENV, task().with_dials(KEY, {"minutes": 60, "load": 2, "asking": 0, "policies": 5}), world="hospital-small"
-    )
-    with Episode(ENV, task=KEY, world=hospital, reward="dense", variation=1, max_steps=500) as episode:
+    dials = {"minutes": 60, "load": 2, "asking": 0}
+    with shift_of([kind], hospital, monkeypatch, "updates", 1, task, **dials) as episode:
         episode.start()
         yield episode
-    registry._registered.pop(ENV, None)
 
 
 def updates(episode: Episode) -> dict[str, datetime]:
@@ -87,7 +80,7 @@ def test_who_reads_the_records_only_at_the_beginning_fails(updated: Episode, hos
     """Not in every variation: often an update comes so late that the agent may ignore it."""
     wrong: set[str] = set()
     for variation in range(4):
-        with Episode(ENV, task=KEY, variation=variation, world=hospital, reward="dense", max_steps=500) as episode:
+        with Episode(updated.config, task=updated.task.key, variation=variation, world=hospital) as episode:
             episode.start()
             play_agent(episode, _EARLY)
             wrong |= failed(episode) & updates(episode).keys()

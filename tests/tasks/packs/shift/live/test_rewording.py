@@ -9,31 +9,23 @@ import pytest
 
 from fhir_gym import Episode
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import LiveParams
-from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Resource
-from tests.tasks.packs.shift.live.playing import failed, handle_one_at_a_time, params_of, play, results
+from tests.tasks.packs.shift.live.playing import failed, handle_one_at_a_time, params_of, play, results, shift_of
 from tests.tasks.packs.shift.playing import follow
 
-ENV, KEY, KIND = "Test/Reworded-v0", "reworded", "Q1"
+KIND = "Q1"
 
 
 @pytest.fixture
 def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with appointments alone, most of which change their description."""
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: {KIND: live_kinds()[KIND]})
     handle_one_at_a_time(monkeypatch)
-    values = {"minutes": 30, "load": 1.5, "events": 2, "asking": 0, "policies": 5}
-    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, variation=6, world=hospital, reward="dense", max_steps=500) as episode:
+    with shift_of([KIND], hospital, monkeypatch, "reworded", 7, minutes=30, load=1.5, events=2, asking=0) as episode:
         episode.start()
         yield episode
-    registry._registered.pop(ENV, None)
 
 
 def reworded(episode: Episode) -> set[str]:
@@ -65,9 +57,9 @@ def test_the_changed_description_counts(changing: Episode) -> None:
 @pytest.mark.slow
 def test_a_description_does_not_change_after_the_work_has_begun(changing: Episode) -> None:
     requests = [one for one in params_of(changing).requests if one.reworded and not one.withdrawn]
-    # The first look takes 20 seconds.
-    slow = [one for one in requests if one.changes_at_look != 1 or one.changes_after > 20]
-    waiting = [one for one in slow if one.arrives <= params_of(changing).now]
+    # A change at the first look comes before the agent's next action.
+    later = [one for one in requests if one.changes_at_look != 1]
+    waiting = [one for one in later if one.arrives <= params_of(changing).now]
     one = min(waiting, key=lambda one: one.reworded)
     for is_late in (True, False):
         changing.start()

@@ -9,28 +9,17 @@ import pytest
 from fhir_gym import Episode
 from fhir_gym.actions import Finish, Get, Patch, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks import register
-from fhir_gym.tasks.core import registry
-from fhir_gym.tasks.packs.shift import t20_live
-from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest
-from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
-from tests.tasks.packs.shift.live.playing import events, failed, params_of, play, results, worklist
+from tests.tasks.packs.shift.live.playing import events, failed, params_of, play, results, shift_of, worklist
 from tests.tasks.packs.shift.playing import answer_of
-
-ENV, KEY, KINDS = "Test/Changes-v0", "changes", ("I1", "Q1")
 
 
 @pytest.fixture
 def changing(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
     """A shift with questions and appointments; most requests change before somebody works on them."""
-    monkeypatch.setattr(t20_live, "live_kinds", lambda: {kind: live_kinds()[kind] for kind in KINDS})
-    values = {"minutes": 60, "events": 4, "asking": 0, "policies": 5}
-    register(ENV, LiveLevel3().with_dials(KEY, values), world="hospital-small")
-    with Episode(ENV, task=KEY, world=hospital, reward="dense", max_steps=500) as episode:
+    with shift_of(("I1", "Q1"), hospital, monkeypatch, "changes", minutes=60, events=4, asking=0) as episode:
         episode.start()
         yield episode
-    registry._registered.pop(ENV, None)
 
 
 def first_withdrawn(episode: Episode) -> DeskRequest:
