@@ -91,7 +91,7 @@ def _all_wrong(kind: str, body: Resource, name: str, gold: GoldRecording, neighb
 
 def _wrong_writes(gold: GoldRecording) -> Iterator[Policy]:
     """Yield policies that omit a write, or delete and recreate a record instead of updating it."""
-    writes = [index for index, step in enumerate(gold.steps) if step.writes]
+    writes = [index for index, step in enumerate(gold.steps) if step.writes and not step.refused]
     for index in writes:
         step, actions = gold.steps[index], gold.actions
         name = f"{step.action.kind} {step.action.url}"

@@ -25,6 +25,7 @@ class RecordedStep:
         answer: The parsed response.
         before: The resource before an update; None for other requests.
         created: The id of the created resource; None if the request creates nothing.
+        refused: Whether the server refused the request. In live tasks, somebody may have changed the record.
     """
 
     action: Action
@@ -32,6 +33,7 @@ class RecordedStep:
     answer: Json
     before: Resource | None = None
     created: str | None = None
+    refused: bool = False
 
     @property
     def writes(self) -> bool:
@@ -63,18 +65,18 @@ class GoldRecording:
         steps = []
         written: dict[str, Resource | None] = {}
         for logged in run.end.requests:
-            action = logged.action
+            action, refused = logged.action, logged.response.status >= 400
             body = json.loads(action.body) if action.body else None
             before = None
             if action.kind == "PUT":
                 record = action.url.strip("/")
                 before = written.get(record) or run.end.before.read(*record.split("/", 1))
-                if logged.response.status < 400:  # in live tasks, somebody may have changed the record
+                if not refused:
                     written[record] = body
             answer = logged.response.json() if logged.response.body else None
             made = answer if action.kind == "POST" and isinstance(answer, dict) else {}
             created = str(made["id"]) if "id" in made else None
-            steps.append(RecordedStep(action, body, answer, before, created))
+            steps.append(RecordedStep(action, body, answer, before, created, refused))
         ids: dict[str, list[str]] = {}
         for resource in setup:
             ids.setdefault(resource["resourceType"], []).append(resource["id"])

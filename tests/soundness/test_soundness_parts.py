@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -232,9 +233,22 @@ def test_further_reads_come_first_unless_they_take_time(env: str, key: str, firs
     assert sent[0].url == first and [one.url for one in sent[-3:-1]] == ["/metadata", "/Patient/nobody-0"]
 
 
-def recorded(*actions: Action, before: Iterable[Resource] = ()) -> GoldRecording:
+def test_a_refused_write_may_be_left_out() -> None:
+    slot = {"resourceType": "Slot", "id": "e1", "status": "busy"}
+    for status, names in ((200, {"without PUT /Slot/e1"}), (412, set[str]())):
+        gold = recorded(Put("/Slot/e1", slot), Post("/Slot", slot), before=(slot,), statuses=(status, 201))
+        left_out = {one.name for one in near_misses(get_task(PACK, "01"), gold, False) if one.group == "write left out"}
+        assert left_out - {"without POST /Slot"} == names
+
+
+def recorded(
+    *actions: Action, before: Iterable[Resource] = (), statuses: Iterable[int] = itertools.repeat(200)
+) -> GoldRecording:
     """Record an episode that sent these actions."""
-    requests = tuple(LoggedRequest(one, Request(one.kind, one.url), Response(200)) for one in actions)
+    requests = tuple(
+        LoggedRequest(one, Request(one.kind, one.url), Response(status))
+        for one, status in zip(actions, statuses, strict=False)
+    )
     end = replace(end_state([]), requests=requests, before=FakeView(*before))
     return GoldRecording.of(PolicyRun("gold", actions, end, cast(Any, None)), ())
 
