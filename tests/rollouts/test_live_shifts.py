@@ -16,7 +16,7 @@ from fhir_gym.rollouts import Rollout, read_rollouts, run, write_rollouts
 from fhir_gym.rollouts.timeline import replay
 
 SHIFT = "FHIRAgent/Shift-v0"
-DIALS = {"minutes": 30, "load": 0.5, "policies": 10, "events": 4, "asking": 2}
+DIALS = {"minutes": 30, "load": 1, "policies": 10, "events": 2, "asking": 2}
 _AGENT = '''
 import os
 import time
