@@ -19,7 +19,7 @@ from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
-from fhir_gym.types import Resource
+from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.playing import follow, read_all
 
 Change = Callable[[Action], list[Action]]
@@ -105,6 +105,11 @@ def now_of(episode: Episode) -> datetime:
 def worklist(episode: Episode) -> list[Resource]:
     desk = params_of(episode).desk
     return read_all(episode, f"/Task?owner=Organization/{desk}&status=requested,in-progress&_count=200")
+
+
+def additions(elements: Resource) -> list[Json]:
+    """Return the operations of a JSON Patch that sets elements of a resource."""
+    return [{"op": "add", "path": f"/{name}", "value": value} for name, value in elements.items()]
 
 
 def task_of(action: Action) -> str:

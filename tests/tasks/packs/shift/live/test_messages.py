@@ -17,9 +17,9 @@ from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
 from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
-from fhir_gym.types import Json
 from tests.tasks.packs.shift.live.playing import (
     Change,
+    additions,
     failed,
     handle_one_at_a_time,
     now_of,
@@ -153,9 +153,8 @@ def test_who_rejects_every_request_as_withdrawn_must_have_read_the_messages(corr
                 corrected.step("nonsense")
             if reads:
                 corrected.step(Get(f"/Communication?based-on=Task/{task['id']}"))
-            closing = {"status": "rejected", "businessStatus": {"text": "withdrawn"}}
-            steps: Json = [{"op": "add", "path": f"/{name}", "value": value} for name, value in closing.items()]
-            corrected.step(Patch(f"/Task/{task['id']}", steps))
+            closing = additions({"status": "rejected", "businessStatus": {"text": "withdrawn"}})
+            corrected.step(Patch(f"/Task/{task['id']}", closing))
     corrected.step(Finish([]))
     open_requests = [one for one in params_of(corrected).requests if not (one.withdrawn or one.hurried)]
     right = {one.id for one in open_requests if is_right(corrected, one.id)}

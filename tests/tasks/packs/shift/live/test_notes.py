@@ -13,7 +13,7 @@ from fhir_gym.actions import Action, Patch
 from fhir_gym.fhir import World
 from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, notes_of
 from fhir_gym.types import Json
-from tests.tasks.packs.shift.live.playing import Change, failed, params_of, play, results, shift_of, task_of
+from tests.tasks.packs.shift.live.playing import Change, additions, failed, params_of, play, results, shift_of, task_of
 from tests.tasks.packs.shift.playing import follow
 
 CLOSING = ("status", "businessStatus", "output")
@@ -49,15 +49,14 @@ def test_who_overwrites_notes_fails_these_requests_alone(noted: Episode) -> None
         assert results(noted)[id][1].actual["problem"] == "other elements of the Task changed: note"
 
 
-def patching(*more: Json) -> Change:
-    """Return a function that closes Tasks by a patch, with some more operations."""
+def patching(**more: Json) -> Change:
+    """Return a function that closes Tasks by a patch, which also sets some more elements."""
 
     def change(action: Action) -> list[Action]:
         body = json.loads(action.body or "{}") if task_of(action) else {}
         if body.get("status") not in CLOSED:
             return [action]
-        steps = [{"op": "add", "path": f"/{name}", "value": body[name]} for name in CLOSING if name in body]
-        return [Patch(action.url, [*steps, *more])]
+        return [Patch(action.url, additions({name: body[name] for name in CLOSING if name in body} | more))]
 
     return change
 
@@ -68,5 +67,5 @@ def test_a_patch_keeps_the_notes(noted: Episode) -> None:
 
 
 def test_notes_of_the_agent_must_not_replace_others(noted: Episode) -> None:
-    play(noted, patching({"op": "add", "path": "/note", "value": [{"text": "Done."}]}))
+    play(noted, patching(note=[{"text": "Done."}]))
     assert failed(noted) == noted_tasks(noted)
