@@ -12,14 +12,16 @@ from typing_extensions import override
 from fhir_gym.actions import Action, Finish, Invalid, to_request
 from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
-from fhir_gym.fhir.messages import Response
 from fhir_gym.fhir.serialization import dumps, is_normal, normalise
+from fhir_gym.fhir.session import Checkpoint
+from fhir_gym.soundness.memoized_session import MemoizedSession
 from fhir_gym.soundness.policy_groups import Expected, Group, expected_result
 from fhir_gym.tasks.core.grader import Grading, SharedFindings, find_evidence, grade, idle_checks, measure_tool_usage
 from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task, Variation
 from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest
 from fhir_gym.tasks.grading.evidence import Evidence
+from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage
 from fhir_gym.tasks.grading.verdict import Verdict
 from fhir_gym.types import Json, Resource
@@ -32,6 +34,8 @@ WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _MAX_ACTIONS = 100
 _MOST_PER_STEP = 3
 """A policy may take more actions than an agent, for example read each record again that it has written."""
+_MOST_PARSED = 32 * 1024 * 1024
+"""Total size in bytes of the responses that stay in memory in parsed form."""
 _NOT_MEASURED = ToolUsage(requests={}, errors={})
 _NOT_ASKED = Evidence(sufficient=True, note="not asked for.")
 
@@ -98,8 +102,7 @@ class PolicyRun:
 class PolicyRunner(AbstractContextManager["PolicyRunner"]):
     """Runs policies on one variation of a task.
 
-    The start state is prepared once. The runner caches the responses to reads before the first write, because these
-    responses are the same for all policies.
+    The start state is prepared once. The sessions remember responses, because most policies send the same requests.
 
     Args:
         task: The task.
@@ -114,30 +117,27 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         self.world = world
         self._settings = settings
         _require_normal(task, variation)
-        self._session = variation.open_session(world, **settings)
-        self._start = self._session.checkpoint()
-        self._changed = False
-        self._answered: dict[tuple[str, str, str | None], LoggedRequest] = {}
+        self._session, self._start = self._open_session()
+        self._parsed = ParsedResponses(_MOST_PARSED)
         self._must_look = task.requires_evidence(variation.params)
-        self._scratch: tuple[Session, Any] | None = None
+        self._scratch: tuple[Session, Checkpoint] | None = None
         self._idle: dict[Grading, tuple[str, ...]] = {}
         self._simulation: Simulation | None = None
         self._most_actions = max(_MAX_ACTIONS, _MOST_PER_STEP * (task.max_steps or 0))
 
     def run(self, policy: Policy) -> list[PolicyRun]:
         """Run a policy once; grade its own answer and each further answer."""
-        if self._changed:
-            self._session.rollback(self._start)
-            self._changed = False
+        self._session.rollback(self._start)
+        if self._parsed.is_full:
+            self._parsed = ParsedResponses(_MOST_PARSED)
         if self.task.is_live:
             self._simulation = self.task.simulate(self.variation.params, self._session)
-            self._changed = True
         actions, logged, answer = self._play(policy.play)
-        changes = tuple(self._session.changes(self._start)) if self._changed else ()
+        changes = tuple(self._session.changes(self._start))
         before = BeforeView(self.world, self.variation.setup, self._session, changes)
         end = EndState(answer, logged, before, self._session, changes, self.world, self._session.base_url)
         timeline = self._simulation.timeline if self._simulation else ()
-        end = replace(end, open_scratch=self._open_scratch, timeline=timeline)
+        end = replace(end, open_scratch=self._open_scratch, timeline=timeline, parsed=self._parsed)
         findings = self._findings(policy, end)
         runs = [self._judge(policy.name, policy.grading, actions, end, findings)]
         sent = actions if answer is None else actions[:-1]
@@ -182,8 +182,7 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
     def _open_scratch(self, records: Sequence[Resource]) -> Iterator[Session]:
         """Yield the shared scratch session with the start state and additional records."""
         if self._scratch is None:
-            session = self.variation.open_session(self.world, **self._settings)
-            self._scratch = session, session.checkpoint()
+            self._scratch = self._open_session()
         session, start = self._scratch
         session.rollback(start)
         session.load(records, keep_next_id=True)
@@ -213,26 +212,18 @@ class PolicyRunner(AbstractContextManager["PolicyRunner"]):
         return tuple(actions), tuple(logged), None
 
     def _send(self, action: Action) -> LoggedRequest:
-        key = (action.kind, action.url, action.body)
-        if not self._changed and not action.headers and key in self._answered:
-            return self._answered[key]
         request = to_request(action, self._session.base_url)
         if isinstance(request, Invalid):
             raise TaskError(f"task {self.task.key}: {action.text()!r} is not a valid action: {request.reason}")
-        fresh = not self._changed
         simulation = self._simulation
         response = simulation.answer(action, request) if simulation else self._session.handle(request)
-        reads = all(one.looks for one in response.done)
-        logged = LoggedRequest(action, request, response)
-        if not reads or _is_paged(response):  # a paged search stores its result on the server
-            self._changed = True
-        elif fresh and not action.headers:
-            self._answered[key] = logged
-        return logged
+        return LoggedRequest(action, request, response)
 
-
-def _is_paged(response: Response) -> bool:
-    return b"_getpages" in response.body
+    def _open_session(self) -> tuple[Session, Checkpoint]:
+        """Open a session with the start state, and return it with a checkpoint of this state."""
+        session = MemoizedSession(self.world, **self._settings)
+        self.variation.load_into(session)
+        return session, session.checkpoint()
 
 
 def _require_normal(task: Task[Any], variation: Variation) -> None:

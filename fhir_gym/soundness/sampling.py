@@ -10,7 +10,7 @@ from typing import TypeVar
 from fhir_gym.soundness.policy_groups import Group
 from fhir_gym.soundness.policy_runner import Policy
 
-MOST_ACTIONS = 3_000
+MOST_ACTIONS = 1_000
 """Maximum number of actions that the sampled policies of one group send in one variation."""
 _FEWEST = 8
 """Minimum number of policies of a group that are played in one variation."""

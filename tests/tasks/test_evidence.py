@@ -15,7 +15,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks.grading.counterfactuals import Version, counterfactuals_shown, shows_counterfactual
 from fhir_gym.tasks.grading.end_state import LoggedRequest
 from fhir_gym.tasks.grading.evidence import missing_records
-from fhir_gym.tasks.grading.responses import returned_resources
+from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Resource
 
 BASE = "http://localhost:8080/fhir"

@@ -120,9 +120,13 @@ class Variation:
             settings: Arguments of `World.session`.
         """
         session = world.session(**settings)
+        self.load_into(session)
+        return session
+
+    def load_into(self, session: FhirSession) -> None:
+        """Load the start state into a session on the world."""
         with garbage_collection_paused():
             session.load(self.setup, next_id=self.next_id, normal=True)
-        return session
 
 
 class Task(ABC, Generic[P]):

@@ -18,7 +18,9 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
-from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages, returned_resources
+from fhir_gym.tasks.grading.plain_requests import EVERY_TYPE, only_type
+from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages
+from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Resource
 
 if TYPE_CHECKING:
@@ -28,10 +30,6 @@ _MAX_PAGES = 200
 _BEGINNING = re.compile(rb'\{"resourceType":"Bundle","id":"([^"]+)","meta":\{"lastUpdated":"[^"]*"\},')
 """Beginning of a search result: its page token, and the time."""
 _TOKEN_IN_JSON = re.compile(rb'_getpages=([^&"\\]+)')
-_PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/[A-Za-z0-9.-]+)?/?$")
-"""Path of a search or a read, relative to the base URL."""
-_PLAIN_PARAMETER = re.compile(r"(?:[a-z][a-z-]*|_id|_count|_sort|_elements|_summary|_total|_lastUpdated)$")
-"""Name of a search parameter, without chains and modifiers, that neither includes nor depends on other types."""
 _FORM_OF_RESULT = frozenset({"_count", "_elements", "_summary", "_total"})
 _INCIDENTAL = frozenset(
     {"id", "meta", "text", "identifier", "telecom", "address", "comment", "note", "description", "start", "end"}
@@ -226,7 +224,7 @@ class _Counterfactual:
         if self._is_same(one.response, response):
             self._pages.pass_over(one.response)
             return frozenset()
-        then, now = self._parsed.parse(one.response), ParsedResponse(response)
+        then, now = self._parsed.parse(one.response), self._parsed.parse(response)
         parts, shown = now.parts(), frozenset[str]()
         for place, part in then.parts().items():
             before = self._pages.before(part)
@@ -263,10 +261,10 @@ class _Counterfactual:
 
     def _repeat(self, request: Request) -> Response:
         """Send a request to the server, after everything that was written before and that it may read."""
-        only = _only_type(request)
-        due = [one for one in self.later if only in ("", one[0])]
+        only = only_type(request)
+        due = [one for one in self.later if only in (EVERY_TYPE, one[0])]
         if due:
-            self.later = [one for one in self.later if only not in ("", one[0])]
+            self.later = [one for one in self.later if only not in (EVERY_TYPE, one[0])]
             self._scratch.write(due)
             for resource_type, id, _ in due:
                 self._seen_in_full.pop(f"{resource_type}/{id}", None)
@@ -297,8 +295,8 @@ class _Counterfactual:
         page = PAGE_TOKEN.search(request.query) if request.method == "GET" else None
         if page is not None:
             return page[1] in self._skipped_tokens
-        only = _only_type(request)
-        return bool(only) and only not in self._types
+        only = only_type(request)
+        return only not in (EVERY_TYPE, *self._types)
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
@@ -337,13 +335,6 @@ class _Counterfactual:
         """Whether what a response showed of a record is the record in full, as it is now."""
         whole = self._scratch.read(*reference.split("/"))
         return whole is not None and all(seen.get(name) == value for name, value in whole.items() if name != "meta")
-
-
-def _only_type(request: Request) -> str:
-    """The only resource type that a plain read or search depends on; an empty text for another request."""
-    path = _PLAIN_PATH.match(request.path) if request.method == "GET" else None
-    names = (name for name, _ in parse_qsl(request.query, keep_blank_values=True))
-    return path[1] if path is not None and all(map(_PLAIN_PARAMETER.match, names)) else ""
 
 
 def _is_whole(seen: Resource) -> bool:

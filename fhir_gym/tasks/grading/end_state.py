@@ -17,6 +17,7 @@ from fhir_gym.types import Json, Resource
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import Change, Session
+    from fhir_gym.tasks.grading.responses import ParsedResponses
 
 OpenScratchSession: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextManager[Session]]"
 """Function that opens a writable session with the start state of an episode and additional records."""
@@ -156,6 +157,7 @@ class EndState:
         said: The agent's texts and the observations in order.
         open_scratch: Function that opens a writable session with the start state of the episode and additional records.
         timeline: The requests of the agent and of simulated people in order; empty for tasks without a simulation.
+        parsed: Responses that are parsed already, to share them between episodes.
     """
 
     answer: list[Json] | None
@@ -168,6 +170,7 @@ class EndState:
     said: tuple[tuple[str, str], ...] = ()
     open_scratch: OpenScratchSession | None = None
     timeline: tuple[TimedRequest, ...] = ()
+    parsed: ParsedResponses | None = None
 
     def created(self, resource_type: str) -> list[Resource]:
         """The created resources of a type, in the order of `changes`."""

@@ -1,9 +1,9 @@
-"""Read the responses that an agent received: the resources in them, and the pages of searches."""
+"""Read the responses that an agent received: their resources, and the pages of searches."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from urllib.parse import parse_qsl, urlencode
 
@@ -11,7 +11,6 @@ import orjson
 
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.paging import link
-from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
 from fhir_gym.types import Json, Resource
 
 PAGE_TOKEN = re.compile(r"_getpages=([^&]+)")
@@ -21,50 +20,28 @@ _PAGING = frozenset({"_count", "_offset", "_getpages", "_getpagesoffset", "_bund
 
 
 class ParsedResponses:
-    """Responses that are parsed once, up to a total size; beyond it, they are parsed at each use."""
+    """Responses that are parsed once, up to a total size; beyond it, they are parsed at each use.
 
-    def __init__(self) -> None:
+    Args:
+        most: The total size in bytes.
+    """
+
+    def __init__(self, most: int = _MOST_PARSED) -> None:
         self._answers: dict[int, ParsedResponse] = {}
-        self._left = _MOST_PARSED
+        self._left = most
+        self.is_full = False
+        """Whether a response did not fit."""
 
     def parse(self, response: Response) -> ParsedResponse:
         """Parse a response, or return the result of the last time."""
         found = self._answers.get(id(response))
         if found is None:
             found = ParsedResponse(response)  # it refers to the response, so the id stays taken
-            if len(response.content) <= self._left:
+            self.is_full = len(response.content) > self._left
+            if not self.is_full:
                 self._left -= len(response.content)
                 self._answers[id(response)] = found
         return found
-
-
-def returned_resources(
-    logged: Iterable[LoggedRequest], wanted: Collection[str] | None = None, parsed: ParsedResponses | None = None
-) -> dict[str, Resource]:
-    """Map references to the resources that the agent's reads and searches returned, up to the verdict's size limit.
-
-    If several responses returned a resource (for example one with `_elements`), its elements are merged. The latest
-    value of an element wins.
-
-    Args:
-        logged: The agent's requests with their responses.
-        wanted: References of interest; None for all resources. The result may lack other resources.
-        parsed: Responses that are parsed already.
-    """
-    parsed = parsed or ParsedResponses()
-    ids = None if wanted is None else [_in_json(one) for one in wanted]
-    found: dict[str, Resource] = {}
-    for one in read_by_verdicts(logged):
-        if ids is None or any(id in one.response.content for id in ids):
-            for reference, resource in parsed.parse(one.response).returned_resources.items():
-                known = found.get(reference, {})
-                found[reference] = resource if known.keys() <= resource.keys() else {**known, **resource}
-    return found
-
-
-def _in_json(reference: str) -> bytes:
-    """The id of a reference as JSON text. Every response that contains the record contains this text."""
-    return f'"{reference.rpartition("/")[2]}"'.encode()
 
 
 class ParsedResponse:
@@ -76,7 +53,10 @@ class ParsedResponse:
 
     def __init__(self, response: Response) -> None:
         self.response = response
-        self._body = _parsed(response)
+
+    @cached_property
+    def _body(self) -> Json:
+        return _parsed(self.response)
 
     @property
     def is_look(self) -> bool:

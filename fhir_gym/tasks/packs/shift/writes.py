@@ -13,7 +13,8 @@ from fhir_gym.tasks.grading import parse_reference
 from fhir_gym.tasks.grading.comparison import same_record
 from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, Version, counterfactuals_shown
 from fhir_gym.tasks.grading.meaning import added_meaning
-from fhir_gym.tasks.grading.responses import ParsedResponses, returned_resources
+from fhir_gym.tasks.grading.responses import ParsedResponses
+from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Json, Resource
 
 _ABOUT_RECORD = frozenset({"id", "meta", "text", "identifier"})
@@ -56,7 +57,7 @@ class EpisodeLog:
     def __init__(self, end: EndState, counterfactuals: Callable[[], Iterable[Resource]] = tuple) -> None:
         self.end = end
         self._counterfactuals = counterfactuals
-        self._parsed = ParsedResponses()
+        self._parsed = end.parsed or ParsedResponses()
         timeline = end.timeline
         self.requests = tuple(one.logged for one in timeline) if timeline else end.requests
         """The requests of the agent and of simulated people, in order."""
