@@ -14,7 +14,7 @@ def garbage_collection_paused() -> Iterator[None]:
     """Pause garbage collection while many objects are created that stay in memory.
 
     A collection visits all of them again and frees none: the drawing of a large start state would take twice as long,
-    the grading of a long episode three times as long.
+    the grading of a long episode up to three times as long.
     """
     was_enabled = gc.isenabled()
     gc.disable()
