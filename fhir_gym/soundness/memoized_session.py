@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from typing_extensions import override
@@ -102,6 +103,7 @@ class MemoizedSession(Session):
 
     def _count(self, types: Iterable[str], write: _Key) -> None:
         """Number what has been written after a further write of some types."""
+        digest = blake2b(repr(write).encode("utf-8", "surrogatepass"), digest_size=16).digest()  # bodies take memory
         for one in (EVERY_TYPE, *types):
-            history = (one, self._versions.get(one, 0), write)
+            history = (one, self._versions.get(one, 0), digest)
             self._versions[one] = self._numbers.setdefault(history, len(self._numbers) + 1)

@@ -37,10 +37,11 @@ class ParsedResponses:
         found = self._answers.get(id(response))
         if found is None:
             found = ParsedResponse(response)  # it refers to the response, so the id stays taken
-            self.is_full = len(response.content) > self._left
-            if not self.is_full:
+            if len(response.content) <= self._left:
                 self._left -= len(response.content)
                 self._answers[id(response)] = found
+            else:
+                self.is_full = True
         return found
 
 
