@@ -150,7 +150,7 @@ class Episode(AbstractContextManager["Episode"]):
         variation = self._variation = self.task.variation(self._number, self.world, config.phrasing)
         session = _open_session(self.world, config, server)
         try:
-            session.load(variation.setup, next_id=variation.next_id, normal=True)
+            variation.load_into(session)
         except FhirError as error:
             session.close()
             error_type = InfraError if config.fhir_server else TaskError

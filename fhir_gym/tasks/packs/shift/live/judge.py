@@ -234,14 +234,14 @@ class LiveJudge:
 
     def _result(self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None) -> Result:
         """Return the result of a request; `first` is the position of the agent's first change for it."""
-        left, touched = bool(judgement.claimed & self.log.changed), bool(judgement.claimed & self.log.touched)
+        left = bool(judgement.claimed & self.log.changed)
         withdrawn = self._event("withdrawn", one)
         is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)
         if is_withdrawn:
-            alone = not touched and self._left_alone(one)
+            alone = not judgement.claimed & self.log.touched and self._left_alone(one)
             found: Json = "withdrawn" if alone else "changed, although it was withdrawn"
             return Result(one, alone, left, False, True, 0.0, judgement, found)
-        judgement = self._by_withdrawal(one, judgement, closing, first, left=left, touched=touched)
+        judgement = self._by_withdrawal(one, judgement, closing, first, left=left)
         problem = self._problem(one, closing, first, left)
         right, harmed = judgement.right and not problem, judgement.harmed
         if one.asks == IS_AGREED and not one.agreed:
@@ -260,14 +260,7 @@ class LiveJudge:
         return status_of(task) == "cancelled" or outcome_of(task) == WITHDRAWN
 
     def _by_withdrawal(
-        self,
-        one: DeskRequest,
-        judgement: Judgement,
-        closing: Closing | None,
-        first: int | None,
-        *,
-        left: bool,
-        touched: bool,
+        self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
     ) -> Judgement:
         """Return what counts for a request that a message may have withdrawn.
 
@@ -280,8 +273,8 @@ class LiveJudge:
         if age < MESSAGE_IN_TIME and outcome != WITHDRAWN:
             return judgement
         was_read = closing is not None and self._was_read("message", one, message_text(one), closing.request)
-        changed = left if age < MESSAGE_IN_TIME else touched
-        right = outcome == WITHDRAWN and was_read and not changed
+        harm = self.log.changed if age < MESSAGE_IN_TIME else self.log.touched
+        right = outcome == WITHDRAWN and was_read and not judgement.claimed & harm
         return replace(judgement, right=right, harmed=left, expected=WITHDRAWN, found=outcome, by_record=None)
 
     def _problem(self, one: DeskRequest, closing: Closing | None, first: int | None, left: bool) -> str:
