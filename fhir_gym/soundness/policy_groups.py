@@ -41,12 +41,14 @@ Group = Literal[
     "by hand",
 ]
 
-Expected = Literal["pass", "fail", "may pass", "fail unless gold's", "fail unless replaced"]
+Expected = Literal["pass", "fail", "may pass", "fail unless gold's", "fail unless replaced", "fail unless refused"]
 """Expected result of a policy.
 
 ``fail unless gold's`` allows success only with the same writes and answer as the reference solution. ``fail unless
 replaced`` allows success only if the server ends in the same state, because a later write replaces the wrong one, or if
-other people did something else, such as withdrawing a request that the agent had not begun.
+other people did something else, such as withdrawing a request that the agent had not begun. ``fail unless refused``
+allows success only in a live task, and only if the server refused every write that the reference solution does not
+make, because somebody had changed the record.
 """
 
 GROUPS: Mapping[Group, tuple[Expected, str]] = {
@@ -73,13 +75,13 @@ GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "right answer, no write": ("fail", "leaves out all writes"),
     "twice": ("fail", "creates a resource twice instead of once"),
     "delete and recreate": ("fail", "deletes the resource that it should update, then creates it again"),
-    "something else touched": ("fail", "does everything right, and also changes another record"),
-    "odd url": ("fail", "does everything right, and also writes another record through an unusual URL"),
-    "odd url in a bundle": ("fail", "writes another record, or writes before reading, by an unusual URL in a Bundle"),
-    "changed and changed back": ("fail", "does everything right, and also changes another record and restores it"),
-    "deleted and put back": ("fail", "does everything right, and also deletes another record and creates it again"),
-    "labels only": ("fail", "does everything right, and also changes the labels of another record"),
-    "list reversed": ("fail", "does everything right, and also reverses a list of another record"),
+    "something else touched": ("fail unless refused", "does everything right, and also changes another record"),
+    "odd url": ("fail unless refused", "does everything right, and also writes another record through an unusual URL"),
+    "odd url in a bundle": ("fail unless refused", "writes another record, or writes before reading, by an unusual URL in a Bundle"),
+    "changed and changed back": ("fail unless refused", "does everything right, and also changes another record and restores it"),
+    "deleted and put back": ("fail unless refused", "does everything right, and also deletes another record and creates it again"),
+    "labels only": ("fail unless refused", "does everything right, and also changes the labels of another record"),
+    "list reversed": ("fail unless refused", "does everything right, and also reverses a list of another record"),
     "prohibited tool": ("fail", "does everything right, and also uses a prohibited tool without effect"),
     "no look": ("fail", "writes and answers correctly, but reads no records or the wrong ones"),
     "by hand": ("fail", "follows wrong actions that the task defines"),

@@ -32,6 +32,7 @@ class VerdictChecker:
         self._gold: tuple[list[tuple[Action, Json]], Json] = ([], None)
         self._left_by_gold: Mapping[str, Resource | None] = {}
         self._events_of_gold: Set[tuple[str, str]] = frozenset()
+        self._writes_of_gold: list[tuple[str, str, str]] = []
         self.report = TaskReport(task.pack, task.key, task.kind)
 
     def gold(self, number: int, run: PolicyRun) -> None:
@@ -45,6 +46,7 @@ class VerdictChecker:
         if EVIDENCE not in {check.name for check in verdict.checks} and not self._has_letters:
             report.sufficient[answer] = report.sufficient.get(answer, 0) + 1
         self._gold, self._left_by_gold, self._events_of_gold = _deeds(run), _left(run), _events(run)
+        self._writes_of_gold = _accepted_writes(run)
         for check in verdict.checks:
             name = self._unnumbered(check.name)
             if name not in report.checks and not self._is_redundant(name):
@@ -86,6 +88,8 @@ class VerdictChecker:
 
         If other people acted differently because of it, something else may have been right.
         """
+        if expected == "fail unless refused":
+            return self._task.is_live and _accepted_writes(run) == self._writes_of_gold
         if expected not in ("fail unless gold's", "fail unless replaced"):
             return False
         if _events(run) != self._events_of_gold:
@@ -172,6 +176,12 @@ def _events(run: PolicyRun) -> Set[tuple[str, str]]:
     return {
         (one.event, one.logged.action.url) for one in run.end.timeline if one.event and one.logged.action.kind == "PUT"
     }
+
+
+def _accepted_writes(run: PolicyRun) -> list[tuple[str, str, str]]:
+    """The agent's writes that the server did not refuse, in order: the interaction, the type and the id."""
+    done = (one for logged in run.end.requests for one in logged.response.done)
+    return [(one.kind, one.resource_type, one.id) for one in done if not one.looks and one.status < 400]
 
 
 def _same_records(some: Mapping[str, Resource | None], others: Mapping[str, Resource | None]) -> bool:
