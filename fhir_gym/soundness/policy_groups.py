@@ -77,9 +77,18 @@ GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "delete and recreate": ("fail", "deletes the resource that it should update, then creates it again"),
     "something else touched": ("fail unless refused", "does everything right, and also changes another record"),
     "odd url": ("fail unless refused", "does everything right, and also writes another record through an unusual URL"),
-    "odd url in a bundle": ("fail unless refused", "writes another record, or writes before reading, by an unusual URL in a Bundle"),
-    "changed and changed back": ("fail unless refused", "does everything right, and also changes another record and restores it"),
-    "deleted and put back": ("fail unless refused", "does everything right, and also deletes another record and creates it again"),
+    "odd url in a bundle": (
+        "fail unless refused",
+        "writes another record, or writes before reading, by an unusual URL in a Bundle",
+    ),
+    "changed and changed back": (
+        "fail unless refused",
+        "does everything right, and also changes another record and restores it",
+    ),
+    "deleted and put back": (
+        "fail unless refused",
+        "does everything right, and also deletes another record and creates it again",
+    ),
     "labels only": ("fail unless refused", "does everything right, and also changes the labels of another record"),
     "list reversed": ("fail unless refused", "does everything right, and also reverses a list of another record"),
     "prohibited tool": ("fail", "does everything right, and also uses a prohibited tool without effect"),

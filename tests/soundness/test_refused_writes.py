@@ -1,4 +1,4 @@
-"""In a live task, the server may refuse an extra write, because somebody has changed the record. Then nothing is wrong."""
+"""In a live task, the server refuses an extra write if somebody changed the record. Then nothing is wrong."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Merge:
                 patients[record_name(one)] = {**one, "active": False, "link": [*items(one.get("link")), link]}
         found: dict[str, Resource] = {}
         for one in self._records:
-            if moved.keys() & references_in(one, self._base) and (self._flaw == "status" or is_open(one, self._today)):
+            if (self._flaw == "status" or is_open(one, self._today)) and moved.keys() & references_in(one, self._base):
                 found[record_name(one)] = redirected(one, moved, self._base)
         return found | patients
 

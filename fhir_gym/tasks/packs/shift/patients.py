@@ -64,8 +64,8 @@ def names_for(rng: random.Random, people: Sequence[Person], outcome: str) -> lis
     if outcome == NO_SUCH_PATIENT:
         found = [Named(given=one[0], family=one[1], birth_date=one[2]) for one in absent_combinations(people)]
     else:
-        everyone = [Named.of(one) for one in people]
-        found = [one for one in dict.fromkeys(everyone) if (everyone.count(one) > 1) == (outcome == SEVERAL_PATIENTS)]
+        sharing = Counter(Named.of(one) for one in people)
+        found = [one for one, number in sharing.items() if (number > 1) == (outcome == SEVERAL_PATIENTS)]
     return rng.sample(found, len(found))
 
 
