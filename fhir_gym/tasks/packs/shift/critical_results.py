@@ -234,16 +234,17 @@ def results_due(
     reported = {one.result for one in scene.tasks if one.critical and one.status not in VOID}
     found: dict[str, Due] = {}
     for one in scene.results_of[department.id]:
+        if (
+            (one.taken if mistake == TIME_OF_SPECIMEN else one.issued) <= ask.since
+            or (one.status not in VALID and mistake != STATUS_IGNORED)
+            or (one.id in reported and mistake != TASKS_IGNORED)
+        ):
+            continue
         child = age_on(born[one.patient], one.issued) < int(values[CHILD_AGE])
         code = (
             CRITICAL_TESTS[TEST_OF[one.code]].test.main.code if mistake == UNITS_IGNORED and is_other(one) else one.code
         )
-        if (
-            (one.taken if mistake == TIME_OF_SPECIMEN else one.issued) > ask.since
-            and (one.status in VALID or mistake == STATUS_IGNORED)
-            and is_critical(values, code, Decimal(one.value), child and mistake != AGE_IGNORED)
-            and (one.id not in reported or mistake == TASKS_IGNORED)
-        ):
+        if is_critical(values, code, Decimal(one.value), child and mistake != AGE_IGNORED):
             end = instant(parse_instant(one.issued) + timedelta(minutes=int(values[MINUTES])))
             found[one.id] = Due(scene.on_call(department.id, one.issued), values[PRIORITY], end)
     return found
