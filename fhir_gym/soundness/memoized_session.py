@@ -13,11 +13,14 @@ from fhir_gym.fhir import Session, World
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization import dumps
 from fhir_gym.fhir.session import Checkpoint
-from fhir_gym.tasks.grading.plain_requests import EVERY_TYPE, only_type
+from fhir_gym.tasks.grading.plain_requests import types_of
 from fhir_gym.types import Resource
 
 _MOST_REMEMBERED = 128 * 1024 * 1024
 """Total size in bytes of the responses that a session remembers. If it is exceeded, the session forgets all of them."""
+
+_EVERY_TYPE = ""
+"""Stands for all resource types."""
 
 _Key: TypeAlias = tuple[object, ...]
 
@@ -32,7 +35,7 @@ class _Known(NamedTuple):
 class MemoizedSession(Session):
     """A session that answers a read or search from memory if it has answered it before and nothing relevant changed.
 
-    A plain read or search depends on the writes of its type, another one on all writes. A response from memory has the
+    A plain read or search depends on the writes of its types, another one on all writes. A response from memory has the
     time of the first such response, and takes no work budget. The session remembers what follows from one checkpoint,
     the latest that it made or returned to.
 
@@ -52,8 +55,9 @@ class MemoizedSession(Session):
     @override
     def handle(self, request: Request) -> Response:
         sent = (request.method, request.path, request.query, tuple(request.headers.items()), request.body)
-        only = only_type(request)
-        key = (self._versions.get(only, 0), *sent)
+        types = types_of(request)
+        versions = (self._versions.get(one, 0) for one in ((_EVERY_TYPE,) if types is None else sorted(types)))
+        key = (*versions, *sent)
         known = self._known.get(key)
         if known is not None:
             self._counters.tokens += known.tokens
@@ -104,6 +108,6 @@ class MemoizedSession(Session):
     def _count(self, types: Iterable[str], write: _Key) -> None:
         """Number what has been written after a further write of some types."""
         digest = blake2b(repr(write).encode("utf-8", "surrogatepass"), digest_size=16).digest()  # bodies take memory
-        for one in (EVERY_TYPE, *types):
+        for one in (_EVERY_TYPE, *types):
             history = (one, self._versions.get(one, 0), digest)
             self._versions[one] = self._numbers.setdefault(history, len(self._numbers) + 1)

@@ -19,6 +19,7 @@ READS = (
     "/Patient?name=A&_elements=id&_count=500",
     "/Appointment?_count=2",
     "/Appointment?_count=500&_include=Appointment:patient",
+    "/Patient?_id=new&_revinclude=Appointment:patient",
     "/Patient?_has:Appointment:patient:status=booked&_count=500",
     "/Patient/new",
     "/Patient/new/_history/2",
@@ -127,3 +128,14 @@ def test_a_load_is_a_write(session: MemoizedSession) -> None:
     assert json.loads(session.handle(search).body)["total"] == 1
     session.rollback(start)
     assert json.loads(session.handle(search).body)["total"] == 0
+
+
+def test_a_search_depends_on_the_types_that_it_includes(session: MemoizedSession) -> None:
+    search = Request("GET", "/Patient", "_id=new&_revinclude=Appointment:patient")
+    session.checkpoint()
+    session.load([{"resourceType": "Patient", "id": "new"}])
+    first = session.handle(search)
+    session.load([{"resourceType": "Slot", "id": "new", "status": "free"}])
+    assert session.handle(search) is first
+    session.load([{"resourceType": "Appointment", "id": "new", **NEW["Appointment"]}])
+    assert len(json.loads(session.handle(search).body)["entry"]) == 2

@@ -104,6 +104,8 @@ def test_a_search_for_something_else() -> None:
     [
         ("/Observation?code=a&_count=1", False),
         ("/Observation/1", False),
+        ("/Observation?code=a&_revinclude=Provenance:target", False),
+        ("/Observation?code=a&_revinclude=Patient:link", True),
         ("/Observation?code=a&_include=Observation:subject", True),
         ("/Observation?subject.family=Lee", True),
         ("/Observation?subject:Patient=1", True),

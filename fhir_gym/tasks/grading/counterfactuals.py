@@ -18,7 +18,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
-from fhir_gym.tasks.grading.plain_requests import EVERY_TYPE, only_type
+from fhir_gym.tasks.grading.plain_requests import types_of
 from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages
 from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Resource
@@ -261,10 +261,10 @@ class _Counterfactual:
 
     def _repeat(self, request: Request) -> Response:
         """Send a request to the server, after everything that was written before and that it may read."""
-        only = only_type(request)
-        due = [one for one in self.later if only in (EVERY_TYPE, one[0])]
+        types = types_of(request)
+        due = [one for one in self.later if types is None or one[0] in types]
         if due:
-            self.later = [one for one in self.later if only not in (EVERY_TYPE, one[0])]
+            self.later = [one for one in self.later if types is not None and one[0] not in types]
             self._scratch.write(due)
             for resource_type, id, _ in due:
                 self._seen_in_full.pop(f"{resource_type}/{id}", None)
@@ -288,15 +288,15 @@ class _Counterfactual:
         return True
 
     def _is_about_other_types(self, request: Request) -> bool:
-        """Whether a request is a plain read or search of another type, or a further page of such a search.
+        """Whether a request is a plain read or search of other types, or a further page of such a search.
 
         It cannot show a counterfactual, so it is not replayed.
         """
         page = PAGE_TOKEN.search(request.query) if request.method == "GET" else None
         if page is not None:
             return page[1] in self._skipped_tokens
-        only = only_type(request)
-        return only not in (EVERY_TYPE, *self._types)
+        types = types_of(request)
+        return types is not None and types.isdisjoint(self._types)
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
