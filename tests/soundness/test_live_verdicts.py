@@ -1,4 +1,4 @@
-"""In a live task, the server refuses an extra write if somebody changed the record. Then nothing is wrong."""
+"""In live tasks, other people make some wrong actions harmless: a write is refused, or a colleague acts later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 
 from fhir_gym import get_task
 from fhir_gym.soundness.hidden_writes import hidden_writes
+from fhir_gym.soundness.near_misses import near_misses
 from fhir_gym.soundness.policy_runner import PolicyRunner
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.verdict_checker import VerdictChecker
+from fhir_gym.tasks import LatestResponse
 
 if TYPE_CHECKING:
     from fhir_gym.fhir import World
@@ -43,3 +45,26 @@ def test_an_extra_write_that_the_server_refuses_may_pass_and_one_that_it_accepts
     checker.policy(number, accepted, wrongly_accepted)
     (failure,) = checker.report.failures
     assert (failure.group, failure.problem) == ("changed and changed back", "accepted")
+
+
+@pytest.mark.slow
+def test_a_wrong_write_may_pass_if_a_colleague_acts_later_because_of_it(hospital: World) -> None:
+    """A Task is closed too early and asked about afterwards. A colleague waits, and the server assigns other ids."""
+    task, number = get_task("FHIRAgent/Shift-v0", "day-4"), 18
+    variation = task.variation(number, hospital)
+    checker = VerdictChecker(task)
+    with PolicyRunner(task, variation, hospital) as runner:
+        gold = runner.gold()
+        checker.gold(number, gold)
+        recording = GoldRecording.of(gold, variation.setup)
+        begin = next(one.action for one in recording.steps if one.writes and one.action.url == "/Task/TAS9595277")
+        place = recording.actions.index(begin)
+        policy = next(
+            one
+            for one in near_misses(task, recording, False)
+            if one.name == "PUT Task: status = 'completed'" and [*one.play(LatestResponse())][place] != begin
+        )
+        (run,) = runner.run(policy)
+    assert run.verdict.success
+    checker.policy(number, policy, run)
+    assert checker.report.failures == []
