@@ -228,7 +228,8 @@ def narrative_text(resource: Resource) -> str:
 def validity_rules(subjects: Sequence[Subject]) -> str:
     """Return rules for prompts: where the policies are, and how to tell which of them is valid."""
     names = ", ".join(f"{one.title} (code {one.code})" for one in subjects)
-    where = "this category" if len(subjects) == 1 else "one of these categories or of those that their texts name"
+    several = "one of these categories, or another category that the text of such a policy names"
+    where = "this category" if len(subjects) == 1 else several
     return (
         f"- The values that decide are in the hospital's policies: DocumentReferences with type {POLICY.code} and "
         f"{where}: {names}. The text of a policy is its narrative (text.div). A policy with a "

@@ -60,11 +60,11 @@ _EVENTS = (
     f"{TIME_TO_OBJECT.seconds} seconds after you sent the change to in-progress; otherwise it counts as wrong.\n\n"
     "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
-    "you change nothing, at the time at which you close the Task. You may ignore a message from the last "
-    f"{MESSAGE_IN_TIME.seconds} seconds before that, and an update of a patient's record from the last "
-    f"{UPDATE_IN_TIME.seconds} seconds before that. All policies are on the server from the start; some amendments "
-    "come into force during the shift, at the time in their texts. For everything else, the present is {now} during "
-    "the whole shift: it decides what has started, what is past, and what lies in the future."
+    "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
+    f"{MESSAGE_IN_TIME.seconds} seconds before this time, and an update of a patient's record less than "
+    f"{UPDATE_IN_TIME.seconds} seconds before it. All policies are on the server from the start; some amendments "
+    "come into force during the shift, when the clock reaches the time in their texts. For everything else (what has "
+    "started, what is past, what lies in the future), the present stays {now}."
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
@@ -75,14 +75,13 @@ _CLOSING = (
 )
 _ASKING = (
     "You can ask about a Task: create a Communication with status completed, basedOn (a list with the reference to the "
-    "Task) and reasonCode (a list whose text is the code of the question). Some minutes later, a Communication with "
+    f'Task) and reasonCode (such as [{{"text": "{WHICH_PATIENT}"}}]). Some minutes later, a Communication with '
     "the same basedOn answers it. While you wait, you may set the Task to on-hold; when the answer arrives, it becomes "
     "in-progress again. There are two questions:\n"
     f'- "{WHICH_PATIENT}": the description says "{NOT_GIVEN}". If only one patient has the given name and the family '
     "name, it is that one. If there are several, ask.\n"
-    f'- "{IS_AGREED}": the requester of the Task is an Organization. Always ask then, unless the Task itself asks a '
-    "question. If the patient does not agree, change nothing for the request: then the outcome is always "
-    f'"{NOT_ALLOWED}".\n'
+    f'- "{IS_AGREED}": the requester of the Task is an Organization. Then always ask. If the patient does not agree, '
+    f'change nothing for the request: then the outcome is always "{NOT_ALLOWED}".\n'
     "An answer counts only if you read it before your first change for the request."
 )
 _SCORE = (
