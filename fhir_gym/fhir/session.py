@@ -257,7 +257,7 @@ class Session(FhirSession):
     def returned_to(self, checkpoint: Checkpoint) -> Iterator[None]:
         """Return to a checkpoint for the duration of a block; afterwards, the session is as it was before.
 
-        Later checkpoints are dropped. The cost depends on the number of writes since the checkpoint.
+        The cost depends on the number of writes since the checkpoint.
 
         Raises:
             ValueError: The session was already rolled back to a state before the checkpoint.

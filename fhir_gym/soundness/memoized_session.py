@@ -13,7 +13,7 @@ from fhir_gym.fhir import Session, World
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization import dumps
 from fhir_gym.fhir.session import Checkpoint
-from fhir_gym.tasks.grading.plain_requests import types_of
+from fhir_gym.tasks.grading.plain_requests import parse_plain
 from fhir_gym.types import Resource
 
 _MOST_REMEMBERED = 128 * 1024 * 1024
@@ -55,8 +55,8 @@ class MemoizedSession(Session):
     @override
     def handle(self, request: Request) -> Response:
         sent = (request.method, request.path, request.query, tuple(request.headers.items()), request.body)
-        types = types_of(request)
-        versions = (self._versions.get(one, 0) for one in ((_EVERY_TYPE,) if types is None else sorted(types)))
+        plain = parse_plain(request)
+        versions = (self._versions.get(one, 0) for one in ((_EVERY_TYPE,) if plain is None else sorted(plain.types)))
         key = (*versions, *sent)
         known = self._known.get(key)
         if known is not None:

@@ -204,6 +204,29 @@ def test_a_request_that_wrote_something_unknown_is_sent_again() -> None:
     assert [one.method for one in scratch.asked] == (["PUT"] if written.response.done[0].effect else [])
 
 
+def test_searches_that_cannot_match_are_not_sent_again() -> None:
+    scratch = Scratch({})
+    page = f"{BASE}?_getpages=old&_getpagesoffset=20"
+    log = [
+        logged(Get("/Patient?family=Kim"), bundle(OTHER, next=page)),
+        logged(Get(page), bundle(OTHER)),
+        logged(Get("/Patient/1"), OTHER),
+        logged(Get("/Coverage?beneficiary=Patient/99"), bundle()),
+    ]
+    assert not shows_counterfactual(log, [PHANTOM], scratch)
+    assert scratch.asked == []
+
+
+def test_a_counterfactual_that_was_written_again_may_match_other_searches() -> None:
+    renamed = {**PHANTOM, "name": [{"family": "Kim"}]}
+    search = logged(Get("/Patient?family=Kim"), bundle())
+    for written, positions in (({1: [("Patient", "99", renamed)]}, [2]), ({1: [("Patient", "5", renamed)]}, [])):
+        scratch = Scratch({"family=Kim": bundle(renamed)})
+        write = logged(Put("/Patient/5", {}), {"resourceType": "Patient", "id": "5"})
+        found = counterfactuals_shown([search, write, search], [PHANTOM], scratch, written=written)
+        assert [position for position, _ in found] == positions
+
+
 @pytest.mark.parametrize("search", [Get("/Patient?family=L&_summary=count"), Get("/Patient?family=L&_count=0")])
 def test_a_total_of_known_records_alone_shows_one_more(search: Action) -> None:
     answers = {"family=L": bundle(OTHER, PHANTOM), search.url.partition("?")[2]: bundle(total=2)}
@@ -378,7 +401,7 @@ def test_each_search_of_a_batch_is_judged_by_its_own_results() -> None:
 
 def test_page_tokens_are_replaced_in_batches_of_any_bytes() -> None:
     pages = [f"{BASE}?_getpages={token}&_getpagesoffset=1" for token in ("old", "new")]
-    first = logged(Get("/Patient?active=true"), bundle(OTHER, next=pages[0]))
+    first = logged(Get("/Patient?_sort=family"), bundle(OTHER, next=pages[0]))
 
     class Refusing(Scratch):
         @override
@@ -388,7 +411,7 @@ def test_page_tokens_are_replaced_in_batches_of_any_bytes() -> None:
             self.asked.append(request)
             return Response(400)
 
-    scratch = Refusing({"active=true": bundle(OTHER, PHANTOM, next=pages[1])})
+    scratch = Refusing({"_sort=family": bundle(OTHER, PHANTOM, next=pages[1])})
     request = Request("POST", "/", "_getpages=\udc80", {}, b'{"url": "?_getpages=old&x"} _getpages=\xff\xed\xb2\x80')
     log = [first, LoggedRequest(Post("/", {}), request, Response(400))]
     assert all(position == 0 for position, _ in counterfactuals_shown(log, [PHANTOM], scratch))

@@ -44,10 +44,9 @@ _INSERT_TOGETHER = {
     table: statement + statement[statement.rindex(" (") :].replace(" ", ",") * (_TOGETHER - 1)
     for table, statement in _INSERT.items()
 }
-_REPLACE = (
-    f"INSERT INTO overlay.version(seq, {COLUMNS}) SELECT seq, {COLUMNS} FROM overlay.resource WHERE rid = ?",
-    *(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES)),
-)
+_KEEP = f"INSERT INTO overlay.version(seq, {COLUMNS}) SELECT seq, {COLUMNS} FROM overlay.resource WHERE rid = ?"
+_REMOVE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
+_CURRENT_AT = f"SELECT {COLUMNS}, max(seq) FROM overlay.version WHERE rid = ? AND seq <= ? GROUP BY rid"
 _FIND = {db: f"SELECT {COLUMNS} FROM {db}.resource WHERE type = ? AND id = ?" for db in ("main", "overlay")}
 _KNOWN = """
 SELECT r.type, r.id, r.rid, min(CAST(r.version AS INTEGER), 999999999)
@@ -364,14 +363,17 @@ class Store:
 
     def _replace(self, old: Iterable[ResourceRow]) -> None:
         """Move the overlay's current rows of resources to the replaced versions, and delete their index rows."""
-        for row in old:
-            if (
-                row.type in self._types
-                and self.db.execute("SELECT 1 FROM overlay.resource WHERE rid = ?", (row.rid,)).fetchone()
-            ):
-                self._unindexed.forget(row)
-                for statement in _REPLACE:
-                    self._do(statement, (row.rid,))
+        present = "SELECT 1 FROM overlay.resource WHERE rid = ?"
+        known = [one for one in old if one.type in self._types and self.db.execute(present, (one.rid,)).fetchone()]
+        self._do_each(_KEEP, [(one.rid,) for one in known])
+        self._remove([(one.type, one.rid) for one in known])
+
+    def _remove(self, keys: Sequence[tuple[str, int]]) -> None:
+        """Remove the overlay's current rows of resources, given by type and rid, with their index rows."""
+        for resource_type, rid in keys:
+            self._unindexed.forget(resource_type, rid)
+        for statement in _REMOVE:
+            self._do_each(statement, [(rid,) for _, rid in keys])
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         single = len(rows) - len(rows) % _TOGETHER
@@ -386,6 +388,12 @@ class Store:
         """Run a statement that the budget cannot interrupt, because an interruption would undo all savepoints."""
         with self._uncharged():
             self.db.execute(statement, values)
+
+    def _do_each(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
+        """Run a statement for each row of values, like `_do`."""
+        if values:
+            with self._uncharged():
+                self.db.executemany(statement, values)
 
     def _uncharged(self) -> AbstractContextManager[None]:
         return nullcontext() if self._budget is None else self.at_rate(0)
@@ -429,30 +437,28 @@ class Store:
     def returned_to(self, savepoint: Savepoint) -> Iterator[None]:
         """Return to a savepoint for the duration of a block; afterwards, undo the return.
 
-        The cost depends on the number of these writes. If there are any, later savepoints are dropped.
+        Index rows that were written since the savepoint stay, unless they belong to versions written since then. The
+        cost depends on the number of these versions.
         """
-        if self._seq == savepoint.seq:
-            here = self.savepoint()
-            try:
-                yield
-            finally:
-                self.rollback_to(here)
-            return
-        replaced = self.db.execute(f"SELECT seq, {COLUMNS} FROM overlay.version WHERE seq > ?", (savepoint.seq,))
-        written = self.db.execute(f"SELECT {COLUMNS}, seq FROM overlay.resource WHERE seq > ?", (savepoint.seq,))
-        versions, current = replaced.fetchall(), written.fetchall()
-        state = self._next_rid, self._seq, self._types
-        self.rollback_to(savepoint)
+        here = self.savepoint()
         try:
+            self._take_back(savepoint)
             yield
         finally:
-            self.rollback_to(savepoint)
-            rows = [ResourceRow._make(row[:-1]) for row in current]
-            self._replace(rows)
-            self._insert("version", versions)
-            self._insert("resource", current)
-            self._unindexed.add([(row, serialization.loads(row.body)) for row in rows if not row.deleted])
-            self._next_rid, self._seq, self._types = state
+            self.rollback_to(here)
+            self._release()
+
+    def _take_back(self, savepoint: Savepoint) -> None:
+        """Undo all writes since a savepoint except for index rows; later savepoints stay."""
+        written = self.db.execute("SELECT type, rid FROM overlay.resource WHERE seq > ?", (savepoint.seq,)).fetchall()
+        before = [row for _, rid in written for row in self.db.execute(_CURRENT_AT, (rid, savepoint.seq)).fetchall()]
+        self._remove(written)
+        self._do("DELETE FROM overlay.version WHERE seq > ?", (savepoint.seq,))
+        self._do_each("DELETE FROM overlay.version WHERE seq = ?", [row[-1:] for row in before])
+        self._insert("resource", before)
+        rows = [ResourceRow._make(row[:-1]) for row in before]
+        self._unindexed.add([(row, serialization.loads(row.body)) for row in rows if not row.deleted])
+        self._next_rid, self._seq, self._types = savepoint.next_rid, savepoint.seq, savepoint.types.copy()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -464,8 +470,12 @@ class Store:
             self.rollback_to(savepoint)
             raise
         finally:
-            self._savepoints.pop()
-            self._do(f"RELEASE s{len(self._savepoints)}")
+            self._release()
+
+    def _release(self) -> None:
+        """Drop the latest savepoint and keep what was written since."""
+        self._savepoints.pop()
+        self._do(f"RELEASE s{len(self._savepoints)}")
 
     def seq(self) -> int:
         """Return the number of the last write."""

@@ -160,12 +160,12 @@ class Unindexed:
         }
         self.missing = {resource_type: batches for resource_type, batches in left.items() if batches}
 
-    def forget(self, row: ResourceRow) -> None:
+    def forget(self, resource_type: str, rid: int) -> None:
         """Forget a version that was replaced."""
-        if row.type in self.missing:
-            batches = ((batch.without(row.rid), missing) for batch, missing in self.missing.pop(row.type))
+        if resource_type in self.missing:
+            batches = ((batch.without(rid), missing) for batch, missing in self.missing.pop(resource_type))
             if left := tuple((batch, missing) for batch, missing in batches if len(batch)):
-                self.missing[row.type] = left
+                self.missing[resource_type] = left
 
     def copy(self) -> Unindexed:
         """Return a copy for a savepoint."""

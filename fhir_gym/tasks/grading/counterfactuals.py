@@ -18,7 +18,7 @@ from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.fhir.serialization.subset import SUBSETTED
 from fhir_gym.fhir.store import WorkBudget
 from fhir_gym.tasks.grading.end_state import LoggedRequest, read_by_verdicts
-from fhir_gym.tasks.grading.plain_requests import types_of
+from fhir_gym.tasks.grading.plain_requests import SearchedResource, parse_plain
 from fhir_gym.tasks.grading.responses import PAGE_TOKEN, ParsedResponse, ParsedResponses, SeenPages
 from fhir_gym.tasks.grading.returned_resources import returned_resources
 from fhir_gym.types import Resource
@@ -177,7 +177,7 @@ def counterfactuals_shown(
             shown = replay.shown_by(one)
             if shown:
                 yield position, shown
-        replay.later += versions or ()
+        replay.write_later(versions or ())
 
 
 def _no_versions(one: LoggedRequest) -> tuple[Version, ...] | None:
@@ -203,20 +203,23 @@ class _Counterfactual:
         }
         self._types = {counterfactual["resourceType"] for counterfactual in counterfactuals}
         self._scratch, self._known, self._may_match = scratch, set(known), may_match
-        self.later: list[Version] = []
-        """Versions to store before the next request."""
+        self._later: list[Version] = []
+        """Versions to store before the next request that may read them."""
         self._tokens: dict[str, str] = {}
         self._parsed = parsed
         self._pages = SeenPages(parsed)
         self._logged = logged
         self._skipped_tokens: set[str] = set()
+        self._searched = [SearchedResource(one) for one in counterfactuals]
+        self._changed_types: set[str] = set()
+        """The types of counterfactuals that the agent or others have written again."""
         self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
         self._alike: dict[str, set[str]] = {one: set() for one in self._wanted}
         self._seen_in_full: dict[str, bool] = {}
 
     def shown_by(self, one: LoggedRequest) -> frozenset[str]:
         """References to the counterfactuals that one request shows."""
-        if self._is_about_other_types(one.request):
+        if self._cannot_show(one.request):
             self._skipped_tokens.update(map(bytes.decode, _TOKEN_IN_JSON.findall(one.response.content)))
             self._pages.pass_over(one.response)
             return frozenset()
@@ -233,6 +236,12 @@ class _Counterfactual:
                 request = one.request if part is then else part.search
                 shown |= self._shown_in(request, part, parts[place], before)
         return shown
+
+    def write_later(self, versions: Iterable[Version]) -> None:
+        """Store versions of resources before the next request that may read them."""
+        for version in versions:
+            self._later.append(version)
+            self._note_changed(*version[:2])
 
     def _shown_in(
         self, request: Request, then: ParsedResponse, now: ParsedResponse, before: set[str]
@@ -261,10 +270,11 @@ class _Counterfactual:
 
     def _repeat(self, request: Request) -> Response:
         """Send a request to the server, after everything that was written before and that it may read."""
-        types = types_of(request)
-        due = [one for one in self.later if types is None or one[0] in types]
+        plain = parse_plain(request)
+        types = None if plain is None else plain.types
+        due = [one for one in self._later if types is None or one[0] in types]
         if due:
-            self.later = [one for one in self.later if types is not None and one[0] not in types]
+            self._later = [one for one in self._later if types is not None and one[0] not in types]
             self._scratch.write(due)
             for resource_type, id, _ in due:
                 self._seen_in_full.pop(f"{resource_type}/{id}", None)
@@ -272,6 +282,7 @@ class _Counterfactual:
         for done in response.done:
             if done.effect:
                 self._seen_in_full.pop(f"{done.resource_type}/{done.id}", None)
+                self._note_changed(done.resource_type, done.id)
         return response
 
     def _is_same(self, then: Response, now: Response) -> bool:
@@ -287,21 +298,28 @@ class _Counterfactual:
         self._tokens[before[1].decode()] = after[1].decode()
         return True
 
-    def _is_about_other_types(self, request: Request) -> bool:
-        """Whether a request is a plain read or search of other types, or a further page of such a search.
+    def _cannot_show(self, request: Request) -> bool:
+        """Whether a request cannot show a counterfactual, so that it is not repeated.
 
-        It cannot show a counterfactual, so it is not replayed.
+        It is a plain read or search that matches no counterfactual, or a further page of such a search.
         """
         page = PAGE_TOKEN.search(request.query) if request.method == "GET" else None
         if page is not None:
             return page[1] in self._skipped_tokens
-        types = types_of(request)
-        return types is not None and types.isdisjoint(self._types)
+        plain = parse_plain(request)
+        if plain is None or not self._changed_types.isdisjoint(plain.types):
+            return False
+        return not any(one.may_be_returned(plain) for one in self._searched)
+
+    def _note_changed(self, resource_type: str, id: str | None) -> None:
+        if f"{resource_type}/{id}" in self._wanted:
+            self._changed_types.add(resource_type)
 
     @cached_property
     def _seen(self) -> Mapping[str, Resource]:
         """All returned resources that have the type of a counterfactual."""
-        logged = (one for one in self._logged if not self._is_about_other_types(one.request))
+        plain = ((one, parse_plain(one.request)) for one in self._logged)
+        logged = (one for one, search in plain if search is None or not search.types.isdisjoint(self._types))
         found = returned_resources(logged, parsed=self._parsed)
         return {name: one for name, one in found.items() if _type_of(name) in self._types}
 

@@ -1,33 +1,125 @@
-"""The resource types on which the response to a plain read or search depends."""
+"""What plain reads and searches can return: the resource types, and whether they may return a certain resource."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
+from fhir_gym.fhir.index import IndexField, index_rows, index_spec
+from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.messages import Request
+from fhir_gym.fhir.outcome import FhirError
+from fhir_gym.fhir.urls import decode_query
+from fhir_gym.types import Resource
 
-_PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/[A-Za-z0-9.-]+)?/?$")
+_PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/([A-Za-z0-9.-]+))?/?$")
 """Path of a search or a read, relative to the base URL."""
 _PLAIN_PARAMETER = re.compile(r"(?:[a-z][a-z-]*|_id|_count|_sort|_elements|_summary|_total|_lastUpdated)$")
 """Name of a search parameter, without chains and modifiers, that neither includes nor depends on other types."""
 _REVERSE_INCLUDE = re.compile(r"([A-Z][A-Za-z]+):[a-z][a-z-]*(?::[A-Z][A-Za-z]+)?$")
 """Value of `_revinclude` that includes resources of one type."""
+_SIMPLE_REFERENCE = re.compile(r"(?:[A-Za-z]+/)?([A-Za-z0-9.-]+)$")
 
 
-def types_of(request: Request) -> frozenset[str] | None:
-    """Return the resource types on which the response to a plain read or search depends; None for another request.
+@dataclass(frozen=True, slots=True)
+class PlainRequest:
+    """A read or search whose response depends only on resources of certain types, and contains no others.
 
-    The response contains resources of these types only.
+    Attributes:
+        resource_type: The type in the path.
+        id: The id of a read; None for a search.
+        parameters: Names and values in the query, decoded.
+        included: The types that `_revinclude` adds.
     """
-    path = _PLAIN_PATH.match(request.path) if request.method == "GET" else None
-    if path is None:
+
+    resource_type: str
+    id: str | None
+    parameters: tuple[tuple[str, str], ...]
+    included: frozenset[str]
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The resource types on which the response depends."""
+        return self.included | {self.resource_type}
+
+
+def parse_plain(request: Request) -> PlainRequest | None:
+    """Parse a plain read or search; None for another request."""
+    return _parsed(request.path, request.query) if request.method == "GET" else None
+
+
+@lru_cache(maxsize=1024)
+def _parsed(path: str, query: str) -> PlainRequest | None:
+    plain = _PLAIN_PATH.match(path)
+    if plain is None:
         return None
-    found = {path[1]}
-    for name, value in parse_qsl(request.query, keep_blank_values=True):
-        included = _REVERSE_INCLUDE.match(value) if name == "_revinclude" else None
-        if included is not None:
-            found.add(included[1])
+    try:
+        parameters = decode_query(query)
+    except FhirError:
+        return None
+    included = set()
+    for name, value in parameters:
+        added = _REVERSE_INCLUDE.match(value) if name == "_revinclude" else None
+        if added is not None:
+            included.add(added[1])
         elif not _PLAIN_PARAMETER.match(name):
             return None
-    return frozenset(found)
+    return PlainRequest(plain[1], plain[2], tuple(parameters), frozenset(included))
+
+
+class SearchedResource:
+    """A resource, and whether plain requests may return it.
+
+    The references, tokens and strings in it are compared. All other parameters are taken to match.
+
+    Args:
+        resource: The resource.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self._type: str = resource["resourceType"]
+        self._id: str = resource["id"]
+        self._resource = resource
+
+    def may_be_returned(self, request: PlainRequest) -> bool:
+        """Whether the response to a request may contain the resource."""
+        if self._type in request.included:
+            return True
+        if self._type != request.resource_type:
+            return False
+        if request.id is not None:
+            return request.id == self._id
+        return all(self._may_match(name, value) for name, value in request.parameters)
+
+    def _may_match(self, name: str, value: str) -> bool:
+        field = index_spec(self._type).fields.get(name)
+        if field is None or "\\" in value:
+            return True
+        options = [one for one in value.split(",") if one]
+        return not options or any(self._may_be(field, one) for one in options)
+
+    def _may_be(self, field: IndexField, option: str) -> bool:
+        """Whether a value under a search parameter may match one of the alternatives in a query."""
+        values = [value for pid in field.pids for value in self._values.get((field.table, pid), ())]
+        if field.kind == "reference":
+            simple = _SIMPLE_REFERENCE.match(option)
+            return simple is None or simple[1] in values
+        if field.kind == "token":
+            code = option.lstrip().rpartition("|")[2]
+            return not code or code in values
+        if field.kind == "string":
+            start = normalise(option).partition("_")[0]  # the underscore matches any character
+            return any(value.startswith(start) for value in values)
+        return True
+
+    @cached_property
+    def _values(self) -> Mapping[tuple[str, int], set[str]]:
+        """The values in the index by table and path id."""
+        rows = index_rows(self._resource, 0)
+        found: dict[tuple[str, int], set[str]] = {}
+        for table in ("reference", "token", "string"):
+            for pid, value, *_ in rows[table]:
+                found.setdefault((table, pid), set()).add(value)
+        return found

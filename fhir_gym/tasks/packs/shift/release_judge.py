@@ -85,11 +85,13 @@ class ReleaseJudge:
         moments = [(end, others), (min(mine), others)] if mine else [(end, earlier), (0, earlier)]
         if not mine and log.end.timeline:
             moments.append((end, others))
-        charts = []
+        charts: list[Chart] = []
         for moment, releases in moments:
             chart = chart_at(log, self._scene.charts[patient], moment)
             states = (log.before(one, moment or end) for one in releases)
-            charts.append(Chart(chart.patient, (*chart.records, *(one for one in states if one is not None))))
+            found = Chart(chart.patient, (*chart.records, *(one for one in states if one is not None)))
+            if found not in charts:
+                charts.append(found)
         return charts
 
     def _judge_one(self, number: int) -> Judgement:

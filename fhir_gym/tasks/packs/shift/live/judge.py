@@ -138,6 +138,8 @@ class LiveJudge:
     ) -> list[Decided]:
         """Judge the requests of a kind by the records of a scene, each by the policies of its time."""
         kind = self._kinds[key]
+        if not self.log.requests:  # to judge what an idle agent left would take a tenth of the time of grading
+            return [Decided(Judgement.declined(one, "", False, frozenset()), None) for one in requests]
         answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
         judged = kind.judge(requests, usual, self.log, answers)
         firsts = self._first_changes(judged)
