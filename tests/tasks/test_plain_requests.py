@@ -26,6 +26,12 @@ def _get(url: str) -> Request:
         ("Patient?family=Lee&_count=200&_sort=-birthdate", {"Patient"}),
         ("/Task?owner=Organization%2F1&_revinclude=Communication:based-on", {"Task", "Communication"}),
         ("/Task?_revinclude=Communication%3Abased-on%3ATask&_revinclude=Task:part-of", {"Task", "Communication"}),
+        ("/Appointment?_include=Appointment:slot", {"Appointment", "Slot"}),
+        ("/Schedule?_include=Schedule:actor:Practitioner", {"Schedule", "Practitioner"}),
+        ("/Schedule?_include=Schedule:no-such", {"Schedule"}),
+        ("/Slot?schedule.actor=Location/1", {"Slot", "Schedule"}),
+        ("/Schedule?actor:Practitioner.family=Lee", {"Schedule", "Practitioner"}),
+        ("/Unknown?actor.family=Lee", {"Unknown"}),
     ],
 )
 def test_a_plain_request_depends_on_its_types(url: str, types: set[str]) -> None:
@@ -41,9 +47,12 @@ def test_a_plain_request_depends_on_its_types(url: str, types: set[str]) -> None
         "/?_getpages=1",
         "/Patient/1/$everything",
         "/Patient/1/_history",
-        "/Slot?schedule.actor=Location/1",
+        "/Slot?schedule.actor.name=Lee",
+        "/Slot?schedule.actor:Practitioner.family=Lee",
         "/Slot?_has:Appointment:slot:status=booked",
-        "/Schedule?_include=Schedule:actor",
+        "/Schedule?_include=*",
+        "/Schedule?_include=Schedule:*",
+        "/Schedule?_include:iterate=Schedule:actor",
         "/Task?_revinclude=*",
         "/Task?_revinclude=Communication:*",
         "/Task?_revinclude:iterate=Communication:based-on",
@@ -109,6 +118,13 @@ def test_a_search_may_return_a_resource(url: str) -> None:
     plain = parse_plain(_get(url))
     assert plain is not None
     assert SearchedResource(_PATIENT).may_be_returned(plain)
+
+
+def test_an_included_resource_is_one_that_others_refer_to() -> None:
+    plain = parse_plain(_get("/Appointment?patient=Patient/p1&_include=Appointment:patient"))
+    assert plain is not None
+    assert SearchedResource(_PATIENT).may_be_returned(plain)
+    assert not SearchedResource(_PATIENT, lambda: False).may_be_returned(plain)
 
 
 def _searches(rng: random.Random, resources: list[Resource], number: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
@@ -210,7 +210,7 @@ class _Counterfactual:
         self._pages = SeenPages(parsed)
         self._logged = logged
         self._skipped_tokens: set[str] = set()
-        self._searched = [SearchedResource(one) for one in counterfactuals]
+        self._searched = [SearchedResource(one, partial(self._is_stored, one)) for one in counterfactuals]
         self._changed_types: set[str] = set()
         """The types of counterfactuals that the agent or others have written again."""
         self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
@@ -310,6 +310,11 @@ class _Counterfactual:
         if plain is None or not self._changed_types.isdisjoint(plain.types):
             return False
         return not any(one.may_be_returned(plain) for one in self._searched)
+
+    def _is_stored(self, counterfactual: Resource) -> bool:
+        """Whether a counterfactual replaces a stored record, to which other records may refer."""
+        found = self._scratch.read(counterfactual["resourceType"], counterfactual["id"])
+        return found is None or found.get("meta", {}).get("versionId") != "1"
 
     def _note_changed(self, resource_type: str, id: str | None) -> None:
         if f"{resource_type}/{id}" in self._wanted:

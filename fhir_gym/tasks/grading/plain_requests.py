@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from fhir_gym.fhir.definitions import RESOURCE_TYPE_SET, search_parameters
 from fhir_gym.fhir.index import IndexField, index_rows, index_spec
 from fhir_gym.fhir.index.values import normalise
 from fhir_gym.fhir.messages import Request
@@ -18,8 +19,10 @@ _PLAIN_PATH = re.compile(r"/?([A-Z][A-Za-z]+)(?:/([A-Za-z0-9.-]+))?/?$")
 """Path of a search or a read, relative to the base URL."""
 _PLAIN_PARAMETER = re.compile(r"(?:[a-z][a-z-]*|_id|_count|_sort|_elements|_summary|_total|_lastUpdated)$")
 """Name of a search parameter, without chains and modifiers, that neither includes nor depends on other types."""
-_REVERSE_INCLUDE = re.compile(r"([A-Z][A-Za-z]+):[a-z][a-z-]*(?::[A-Z][A-Za-z]+)?$")
-"""Value of `_revinclude` that includes resources of one type."""
+_CHAIN = re.compile(r"([a-z][a-z-]*)(?::([A-Z][A-Za-z]+))?\.[a-z][a-z-]*$")
+"""Name of a parameter of the resources that a reference parameter refers to."""
+_INCLUDE = re.compile(r"([A-Z][A-Za-z]+):([a-z][a-z-]*)(?::([A-Z][A-Za-z]+))?$")
+"""Value of `_include` or `_revinclude` that names one parameter of one type."""
 _SIMPLE_REFERENCE = re.compile(r"(?:[A-Za-z]+/)?([A-Za-z0-9.-]+)$")
 
 
@@ -31,18 +34,17 @@ class PlainRequest:
         resource_type: The type in the path.
         id: The id of a read; None for a search.
         parameters: Names and values in the query, decoded.
-        included: The types that `_revinclude` adds.
+        referring: The types that `_revinclude` adds.
+        referred: The types that `_include` may add.
+        types: The resource types on which the response depends.
     """
 
     resource_type: str
     id: str | None
     parameters: tuple[tuple[str, str], ...]
-    included: frozenset[str]
-
-    @property
-    def types(self) -> frozenset[str]:
-        """The resource types on which the response depends."""
-        return self.included | {self.resource_type}
+    referring: frozenset[str]
+    referred: frozenset[str]
+    types: frozenset[str]
 
 
 def parse_plain(request: Request) -> PlainRequest | None:
@@ -59,14 +61,28 @@ def _parsed(path: str, query: str) -> PlainRequest | None:
         parameters = decode_query(query)
     except FhirError:
         return None
-    included = set()
+    referring, referred, chained = set[str](), set[str](), set[str]()
     for name, value in parameters:
-        added = _REVERSE_INCLUDE.match(value) if name == "_revinclude" else None
-        if added is not None:
-            included.add(added[1])
+        if name in ("_include", "_revinclude"):
+            include = _INCLUDE.match(value)
+            if include is None:
+                return None
+            if name == "_include":
+                referred.update(_targets(*include.groups()))
+            else:
+                referring.add(include[1])
+        elif chain := _CHAIN.match(name):
+            chained.update(_targets(plain[1], chain[1], chain[2]))
         elif not _PLAIN_PARAMETER.match(name):
             return None
-    return PlainRequest(plain[1], plain[2], tuple(parameters), frozenset(included))
+    types = frozenset({plain[1], *referring, *referred, *chained})
+    return PlainRequest(plain[1], plain[2], tuple(parameters), frozenset(referring), frozenset(referred), types)
+
+
+def _targets(resource_type: str, parameter: str, target: str | None) -> Collection[str]:
+    """Return the types to which a reference parameter may refer; an unknown parameter refers to nothing."""
+    found = search_parameters(resource_type).get(parameter) if resource_type in RESOURCE_TYPE_SET else None
+    return () if found is None else found.targets if target is None else (target,)
 
 
 class SearchedResource:
@@ -76,16 +92,18 @@ class SearchedResource:
 
     Args:
         resource: The resource.
+        is_referred_to: Function that tells whether other resources may refer to it.
     """
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource, is_referred_to: Callable[[], bool] = lambda: True) -> None:
         self._type: str = resource["resourceType"]
         self._id: str = resource["id"]
         self._resource = resource
+        self._is_referred_to = is_referred_to
 
     def may_be_returned(self, request: PlainRequest) -> bool:
         """Whether the response to a request may contain the resource."""
-        if self._type in request.included:
+        if self._type in request.referring or (self._type in request.referred and self._is_referred_to()):
             return True
         if self._type != request.resource_type:
             return False
