@@ -98,8 +98,8 @@ class BookingJudge(CalendarJudge[BookingRequest]):
 
     @override
     def claim(self, request: BookingRequest) -> frozenset[str]:
-        wanted, old = [f"Patient/{id}" for id in request.patients], {one.id for one in self.scene.visits}
-        written = self.log.written("Appointment", lambda one: any(self.takes_part(one, who) for who in wanted))
+        old = {one.id for one in self.scene.visits}
+        written = (one for id in request.patients for one in self.log.by_participant.get(f"Patient/{id}", ()))
         new = [one for one in written if one.id not in old]
         slots = {f"Slot/{id}" for one in new for id in self.slot_ids(one.after) if id in self.slots}
         return frozenset({one.record for one in new} | slots)

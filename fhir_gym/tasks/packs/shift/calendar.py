@@ -246,19 +246,10 @@ class CalendarJudge(ABC, Generic[R]):
         return self._bookings[id(appointment)][1]
 
     def _read_booking(self, appointment: Resource) -> Booked:
-        actors = self._actors(appointment)
+        actors = self.log.participants(appointment)
         patients = (one.id for one in self.scene.people if f"Patient/{one.id}" in actors)
         slots = (self.slots[id] for id in self.slot_ids(appointment) if id in self.slots)
         return Booked(next(patients, ""), tuple(slots), str(appointment.get("status")))
-
-    def takes_part(self, appointment: Resource, record: str) -> bool:
-        """Whether a record is a participant of an appointment."""
-        return record in self._actors(appointment)
-
-    def _actors(self, appointment: Resource) -> frozenset[str | None]:
-        """Return the references to the participants of an appointment."""
-        participants = (one for one in appointment.get("participant", []) if isinstance(one, dict))
-        return frozenset(self.log.end.refers(one.get("actor")) for one in participants)
 
     def slot_ids(self, appointment: Resource | None) -> list[str]:
         """Return the ids of the slots of an appointment."""

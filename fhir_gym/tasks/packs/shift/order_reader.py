@@ -47,13 +47,24 @@ class OrderReader:
                 found[one.record] = one.after
         return found
 
+    @cached_property
+    def new_by_patient(self) -> dict[str, frozenset[str]]:
+        """References to the new orders by the id of the patient."""
+        found: dict[str, set[str]] = {}
+        for record, order in self.new.items():
+            found.setdefault(self._patient(order), set()).add(record)
+        return {patient: frozenset(records) for patient, records in found.items()}
+
+    def _patient(self, order: Resource) -> str:
+        return (self._log.end.refers(order.get("subject")) or "").removeprefix("Patient/")
+
     def about(self, order: Resource) -> tuple[str, str]:
         """Return the id of the patient and the name of the item of an order; empty if it is about others."""
-        patient = (self._log.end.refers(order.get("subject")) or "").removeprefix("Patient/")
         concept = order.get("code") if order.get("resourceType") == "ServiceRequest" else _drug(order)
         told = {(one.get("system"), one.get("code")) for one in codings(concept)}
         items = (one for one in self._formulary.items if (one.system, one.code) in told)
-        return patient, next((one.name for one in items if one.resource_type == order.get("resourceType")), "")
+        item = next((one.name for one in items if one.resource_type == order.get("resourceType")), "")
+        return self._patient(order), item
 
     def read(self, record: str, order: Resource) -> EarlierOrder:
         """Read an order."""

@@ -40,9 +40,7 @@ class OrderSetJudge:
         return [self._judge_one(*one) for one in zip(self._requests, answers, strict=True)]
 
     def _judge_one(self, request: OrderSetRequest, answer: str) -> Judgement:
-        claimed = frozenset(
-            record for record, order in self._reader.new.items() if self._reader.about(order)[0] in request.patients
-        )
+        claimed = frozenset().union(*(self._reader.new_by_patient.get(one, ()) for one in request.patients))
         left = claimed & self._log.changed
         decision = self._decide(request, claimed) if len(request.patients) == 1 else None
         if not left:

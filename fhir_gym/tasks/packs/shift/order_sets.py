@@ -243,9 +243,11 @@ class SetCharts:
         self._scene, self._today = scene, date.fromisoformat(now[:10])
         self._groups = {one.name: one.group for one in scene.formulary.drugs}
         self._latest: dict[tuple[str, str], Result] = {}
-        for one in sorted(scene.results, key=lambda one: one.taken):
+        for one in scene.results:
             if one.status in VALID:
-                self._latest[one.patient, "weight" if one.concept.code == WEIGHT.code else "creatinine"] = one
+                key = one.patient, "weight" if one.concept.code == WEIGHT.code else "creatinine"
+                if key not in self._latest or one.taken >= self._latest[key].taken:
+                    self._latest[key] = one
 
     def decide(self, name: str, order_set: OrderSet, patient: str, orders: Iterable[EarlierOrder]) -> SetDecision:
         """Decide about an order set for a patient.

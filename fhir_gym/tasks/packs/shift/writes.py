@@ -141,13 +141,21 @@ class EpisodeLog:
         """Return the writes on a record (``Slot/1``), in order."""
         return self._by_record.get(record, ())
 
-    def written(self, resource_type: str, about: Callable[[Resource], bool]) -> list[Write]:
-        """Return the writes on records of a type that satisfy a condition before or after the write."""
-        return [
-            one
-            for one in self.writes
-            if one.resource_type == resource_type and any(about(state) for state in (one.before, one.after) if state)
-        ]
+    @cached_property
+    def by_participant(self) -> Mapping[str, Sequence[Write]]:
+        """The writes on appointments, by the references to their participants before or after the write."""
+        found: dict[str, list[Write]] = {}
+        for one in self.writes:
+            if one.resource_type == "Appointment":
+                states = [self.participants(state) for state in (one.before, one.after) if state]
+                for who in frozenset().union(*states):
+                    found.setdefault(who, []).append(one)
+        return found
+
+    def participants(self, appointment: Resource) -> frozenset[str]:
+        """Return the references to the participants of an appointment."""
+        participants = (one for one in appointment.get("participant", []) if isinstance(one, dict))
+        return frozenset(who for one in participants if (who := self.end.refers(one.get("actor"))))
 
     def writes_before(self, request: int) -> int:
         """Return the number of writes before a request."""
