@@ -457,7 +457,7 @@ class Store:
         self._do_each("DELETE FROM overlay.version WHERE seq = ?", [row[-1:] for row in before])
         self._insert("resource", before)
         rows = [ResourceRow._make(row[:-1]) for row in before]
-        self._unindexed.add([(row, serialization.loads(row.body)) for row in rows if not row.deleted])
+        self._unindexed.add([(row, row.body) for row in rows if not row.deleted])
         self._next_rid, self._seq, self._types = savepoint.next_rid, savepoint.seq, savepoint.types.copy()
 
     @contextmanager

@@ -20,8 +20,8 @@ from fhir_gym.types import Resource
 _FEW = 100
 """Batches of up to this size are merged with the next one, if no query has needed their rows yet."""
 
-LoadedResource: TypeAlias = tuple[ResourceRow, Resource]
-"""A stored version and the parsed resource."""
+LoadedResource: TypeAlias = tuple[ResourceRow, Resource | bytes]
+"""A stored version and the resource, parsed or as JSON text."""
 
 
 @cache

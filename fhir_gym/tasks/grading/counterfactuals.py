@@ -210,7 +210,10 @@ class _Counterfactual:
         self._pages = SeenPages(parsed)
         self._logged = logged
         self._skipped_tokens: set[str] = set()
-        self._searched = [SearchedResource(one, partial(self._is_stored, one)) for one in counterfactuals]
+        self._searched: dict[str, list[SearchedResource]] = {}
+        for one in counterfactuals:
+            searched = SearchedResource(one, partial(self._is_stored, one))
+            self._searched.setdefault(one["resourceType"], []).append(searched)
         self._changed_types: set[str] = set()
         """The types of counterfactuals that the agent or others have written again."""
         self._compared: dict[str, set[str]] = {one: set() for one in self._wanted}
@@ -309,7 +312,7 @@ class _Counterfactual:
         plain = parse_plain(request)
         if plain is None or not self._changed_types.isdisjoint(plain.types):
             return False
-        return not any(one.may_be_returned(plain) for one in self._searched)
+        return not any(one.may_be_returned(plain) for kind in plain.types for one in self._searched.get(kind, ()))
 
     def _is_stored(self, counterfactual: Resource) -> bool:
         """Whether a counterfactual replaces a stored record, to which other records may refer."""

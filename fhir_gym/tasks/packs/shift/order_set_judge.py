@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from fhir_gym.tasks.packs.shift.charts import EarlierOrder
 from fhir_gym.tasks.packs.shift.kind import Judgement
@@ -57,13 +58,21 @@ class OrderSetJudge:
         order_set = order_set_for(ask, self._scene, self._scene.library)
         return self._charts.decide(ask.order_set, order_set, patient, self._orders_before(patient, first))
 
+    @cached_property
+    def _orders(self) -> dict[str, list[str]]:
+        """References to the orders of the scene by the id of the patient."""
+        types = {one.name: one.resource_type for one in self._scene.formulary.items}
+        found: dict[str, list[str]] = {}
+        for one in self._scene.orders:
+            found.setdefault(one.patient, []).append(f"{types[one.item]}/{one.id}")
+        return found
+
     def _orders_before(self, patient: str, write: int | None) -> Iterator[EarlierOrder]:
         """Yield the patient's orders before a write of the agent, or at the end, without the agent's own orders."""
         number = len(self._log.writes) if write is None else write
-        types = {one.name: one.resource_type for one in self._scene.formulary.items}
-        records = [f"{types[one.item]}/{one.id}" for one in self._scene.orders if one.patient == patient]
-        others = (one for one in self._log.writes[:number] if not one.by_agent and one.resource_type in ORDERS)
-        for record in dict.fromkeys([*records, *(one.record for one in others)]):
+        others = self._log.created_by_others.get(f"Patient/{patient}", ())
+        created = (one.record for one in others if one.number < number and one.resource_type in ORDERS)
+        for record in (*self._orders.get(patient, ()), *created):
             state = self._log.before(record, number)
             if state is not None:
                 yield self._reader.read(record, state)

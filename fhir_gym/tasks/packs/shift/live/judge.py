@@ -64,7 +64,7 @@ class LiveJudge:
 
     def _counterfactuals_of(self, one: DeskRequest) -> Iterator[Resource]:
         """Yield the counterfactuals of a request that the agent declined, also under policies that came into force."""
-        kind, scene, closing = self._kinds[one.kind], self._p.scene[one.kind], self._closing(one)
+        kind, scene, closing = self._kinds[one.kind], self._p.scene[one.kind], self._closings[one.id]
         if closing is None or closing.outcome not in kind.codes:
             return
         usual, latest = (self._request(one), scene), (self._latest_request(one), self._updated(scene, [one]))
@@ -109,7 +109,7 @@ class LiveJudge:
     @cached_property
     def results(self) -> list[Result]:
         """The results in the order of the requests."""
-        closings = {one.id: self._closing(one) for one in self._p.requests}
+        closings = self._closings
         found: dict[str, Result] = {}
         for key, kind in self._kinds.items():
             asked = self._p.of_kind(key)
@@ -220,6 +220,11 @@ class LiveJudge:
             return False
         asked = question_of(self.log.at_end(record) or {}, self._end.base_url)
         return asked is not None and any(one.id == asked[0] for one in self._p.requests)
+
+    @cached_property
+    def _closings(self) -> dict[str, Closing | None]:
+        """How the agent closed the Tasks, by the ids of the requests."""
+        return {one.id: self._closing(one) for one in self._p.requests}
 
     def _closing(self, one: DeskRequest) -> Closing | None:
         """Return how the agent closed the Task of a request; None if it is not closed."""
