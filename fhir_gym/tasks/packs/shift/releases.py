@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 
 from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant
 from fhir_gym.tasks.grading import same_reference
@@ -86,17 +87,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The records of a patient, read for a request.
+    """Functions that read the records of a patient for a request. A decision calls only those that it needs.
 
     Attributes:
-        releases: The earlier releases.
-        consents: The consents; the latest is the last.
-        documents: The documents.
+        releases: Reads the earlier releases.
+        consents: Reads the consents; the latest is the last.
+        documents: Reads the documents.
     """
 
-    releases: tuple[Entry, ...]
-    consents: tuple[Entry, ...]
-    documents: tuple[Entry, ...]
+    releases: Callable[[], tuple[Entry, ...]]
+    consents: Callable[[], tuple[Entry, ...]]
+    documents: Callable[[], tuple[Entry, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,11 @@ class Release:
 
     def decide(self, chart: Chart) -> Decision:
         """Decide about the request by the records of the patient."""
-        return self.decide_by(self.read(chart))
-
-    def read(self, chart: Chart) -> Reading:
-        """Read the records of a patient."""
-        return Reading(self.releases(chart), self.consents(chart), self.documents(chart))
+        reads = (partial(read, chart) for read in (self.releases, self.consents, self.documents))
+        return self.decide_by(Reading(*reads))
 
     def releases(self, chart: Chart) -> tuple[Entry, ...]:
-        """Read the earlier releases of a patient."""
+        """Read the earlier releases of a patient. They depend on the department, the recipient and the policies."""
         return tuple(map(self._sent, chart.of("Communication")))
 
     def consents(self, chart: Chart) -> tuple[Entry, ...]:
@@ -146,21 +144,21 @@ class Release:
             reading: The records of the patient.
             ignoring: One of `RULES` that is not applied, or an empty text.
         """
-        repeats = [one for one in reading.releases if one.counts(ignoring)]
+        repeats = [one for one in reading.releases() if one.counts(ignoring)]
         if repeats and ignoring != "repeats":
             return Decision(ALREADY_DONE, records=_names(repeats), points=frozenset({REPEAT}))
         need = self.values[self.purpose]
         points = {REPEAT, self.purpose}
         if need == APPROVAL:
             return Decision(NOT_ALLOWED, points=frozenset(points))
-        consents = [one for one in reading.consents if one.counts(ignoring)]
+        consents = [one for one in reading.consents() if one.counts(ignoring)]
         deciding = consents[:1] if ignoring == "latest consent" else consents[-1:]
         if ignoring != "consents":
             if deciding and deciding[0].flag and (need == CONSENT or ignoring != "refusals"):
                 return Decision(NOT_ALLOWED, records=_names(deciding))
             if need == CONSENT and not deciding:
                 return Decision(NOT_ALLOWED, points=frozenset({*points, CONSENT_DAYS}), lacks_consent=True)
-        documents = [one for one in reading.documents if one.counts(ignoring)]
+        documents = [one for one in reading.documents() if one.counts(ignoring)]
         outcome = DONE if documents else NOTHING_TO_DO
         return Decision(outcome, frozenset(_names(documents)), points=frozenset({SPAN, RESTRICTED}))
 

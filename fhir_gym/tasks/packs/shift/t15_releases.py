@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -224,8 +225,7 @@ class _Chooser:
             for name, library in libraries.items()
             for one in scene.departments
         }
-        self._readings: dict[tuple[str | int, ...], Reading] = {}
-        self._documents: dict[tuple[str, ...], tuple[Entry, ...]] = {}
+        self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
         self.found: list[ReleaseRequest] = []
 
     def add(self, outcome: str) -> bool:
@@ -289,14 +289,21 @@ class _Chooser:
         misread = mistake if mistake in MISREADINGS else ""
         chart = (self._scene.charts if mistake == _OWN_RELEASE else self._charts)[patient]
         release = release_of(ask, self._scene, self._values[misread, department_of(ask, self._scene).code])
-        on_documents = (patient, ask.department, misread)
-        if on_documents not in self._documents:
-            self._documents[on_documents] = release.documents(chart)
-        key = (*on_documents, ask.recipient, ask.purpose, len(chart.records))
-        if key not in self._readings:
-            documents = self._documents[on_documents]
-            self._readings[key] = Reading(release.releases(chart), release.consents(chart), documents)
-        return release.decide_by(self._readings[key], mistake if mistake in RULES else "")
+        key = (patient, ask.department, misread)
+        reading = Reading(
+            releases=partial(self._read, (*key, ask.recipient, len(chart.records)), release.releases, chart),
+            consents=partial(self._read, (*key, ask.recipient, ask.purpose), release.consents, chart),
+            documents=partial(self._read, key, release.documents, chart),
+        )
+        return release.decide_by(reading, mistake if mistake in RULES else "")
+
+    def _read(
+        self, key: tuple[str | int, ...], read: Callable[[Chart], tuple[Entry, ...]], chart: Chart
+    ) -> tuple[Entry, ...]:
+        """Read some records of a patient, or return what was read with the same key."""
+        if key not in self._entries:
+            self._entries[key] = read(chart)
+        return self._entries[key]
 
     def _release(self, request: ReleaseRequest) -> None:
         """Add the release of a request to the chart of its patient."""

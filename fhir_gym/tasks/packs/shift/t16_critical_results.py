@@ -19,11 +19,13 @@ from fhir_gym.tasks.packs.shift.critical_results import (
     MISTAKES,
     NOTICE,
     ON_CALL,
+    TIME_OF_SPECIMEN,
     VOID,
     CriticalAsk,
     CriticalRequest,
     CriticalScene,
     Department,
+    Due,
     age_on,
     hospital_resources,
     results_due,
@@ -204,33 +206,44 @@ def _possible(
 ) -> list[CriticalAsk]:
     """Return requests about a department for which a number of results need a Task, in random order."""
     now = parse_instant(scene.now)
+    results = scene.results_of[department.id]
+    due = results_due(scene, _ask(department, max(_HOURS), now), now)
     found: list[CriticalAsk] = []
     for hours in rng.sample(_HOURS, len(_HOURS)):
-        ask = CriticalAsk(
-            department=department.service.display, since=instant(now - timedelta(hours=hours, minutes=15))
-        )
-        new = sum(one.issued > ask.since for one in scene.results_of[department.id])
-        if new >= _FEWEST_RESULTS and bounds[0] <= len(results_due(scene, ask, now)) <= bounds[1]:
+        ask = _ask(department, hours, now)
+        new = [one for one in results if one.issued > ask.since]
+        if len(new) >= _FEWEST_RESULTS and bounds[0] <= sum(one.id in due for one in new) <= bounds[1]:
             found.append(ask)
     return found
 
 
+def _ask(department: Department, hours: int, now: datetime) -> CriticalAsk:
+    since = instant(now - timedelta(hours=hours, minutes=15))
+    return CriticalAsk(department=department.service.display, since=since)
+
+
 def _most_changed(scene: CriticalScene, asks: Sequence[CriticalAsk], mistakes: Sequence[str]) -> CriticalAsk:
-    """Return the first request whose result the most of the mistakes would change."""
-    now = parse_instant(scene.now)
+    """Return the first request about a department whose result the most of the mistakes would change."""
+    earliest = min(asks, key=lambda one: one.since)
+    found = {mistake: _found(scene, earliest, mistake) for mistake in ("", *mistakes)}
 
     def changed(ask: CriticalAsk) -> int:
-        due = results_due(scene, ask, now)
-        return sum(_changed(scene, ask, now, one) != due for one in mistakes)
+        due = {mistake: {id: one for id, (at, one) in all.items() if at > ask.since} for mistake, all in found.items()}
+        return sum(due[mistake] != due[""] for mistake in mistakes)
 
     return max(asks, key=changed)
 
 
-def _changed(scene: CriticalScene, ask: CriticalAsk, now: datetime, mistake: str) -> Mapping[str, object]:
-    """Return what an agent with a mistake would write."""
-    if mistake in MISTAKES:
-        return results_due(scene, ask, now, mistake=mistake)
-    return results_due(scene, ask, now, scene.library.misread(mistake, now))
+def _found(scene: CriticalScene, ask: CriticalAsk, mistake: str) -> dict[str, tuple[str, Due]]:
+    """Return what an agent with a mistake would write, and the moments by which it tells which results are new."""
+    now = parse_instant(scene.now)
+    if mistake in MISREADINGS:
+        due = results_due(scene, ask, now, scene.library.misread(mistake, now))
+    else:
+        due = results_due(scene, ask, now, mistake=mistake)
+    results = scene.results_of[scene.department(ask.department).id]
+    moments = {one.id: one.taken if mistake == TIME_OF_SPECIMEN else one.issued for one in results}
+    return {id: (moments[id], one) for id, one in due.items()}
 
 
 def _departments(place: str) -> Generator[Action, Json, dict[str, Resource]]:
