@@ -10,6 +10,8 @@ from datetime import date, timedelta
 from functools import cached_property
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from typing_extensions import override
+
 from fhir_gym.tasks.authoring import at, instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
@@ -99,21 +101,63 @@ class Calendar:
             wanted: Whether a practitioner may be chosen.
             moving: Id of an appointment of the patient that gives up its time.
         """
-        kept = [one for id, one in self.visits.items() if one.status in OCCUPIED and id != moving]
-        taken = {slot.id for one in kept for slot in one.slots}
-        own = [slot for one in kept if one.patient == patient for slot in one.slots]
-
-        def fits(slot: ClinicSlot) -> bool:
-            return (
-                self.status[slot.id] == "free"
-                and slot.id not in taken
-                and limits.suits(slot.start, slot.minutes)
-                and not any(overlap(slot, other) for other in own)
-            )
-
+        free = self.free_times(patient, moving)
         schedules = [one.schedule for one in self.scene.practitioners if wanted(one)]
-        first = (next(filter(fits, self.scene.coming_slots[one]), None) for one in schedules)
+        first = (
+            next((slot for slot in free.of(one) if limits.suits(slot.start, slot.minutes)), None) for one in schedules
+        )
         return min((slot for slot in first if slot is not None), key=self.scene.order, default=None)
+
+    def free_times(self, patient: str, moving: str) -> FreeTimes:
+        """Return the coming slots that a patient can take; see `first_free`."""
+        return FreeTimes(self, patient, moving)
+
+    def fixed(self) -> FixedCalendar:
+        """Return the calendar as it is now, to ask it often."""
+        return FixedCalendar(self.scene, self.status.copy(), self.visits.copy())
+
+
+class FreeTimes:
+    """The coming slots that are free at times at which a patient has no appointment.
+
+    Args:
+        calendar: The calendar.
+        patient: Id of the patient.
+        moving: Id of an appointment of the patient that gives up its time.
+    """
+
+    def __init__(self, calendar: Calendar, patient: str, moving: str) -> None:
+        kept = [one for id, one in calendar.visits.items() if one.status in OCCUPIED and id != moving]
+        self._calendar = calendar
+        self._taken = {slot.id for one in kept for slot in one.slots}
+        self._own = [slot for one in kept if one.patient == patient for slot in one.slots]
+        self._slots: dict[str, list[ClinicSlot]] = {}
+
+    def of(self, schedule: str) -> Sequence[ClinicSlot]:
+        """Return the slots of a schedule in the order of the rules."""
+        if schedule not in self._slots:
+            status = self._calendar.status
+            self._slots[schedule] = [
+                slot
+                for slot in self._calendar.scene.coming_slots[schedule]
+                if status[slot.id] == "free"
+                and slot.id not in self._taken
+                and not any(overlap(slot, other) for other in self._own)
+            ]
+        return self._slots[schedule]
+
+
+@dataclass(slots=True)
+class FixedCalendar(Calendar):
+    """A calendar that does not change, so it remembers the free times."""
+
+    _free: dict[tuple[str, str], FreeTimes] = field(default_factory=dict)
+
+    @override
+    def free_times(self, patient: str, moving: str) -> FreeTimes:
+        if (patient, moving) not in self._free:
+            self._free[patient, moving] = FreeTimes(self, patient, moving)
+        return self._free[patient, moving]
 
 
 def slots_that_would_fit(

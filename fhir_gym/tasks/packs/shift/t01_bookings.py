@@ -156,7 +156,7 @@ def _draw_request(
     """
     people = calendar.scene.people
     ids = ids_of(name, people)
-    seen = calendar.as_seen_by(mistake, ids[0]) if mistake else None
+    calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
     for _ in range(_TRIES):
         ask = _draw_ask(rng, calendar, name)
         if seen and best_slot(seen, ask, ids[0]) == best_slot(calendar, ask, ids[0]):

@@ -206,7 +206,7 @@ def _draw_request(
     """
     scene = calendar.scene
     ids = ids_of(name, scene.people)
-    seen = calendar.as_seen_by(mistake, ids[0]) if mistake else None
+    calendar, seen = calendar.fixed(), calendar.as_seen_by(mistake, ids[0]).fixed() if mistake else None
     for _ in range(_TRIES):
         visit, ask = _draw_change(rng, calendar, name, ids, rng.choice(kinds))
         if seen and (visit is None or new_slot(ask, visit, seen) == new_slot(ask, visit, calendar)):

@@ -25,7 +25,7 @@ from fhir_gym.tasks.packs.shift.booking_policies import (
     values_for,
 )
 from fhir_gym.tasks.packs.shift.bookings import COMING, BookingAsk, BookingRequest, booking_text
-from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar
+from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar, FixedCalendar
 from fhir_gym.tasks.packs.shift.clinic import (
     LANGUAGES,
     OCCUPIED,
@@ -246,6 +246,7 @@ class _Chooser:
         now = parse_instant(scene.now)
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._values: dict[tuple[str, str], dict[str, str]] = {}
+        self._seen: dict[tuple[str, str], FixedCalendar] = {}
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
@@ -263,6 +264,7 @@ class _Chooser:
             _, slot = self._decide(request.ask, request.patients[0])
             assert slot is not None
             self._calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
+            self._seen.clear()
         return True
 
     def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
@@ -301,11 +303,19 @@ class _Chooser:
     def _decide(self, ask: BookingAsk, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
         """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
         misread = mistake if mistake in MISREADINGS else ""
-        calendar = self._calendar.as_seen_by(mistake, patient) if mistake in MISTAKES else self._calendar
+        calendar = self._seen_by(mistake if mistake in MISTAKES else "", patient)
         key = (ask.service, misread)
         if key not in self._values:
             self._values[key] = values_for(ask, self._scene, self._libraries[misread])
         return decide(self._values[key], ask, patient, calendar)
+
+    def _seen_by(self, mistake: str, patient: str) -> FixedCalendar:
+        """Return the calendar, as an agent that makes a mistake sees it."""
+        key = (mistake, patient)
+        if key not in self._seen:
+            seen = self._calendar.as_seen_by(mistake, patient) if mistake else self._calendar
+            self._seen[key] = seen.fixed()
+        return self._seen[key]
 
 
 class BookingRulesLevel1(StaticShift, requests=BookingRules(), level=1):
