@@ -196,19 +196,19 @@ def limits_for(values: Mapping[str, str], ask: BookingAsk, patient: str, calenda
 
 
 def decide(
-    values: Mapping[str, str], ask: BookingAsk, patient: str, calendar: Calendar
+    ask: BookingAsk, patient: str, calendar: Calendar, limits: PolicyLimits | None, *, is_booked: bool
 ) -> tuple[str, ClinicSlot | None]:
     """Return the outcome of a request, and the slot that the rules choose if it is done.
 
     Args:
-        values: See `values_for`.
         ask: What the patient wishes.
         patient: Id of the patient.
         calendar: The slots and appointments.
+        limits: See `limits_for`.
+        is_booked: Whether the patient has a coming appointment for the service.
     """
-    if coming(calendar, ask, patient):
+    if is_booked:
         return ALREADY_DONE, None
-    limits = limits_for(values, ask, patient, calendar)
     if limits is None:
         return NOT_ALLOWED, None
     slot = calendar.first_free(patient, _WishesAndLimits(ask, limits), ask.wants)
@@ -246,8 +246,9 @@ class PolicyBookingJudge(BookingJudge):
         request = self.requests[number]
         if len(request.patients) != 1:
             return None
-        values = values_for(request.ask, self.scene, self._library)
-        return decide(values, request.ask, request.patients[0], calendar)[1]
+        ask, patient = request.ask, request.patients[0]
+        limits = limits_for(values_for(ask, self.scene, self._library), ask, patient, calendar)
+        return decide(ask, patient, calendar, limits, is_booked=bool(coming(calendar, ask, patient)))[1]
 
     @override
     def rightly_declined(self, number: int, answer: str) -> bool:

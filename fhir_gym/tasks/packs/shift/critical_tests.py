@@ -44,8 +44,13 @@ class CriticalTest:
     def is_clear(self, code: str, value: Decimal) -> bool:
         """Whether a value is clearly above or below each limit that can be drawn."""
         converted = self.test.converted(code, value)
+        return not any(low <= converted <= high for low, high in self._close)
+
+    @cached_property
+    def _close(self) -> list[tuple[Decimal, Decimal]]:
+        """The lowest and the highest value that is close to each limit that can be drawn."""
         limits = (Decimal(limit) for side in (self.above, self.below) for one in side.values() for limit in one)
-        return all(abs(converted - limit) > _CLOSE * limit for limit in limits)
+        return [(limit - _CLOSE * limit, limit + _CLOSE * limit) for limit in limits]
 
 
 def _test(main: Analyte, other: Analyte, similar: Analyte, factor: str, low: float, high: float) -> LabTest:

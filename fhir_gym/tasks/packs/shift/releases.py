@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import partial
+from functools import lru_cache, partial
 
 from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant
-from fhir_gym.tasks.grading import same_reference
+from fhir_gym.tasks.grading import parse_reference, same_reference
 from fhir_gym.tasks.packs.shift.kind import Ask
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NOT_ALLOWED, NOTHING_TO_DO
@@ -131,7 +131,11 @@ class Release:
 
     def consents(self, chart: Chart) -> tuple[Entry, ...]:
         """Read the consents of a patient; the latest is the last."""
-        return tuple(sorted(map(self._consent, chart.of("Consent")), key=lambda one: one.moment))
+        return self.apply(terms_of(chart, self.base_url))
+
+    def apply(self, consents: Iterable[Terms]) -> tuple[Entry, ...]:
+        """Return what consents mean for the request; the latest is the last."""
+        return tuple(sorted(map(self._consent, consents), key=lambda one: one.moment))
 
     def documents(self, chart: Chart) -> tuple[Entry, ...]:
         """Read the documents of a patient. They depend on the department and the policies alone."""
@@ -163,11 +167,10 @@ class Release:
         return Decision(outcome, frozenset(_names(documents)), points=frozenset({SPAN, RESTRICTED}))
 
     def _is_recent(self, value: Json, point: str) -> bool:
-        first = date.fromisoformat(self.today) - timedelta(days=int(self.values[point]))
-        return moment_of(value)[:10] >= first.isoformat()
+        return moment_of(value) >= _day_before(self.today, self.values[point])
 
     def _is_department(self, concepts: Json) -> bool:
-        return any((one.get("system"), one.get("code")) == self._department_code for one in codings(concepts))
+        return self._department_code in _codes(concepts)
 
     @property
     def _department_code(self) -> tuple[str, str]:
@@ -185,21 +188,17 @@ class Release:
     def _is_recipient(self, value: Json) -> bool:
         return same_reference(value, self.recipient, self.base_url)
 
-    def _consent(self, consent: Resource) -> Entry:
-        found = consent.get("provision")
-        provision = found if isinstance(found, dict) else {}
-        denies = provision.get("type") == "deny"
-        actors = [one.get("reference") for one in _list(provision.get("actor")) if isinstance(one, dict)]
-        purposes = [one.get("code") for one in _list(provision.get("purpose")) if isinstance(one, dict)]
+    def _consent(self, consent: Terms) -> Entry:
+        first = _day_before(self.today, self.values[CONSENT_DAYS])
         rules = {
-            "consent status": consent.get("status") == "active",
-            "consent period": _contains(provision.get("period"), self.today),
-            "consent purpose": not purposes or PURPOSES[self.purpose] in purposes,
-            "consent actor": not actors or any(map(self._is_recipient, actors)),
-            "consent department": "code" not in provision or self._is_department(provision["code"]),
-            "consent age": denies or self._is_recent(consent.get("dateTime"), CONSENT_DAYS),
+            "consent status": consent.is_active,
+            "consent period": _contains(consent.period, self.today),
+            "consent purpose": not consent.purposes or PURPOSES[self.purpose] in consent.purposes,
+            "consent actor": not consent.actors or self.recipient in consent.actors,
+            "consent department": consent.codes is None or self._department_code in consent.codes,
+            "consent age": consent.denies or consent.moment >= first,
         }
-        return Entry(name_of(consent), broken(rules), moment=moment_of(consent.get("dateTime")), flag=denies)
+        return Entry(consent.record, broken(rules), moment=consent.moment, flag=consent.denies)
 
     def _document(self, document: Resource) -> Entry:
         context, labels = document.get("context"), codings(document.get("securityLabel"))
@@ -248,6 +247,68 @@ class Release:
         id = f"document-{patient}-{self.department.code}"
         written = instant(parse_instant(now) - timedelta(days=1))
         return document_resource(id, patient, self.department, written)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a consent says.
+
+    Attributes:
+        record: Reference to the Consent.
+        is_active: Whether it is active.
+        denies: Whether it is a refusal.
+        moment: When it was given, an instant.
+        period: The period for which it holds.
+        purposes: The codes of the purposes; empty if it holds for all.
+        actors: References to the recipients, None for others; empty if it holds for all.
+        codes: Systems and codes of the departments; None if it holds for all.
+    """
+
+    record: str
+    is_active: bool
+    denies: bool
+    moment: str
+    period: Json
+    purposes: Sequence[Json]
+    actors: frozenset[str | None]
+    codes: Sequence[tuple[Json, Json]] | None
+
+
+def terms_of(chart: Chart, base_url: str = "") -> list[Terms]:
+    """Return what the consents of a patient say.
+
+    Args:
+        chart: The records of the patient.
+        base_url: Base URL of the server.
+    """
+    return [_terms(one, base_url) for one in chart.of("Consent")]
+
+
+def _terms(consent: Resource, base_url: str) -> Terms:
+    found = consent.get("provision")
+    provision = found if isinstance(found, dict) else {}
+    actors = (one.get("reference") for one in _list(provision.get("actor")) if isinstance(one, dict))
+    parsed = (parse_reference(one, base_url) for one in actors)
+    return Terms(
+        record=name_of(consent),
+        is_active=consent.get("status") == "active",
+        denies=provision.get("type") == "deny",
+        moment=moment_of(consent.get("dateTime")),
+        period=provision.get("period"),
+        purposes=[one.get("code") for one in _list(provision.get("purpose")) if isinstance(one, dict)],
+        actors=frozenset("/".join(one) if one else None for one in parsed),
+        codes=_codes(provision["code"]) if "code" in provision else None,
+    )
+
+
+@lru_cache(maxsize=256)
+def _day_before(day: str, days: str) -> str:
+    """Return the day that is a number of days before a day."""
+    return (date.fromisoformat(day) - timedelta(days=int(days))).isoformat()
+
+
+def _codes(concepts: Json) -> list[tuple[Json, Json]]:
+    return [(one.get("system"), one.get("code")) for one in codings(concepts)]
 
 
 def release_of(ask: ReleaseAsk, scene: ReleaseScene, values: Mapping[str, str], base_url: str = "") -> Release:

@@ -21,10 +21,11 @@ from fhir_gym.tasks.packs.shift.booking_policies import (
     PolicyClinicScene,
     PolicyLimits,
     decide,
+    limits_for,
     slots_within_limits,
     values_for,
 )
-from fhir_gym.tasks.packs.shift.bookings import COMING, BookingAsk, BookingRequest, booking_text
+from fhir_gym.tasks.packs.shift.bookings import COMING, BookingAsk, BookingRequest, booking_text, coming
 from fhir_gym.tasks.packs.shift.calendar import MISTAKES, Booked, Calendar, FixedCalendar
 from fhir_gym.tasks.packs.shift.clinic import (
     LANGUAGES,
@@ -247,6 +248,7 @@ class _Chooser:
         self._libraries = {"": scene.library} | {one: scene.library.misread(one, now) for one in MISREADINGS}
         self._values: dict[tuple[str, str], dict[str, str]] = {}
         self._seen: dict[tuple[str, str], FixedCalendar] = {}
+        self._limits: dict[tuple[str, str, str], tuple[PolicyLimits | None, bool]] = {}
         self._services = sorted({one.service.display for one in scene.practitioners})
         self.found: list[BookingRequest] = []
 
@@ -265,6 +267,7 @@ class _Chooser:
             assert slot is not None
             self._calendar.visits[f"new in {slot.id}"] = Booked(request.patients[0], (slot,), "booked")
             self._seen.clear()
+            self._limits.clear()
         return True
 
     def _draw(self, name: Named, outcome: str, mistake: str) -> BookingRequest | None:
@@ -302,12 +305,21 @@ class _Chooser:
 
     def _decide(self, ask: BookingAsk, patient: str, mistake: str = "") -> tuple[str, ClinicSlot | None]:
         """Return the outcome of an ask, and the slot, for an agent that makes a mistake."""
-        misread = mistake if mistake in MISREADINGS else ""
         calendar = self._seen_by(mistake if mistake in MISTAKES else "", patient)
+        key = (ask.service, patient, mistake)
+        if key not in self._limits:
+            values = self._values_for(ask, mistake if mistake in MISREADINGS else "")
+            limits = limits_for(values, ask, patient, calendar)
+            self._limits[key] = limits, bool(coming(calendar, ask, patient))
+        limits, is_booked = self._limits[key]
+        return decide(ask, patient, calendar, limits, is_booked=is_booked)
+
+    def _values_for(self, ask: BookingAsk, misread: str) -> dict[str, str]:
+        """Return what the policies say about the service, as one reads them who makes a mistake."""
         key = (ask.service, misread)
         if key not in self._values:
             self._values[key] = values_for(ask, self._scene, self._libraries[misread])
-        return decide(self._values[key], ask, patient, calendar)
+        return self._values[key]
 
     def _seen_by(self, mistake: str, patient: str) -> FixedCalendar:
         """Return the calendar, as an agent that makes a mistake sees it."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import product
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import TypeAdapter
 from typing_extensions import override
@@ -51,11 +51,13 @@ from fhir_gym.tasks.packs.shift.releases import (
     ReleaseRequest,
     department_of,
     release_of,
+    terms_of,
 )
 from fhir_gym.tasks.packs.shift.static_task import StaticShift
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
+_T = TypeVar("_T")
 _SAME_PATIENT = 0.4
 """Probability that a request is rather about the patient of an earlier request."""
 _OWN = 0.5
@@ -226,6 +228,7 @@ class _Chooser:
             for one in scene.departments
         }
         self._entries: dict[tuple[str | int, ...], tuple[Entry, ...]] = {}
+        self._consents = {patient: terms_of(chart) for patient, chart in scene.charts.items()}
         self.found: list[ReleaseRequest] = []
 
     def add(self, outcome: str) -> bool:
@@ -292,17 +295,17 @@ class _Chooser:
         key = (patient, ask.department, misread)
         reading = Reading(
             releases=partial(self._read, (*key, ask.recipient, len(chart.records)), release.releases, chart),
-            consents=partial(self._read, (*key, ask.recipient, ask.purpose), release.consents, chart),
+            consents=partial(self._read, (*key, ask.recipient, ask.purpose), release.apply, self._consents[patient]),
             documents=partial(self._read, key, release.documents, chart),
         )
         return release.decide_by(reading, mistake if mistake in RULES else "")
 
     def _read(
-        self, key: tuple[str | int, ...], read: Callable[[Chart], tuple[Entry, ...]], chart: Chart
+        self, key: tuple[str | int, ...], read: Callable[[_T], tuple[Entry, ...]], records: _T
     ) -> tuple[Entry, ...]:
         """Read some records of a patient, or return what was read with the same key."""
         if key not in self._entries:
-            self._entries[key] = read(chart)
+            self._entries[key] = read(records)
         return self._entries[key]
 
     def _release(self, request: ReleaseRequest) -> None:
