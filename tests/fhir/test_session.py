@@ -317,6 +317,7 @@ def test_a_session_returns_to_a_checkpoint_for_a_while(session: Session, searchi
     ):
         assert ask(session, method, url, body).status < 300
     wanted, family = everything(session), {one["id"] for one in session.search("Patient", family="loaded")}
+    later = session.checkpoint()
     with session.returned_to(start):
         assert session.changes() == before
         assert {one["id"] for one in session.search("Patient", family="loaded")} == {"L0", "L1", "L2"}
@@ -324,6 +325,8 @@ def test_a_session_returns_to_a_checkpoint_for_a_while(session: Session, searchi
         assert len(session.search("Patient", family="loaded")) == 4
     assert {one["id"] for one in session.search("Patient", family="loaded")} == family
     assert everything(session) == wanted
+    session.rollback(later)
+    assert everything(session)[:3] == wanted[:3]
     session.rollback(start)
     assert session.changes() == before and (not searching or converse(session) == fresh)
 
@@ -334,6 +337,14 @@ def test_a_session_without_writes_returns_to_a_checkpoint_for_a_while(session: S
         session.load([{"resourceType": "Patient", "id": "more"}])
         raise RuntimeError("in the block")
     assert session.read("Patient", "more") is None and converse(session)
+
+
+def test_a_session_cannot_return_to_a_lost_checkpoint(session: Session) -> None:
+    start = session.checkpoint()
+    lost = session.checkpoint()
+    session.rollback(start)
+    with pytest.raises(ValueError, match="this checkpoint is gone"), session.returned_to(lost):
+        pass
 
 
 def test_sessions_do_not_see_each_other(world: World) -> None:

@@ -46,7 +46,7 @@ _INSERT_TOGETHER = {
 }
 _KEEP = f"INSERT INTO overlay.version(seq, {COLUMNS}) SELECT seq, {COLUMNS} FROM overlay.resource WHERE rid = ?"
 _REMOVE = tuple(f"DELETE FROM overlay.{table} WHERE rid = ?" for table in ("resource", *index.TABLES))
-_CURRENT_AT = f"SELECT {COLUMNS}, max(seq) FROM overlay.version WHERE rid = ? AND seq <= ? GROUP BY rid"
+_LATEST = f"SELECT {COLUMNS}, seq FROM overlay.version WHERE rid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 _FIND = {db: f"SELECT {COLUMNS} FROM {db}.resource WHERE type = ? AND id = ?" for db in ("main", "overlay")}
 _KNOWN = """
 SELECT r.type, r.id, r.rid, min(CAST(r.version AS INTEGER), 999999999)
@@ -425,13 +425,16 @@ class Store:
         Raises:
             ValueError: The savepoint no longer exists.
         """
-        if savepoint.serial not in self._savepoints:
-            raise ValueError("this checkpoint is gone: the session was rolled back to an earlier one")
-        place = self._savepoints.index(savepoint.serial)
+        place = self._place(savepoint)
         del self._savepoints[place + 1 :]
         self._next_rid, self._seq, self._types = savepoint.next_rid, savepoint.seq, savepoint.types.copy()
         self._unindexed = savepoint.unindexed.copy()
         self._do(f"ROLLBACK TO s{place}")
+
+    def _place(self, savepoint: Savepoint) -> int:
+        if savepoint.serial not in self._savepoints:
+            raise ValueError("this checkpoint is gone: the session was rolled back to an earlier one")
+        return self._savepoints.index(savepoint.serial)
 
     @contextmanager
     def returned_to(self, savepoint: Savepoint) -> Iterator[None]:
@@ -439,7 +442,11 @@ class Store:
 
         Index rows that were written since the savepoint stay, unless they belong to versions written since then. The
         cost depends on the number of these versions.
+
+        Raises:
+            ValueError: The savepoint no longer exists.
         """
+        self._place(savepoint)
         here = self.savepoint()
         try:
             self._take_back(savepoint)
@@ -451,7 +458,7 @@ class Store:
     def _take_back(self, savepoint: Savepoint) -> None:
         """Undo all writes since a savepoint except for index rows; later savepoints stay."""
         written = self.db.execute("SELECT type, rid FROM overlay.resource WHERE seq > ?", (savepoint.seq,)).fetchall()
-        before = [row for _, rid in written for row in self.db.execute(_CURRENT_AT, (rid, savepoint.seq)).fetchall()]
+        before = [row for _, rid in written for row in self.db.execute(_LATEST, (rid, savepoint.seq)).fetchall()]
         self._remove(written)
         self._do("DELETE FROM overlay.version WHERE seq > ?", (savepoint.seq,))
         self._do_each("DELETE FROM overlay.version WHERE seq = ?", [row[-1:] for row in before])

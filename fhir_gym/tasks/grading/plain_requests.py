@@ -23,6 +23,8 @@ _CHAIN = re.compile(r"([a-z][a-z-]*)(?::([A-Z][A-Za-z]+))?\.[a-z][a-z-]*$")
 """Name of a parameter of the resources that a reference parameter refers to."""
 _INCLUDE = re.compile(r"([A-Z][A-Za-z]+):([a-z][a-z-]*)(?::([A-Z][A-Za-z]+))?$")
 """Value of `_include` or `_revinclude` that names one parameter of one type."""
+_SHORT = 512
+"""Maximum length of the paths with queries in the cache."""
 _SIMPLE_REFERENCE = re.compile(r"(?:[A-Za-z]+/)?([A-Za-z0-9.-]+)$")
 
 
@@ -49,10 +51,13 @@ class PlainRequest:
 
 def parse_plain(request: Request) -> PlainRequest | None:
     """Parse a plain read or search; None for another request."""
-    return _parsed(request.path, request.query) if request.method == "GET" else None
+    if request.method != "GET":
+        return None
+    is_short = len(request.path) + len(request.query) <= _SHORT
+    return (_parsed if is_short else _parsed.__wrapped__)(request.path, request.query)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _parsed(path: str, query: str) -> PlainRequest | None:
     plain = _PLAIN_PATH.match(path)
     if plain is None:
