@@ -362,11 +362,11 @@ class LiveJudge:
 
     @cached_property
     def _events(self) -> Mapping[tuple[str, str], int]:
-        """The position of the first event of each kind for each id of a Task."""
+        """The position of the first event of each kind for each id of a Task, without those that the server refused."""
         tasks = {one.record_update.url: one.id for one in self._p.requests if one.record_update}
         found: dict[tuple[str, str], int] = {}
         for number, timed in enumerate(self._end.timeline):
-            if timed.event:
+            if timed.event and timed.logged.response.status < 300:
                 action = timed.logged.action
                 id = tasks.get(action.url) or action.url.rpartition("/Task/")[2]
                 if action.url == "/Communication":

@@ -11,6 +11,8 @@ from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Patch
 from fhir_gym.fhir import World
+from fhir_gym.fhir.messages import Request, Response
+from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
 from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, notes_of
 from fhir_gym.types import Json
 from tests.tasks.packs.shift.live.playing import Change, additions, failed, params_of, play, results, shift_of, task_of
@@ -39,6 +41,18 @@ def test_the_reference_solution_keeps_the_notes(noted: Episode) -> None:
     for one in params_of(noted).requests:
         task = noted.session.read("Task", one.id) or {}
         assert notes_of(task) == ([one.note] if one.id in noted_tasks(noted) else [])
+
+
+def test_a_note_that_the_server_refused_does_not_count(noted: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = LiveSimulation._handle
+
+    def refusing_notes(simulation: LiveSimulation, request: Request) -> Response:
+        is_note = request.method == "PUT" and b'"note"' in request.body
+        return Response(413) if is_note else handle(simulation, request)
+
+    monkeypatch.setattr(LiveSimulation, "_handle", refusing_notes)
+    play(noted)
+    assert len(noted_tasks(noted)) > 5 and not failed(noted)
 
 
 def test_who_overwrites_notes_fails_these_requests_alone(noted: Episode) -> None:
