@@ -57,6 +57,7 @@ def test_a_plain_request_depends_on_its_types(url: str, types: set[str]) -> None
         "/Task?_revinclude=Communication:*",
         "/Task?_revinclude:iterate=Communication:based-on",
         "/Patient?family=%zz",
+        "/Patient?family=%41\udc80",
     ],
 )
 def test_another_request_may_depend_on_every_type(url: str) -> None:

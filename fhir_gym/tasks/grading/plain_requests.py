@@ -64,7 +64,7 @@ def _parsed(path: str, query: str) -> PlainRequest | None:
         return None
     try:
         parameters = decode_query(query)
-    except FhirError:
+    except (FhirError, UnicodeError):  # an agent may send any bytes
         return None
     referring, referred, chained = set[str](), set[str](), set[str]()
     for name, value in parameters:
