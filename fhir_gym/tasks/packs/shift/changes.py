@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from typing_extensions import override
@@ -81,12 +82,19 @@ def outcome_of(ask: ChangeAsk, visit: Visit | None, calendar: Calendar) -> str:
 
 def new_slot(ask: ChangeAsk, visit: Visit, calendar: Calendar) -> ClinicSlot | None:
     """Return the slot to which an appointment moves; None if no slot fits."""
-    return calendar.first_free(visit.patient, _as_long(ask, visit), _same(visit), moving=visit.id)
+    return calendar.first_free(visit.patient, _AsLong(ask, visit.slot.minutes), _same(visit), moving=visit.id)
 
 
-def _as_long(ask: ChangeAsk, visit: Visit) -> ChangeAsk:
-    """Return the wishes with the length of the present slot as the minimum."""
-    return ask.model_copy(update={"minutes": max(ask.minutes, visit.slot.minutes)})
+@dataclass(frozen=True, slots=True)
+class _AsLong:
+    """Wishes, and the length of the present slot as the minimum."""
+
+    ask: ChangeAsk
+    least: int
+
+    def suits(self, start: str, minutes: int) -> bool:
+        """Whether a time suits the patient."""
+        return minutes >= self.least and self.ask.suits(start, minutes)
 
 
 def _same(visit: Visit) -> Callable[[Practitioner], bool]:
@@ -114,7 +122,7 @@ def missing_visit(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resour
 def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
     """Yield a free slot that does not exist and would fit."""
     visit = next(one for one in scene.visits if one.id == request.visit)
-    wishes = _as_long(request.ask, visit)
+    wishes = request.ask.model_copy(update={"minutes": max(request.ask.minutes, visit.slot.minutes)})
     yield from slots_that_would_fit(scene, visit.patient, wishes, _same(visit), moving=visit.id)
 
 
