@@ -29,6 +29,8 @@ RULES = (
     *("consents", "consent status", "purpose", "latest consent", "urgency"),
 )
 """The rules that an agent may overlook."""
+_WHOLE_RULES = frozenset({"window", "orders", "visits", "consents", "latest consent", "urgency"})
+"""The rules that are not about a single record."""
 
 
 class RecallAsk(Ask):
@@ -119,6 +121,13 @@ class Reading:
     orders: tuple[Entry, ...]
     visits: tuple[Entry, ...]
     consents: tuple[Entry, ...]
+
+    @property
+    def deciding_rules(self) -> frozenset[str]:
+        """The rules without which the facts may differ: no other rule decides alone about one of the records."""
+        kinds = (self.conditions, self.results, self.orders, self.visits, self.consents)
+        entries = (self.patient, *(one for entries in kinds for one in entries))
+        return _WHOLE_RULES.union(*(one.broken for one in entries if len(one.broken) == 1))
 
     def facts(self, ignoring: str = "") -> Facts:
         """Return what the records say about recalls, if one of `RULES` is ignored."""

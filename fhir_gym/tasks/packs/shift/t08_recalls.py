@@ -203,6 +203,7 @@ class _Chooser:
         self._rng, self._scene, self._today, self._desk = rng, scene, today, _desk(scene)
         self._read: dict[str, dict[str, Reading]] = {}
         self._facts: dict[tuple[str, str], dict[str, Facts]] = {}
+        self._rules: dict[str, dict[str, frozenset[str]]] = {}
         self._ordered: set[tuple[str, str]] = set()
         self._influenced = False
         self.found: list[RecallRequest] = []
@@ -240,8 +241,12 @@ class _Chooser:
         """Return the facts about all patients for an agent that ignores one of the rules."""
         if test not in self._read:
             self._read[test] = {name: self._desk.read(test, one) for name, one in self._scene.charts.items()}
+            self._facts[test, ""] = {name: one.facts() for name, one in self._read[test].items()}
+            self._rules[test] = {name: one.deciding_rules for name, one in self._read[test].items()}
         if (test, ignoring) not in self._facts:
-            self._facts[test, ignoring] = {name: one.facts(ignoring) for name, one in self._read[test].items()}
+            changed = [name for name, rules in self._rules[test].items() if ignoring in rules]
+            facts = {name: self._read[test][name].facts(ignoring) for name in changed}
+            self._facts[test, ignoring] = self._facts[test, ""] | facts
         return self._facts[test, ignoring]
 
     def _recalled(self, ask: RecallAsk, ignoring: str = "") -> dict[str, bool]:
