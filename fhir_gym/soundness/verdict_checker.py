@@ -172,13 +172,11 @@ def _left(run: PolicyRun) -> dict[str, Resource | None]:
 
 
 def _events(run: PolicyRun) -> list[tuple[str, str]]:
-    """What other people did to existing records, in order: the names of the events and the URLs.
+    """What other people did, in order: the names of the events and the URLs.
 
-    A colleague who acts later than in the reference episode acts differently, too: other ids are assigned.
+    Somebody who acts later than in the reference episode acts differently, too: other ids are assigned.
     """
-    return [
-        (one.event, one.logged.action.url) for one in run.end.timeline if one.event and one.logged.action.kind == "PUT"
-    ]
+    return [(one.event, one.logged.action.url) for one in run.end.timeline if one.event]
 
 
 def _accepted_writes(run: PolicyRun) -> list[tuple[str, str, str]]:

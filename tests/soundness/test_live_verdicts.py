@@ -48,21 +48,32 @@ def test_an_extra_write_that_the_server_refuses_may_pass_and_one_that_it_accepts
 
 
 @pytest.mark.slow
-def test_a_wrong_write_may_pass_if_a_colleague_acts_later_because_of_it(hospital: World) -> None:
-    """A Task is closed too early and asked about afterwards. A colleague waits, and the server assigns other ids."""
-    task, number = get_task("FHIRAgent/Shift-v0", "day-4"), 18
+@pytest.mark.parametrize(
+    ("number", "id", "name"),
+    [
+        # A Task is closed too early and asked about afterwards: a colleague waits.
+        (18, "TAS9595277", "PUT Task: status = 'completed'"),
+        # A Task is in-progress only after the answer to a question: its requester waits.
+        (1, "TAS9521366", "PUT Task: without status"),
+    ],
+)
+def test_a_wrong_write_may_pass_if_somebody_acts_later_because_of_it(
+    hospital: World, number: int, id: str, name: str
+) -> None:
+    """The server assigns other ids."""
+    task = get_task("FHIRAgent/Shift-v0", "day-4")
     variation = task.variation(number, hospital)
     checker = VerdictChecker(task)
     with PolicyRunner(task, variation, hospital) as runner:
         gold = runner.gold()
         checker.gold(number, gold)
         recording = GoldRecording.of(gold, variation.setup)
-        begin = next(one.action for one in recording.steps if one.writes and one.action.url == "/Task/TAS9595277")
+        begin = next(one.action for one in recording.steps if one.writes and one.action.url == f"/Task/{id}")
         place = recording.actions.index(begin)
         policy = next(
             one
             for one in near_misses(task, recording, False)
-            if one.name == "PUT Task: status = 'completed'" and [*one.play(LatestResponse())][place] != begin
+            if one.name == name and [*one.play(LatestResponse())][place] != begin
         )
         (run,) = runner.run(policy)
     assert run.verdict.success
