@@ -306,11 +306,11 @@ class _Counterfactual:
 
         It is a plain read or search that matches no counterfactual, or a further page of such a search.
         """
-        page = PAGE_TOKEN.search(request.query) if request.method == "GET" else None
-        if page is not None:
-            return page[1] in self._skipped_tokens
         plain = parse_plain(request)
-        if plain is None or not self._changed_types.isdisjoint(plain.types):
+        if plain is None:
+            page = PAGE_TOKEN.search(request.query) if request.method == "GET" else None
+            return page is not None and page[1] in self._skipped_tokens
+        if not self._changed_types.isdisjoint(plain.types):
             return False
         return not any(one.may_be_returned(plain) for kind in plain.types for one in self._searched.get(kind, ()))
 

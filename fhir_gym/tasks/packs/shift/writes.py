@@ -61,6 +61,7 @@ class EpisodeLog:
         timeline = end.timeline
         self.requests = tuple(one.logged for one in timeline) if timeline else end.requests
         """The requests of the agent and of simulated people, in order."""
+        self._read: dict[str, Resource | None] = {}
         self._others = frozenset(number for number, one in enumerate(timeline) if one.event)
 
     @cached_property
@@ -107,12 +108,18 @@ class EpisodeLog:
     def at_start(self, record: str) -> Resource | None:
         """Return a record (``Slot/1``) as it was before the episode."""
         change = self._changes.get(record)
-        return change.before if change else self.end.after.read(*record.split("/"))
+        return change.before if change else self._unchanged(record)
 
     def at_end(self, record: str) -> Resource | None:
         """Return a record (``Slot/1``) as it is after the episode."""
         change = self._changes.get(record)
-        return change.after if change else self.end.after.read(*record.split("/"))
+        return change.after if change else self._unchanged(record)
+
+    def _unchanged(self, record: str) -> Resource | None:
+        """Return a record that nobody has written. Each judgement of a request asks for it again."""
+        if record not in self._read:
+            self._read[record] = self.end.after.read(*record.split("/"))
+        return self._read[record]
 
     def left(self, record: str) -> Resource | None:
         """Return a record (``Slot/1``) as the agent left it, whatever other people wrote later."""
