@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fhir_gym.errors import TaskError, UnknownNameError
@@ -84,7 +85,8 @@ def grade(
         TaskError: Two checks of the task have the same name.
     """
     require_grading(task, grading)
-    end = replace(end, open_scratch=open_scratch or end.open_scratch or _new_session(variation, end))
+    open_scratch = open_scratch or end.open_scratch or _new_session(variation, end)
+    end = replace(end, open_scratch=open_scratch, placed=partial(variation.placed, end.world))
     diagnosing = findings is None
     if findings is None:
         evidence = find_evidence(task, variation, end)
@@ -233,7 +235,8 @@ def find_evidence(task: Task[Any], variation: Variation, end: EndState) -> Evide
     required_records = task.required_records(params)
     requests, when = (_before_changes(end), _BEFORE) if task.evidence_before_changes else (end.requests, "")
     missing = missing_records(requests, required_records, task.evidence_fields)
-    counterfactuals = task.counterfactual(params, end.world) if task.requires_evidence(params) else []
+    supposed = task.counterfactual(params, end.world) if task.requires_evidence(params) else []
+    counterfactuals = [*variation.placed(end.world, supposed).values()]
     if not counterfactuals:
         return (
             Evidence.of(missing, None, when)

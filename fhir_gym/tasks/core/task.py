@@ -24,6 +24,7 @@ from fhir_gym.tasks.core.dials import Dial
 from fhir_gym.tasks.core.fast_random import FastRandom
 from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
+from fhir_gym.tasks.core.placing import placed_among, updated_at
 from fhir_gym.tasks.core.simulation import Simulation
 from fhir_gym.tasks.core.splits import Half, split_of
 from fhir_gym.tasks.core.turn_protocol import TurnProtocol
@@ -127,6 +128,15 @@ class Variation:
         """Load the start state into a session on the world."""
         with garbage_collection_paused():
             session.load(self.setup, next_id=self.next_id, normal=True)
+
+    def placed(self, world: World, records: Iterable[Resource]) -> dict[str, Resource]:
+        """Return counterfactuals as the start state would contain them; see `placed_among`.
+
+        Args:
+            world: The world.
+            records: The counterfactuals.
+        """
+        return placed_among(self.setup, world, self.next_id, records)
 
 
 class Task(ABC, Generic[P]):
@@ -298,7 +308,12 @@ class Task(ABC, Generic[P]):
         return False
 
     def counterfactual(self, p: P, world: World) -> list[Resource]:
-        """Return records that would exist if the right answer were different; see `shows_counterfactual`."""
+        """Return records that would exist if the right answer were different; see `shows_counterfactual`.
+
+        They come from the process that draws the records of the scene, so that a search for anything but the values in
+        the prompt shows them no more often than similar records of the scene. Their ids and update times are replaced;
+        see `Variation.placed`.
+        """
         return []
 
     def may_match(self, p: P, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
@@ -400,7 +415,7 @@ class Task(ABC, Generic[P]):
         params = self.draw(k, rng, world)
         phrasing = rng.randrange(len(self.prompts))
         updates = UpdateTimes(rng, world)
-        setup = [_updated_once(one, updates.of(one)) for one in self.setup(params, world)]
+        setup = [updated_at(one, updates.of(one)) for one in self.setup(params, world)]
         rng.shuffle(setup)  # the order of creation must not reveal how the records were drawn
         next_id = world.manifest.next_id + rng.randrange(1, _FARTHEST_CREATED)
         return _Drawn(params, phrasing, tuple(setup), next_id)
@@ -458,13 +473,6 @@ def clear_variation_cache() -> None:
     """Empty the cache of variations, for tests that change how a task draws its variations."""
     with _cache_lock:
         _cache.clear()
-
-
-def _updated_once(resource: Resource, moment: str) -> Resource:
-    """Return a copy of a resource with a time of last update."""
-    placed: Resource = {"resourceType": "", "id": "", "meta": {}} | resource  # a server stores `meta` after `id`
-    placed["meta"] = {**placed["meta"], "lastUpdated": moment}
-    return placed
 
 
 def _rng(*parts: Any) -> random.Random:

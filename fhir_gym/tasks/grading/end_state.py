@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OpenScratchSession: TypeAlias = "Callable[[Sequence[Resource]], AbstractContextManager[Session]]"
 """Function that opens a writable session with the start state of an episode and additional records."""
+PlaceRecords: TypeAlias = "Callable[[Iterable[Resource]], Mapping[str, Resource]]"
+"""Function that returns counterfactuals as the start state would contain them, by their original references."""
 
 _MOST_READ = 6 * 1024 * 1024
 """Maximum total size of the responses that a verdict reads, in bytes; a model's context window holds less."""
@@ -156,6 +158,7 @@ class EndState:
         base_url: Base URL of the server.
         said: The agent's texts and the observations in order.
         open_scratch: Function that opens a writable session with the start state of the episode and additional records.
+        placed: Function that returns counterfactuals by their references, with ids and update times of stored records.
         timeline: The requests of the agent and of simulated people in order; empty for tasks without a simulation.
         parsed: Responses that are parsed already, to share them between episodes.
     """
@@ -169,6 +172,7 @@ class EndState:
     base_url: str = field(default="http://localhost:8080/fhir")
     said: tuple[tuple[str, str], ...] = ()
     open_scratch: OpenScratchSession | None = None
+    placed: PlaceRecords | None = None
     timeline: tuple[TimedRequest, ...] = ()
     parsed: ParsedResponses | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -200,18 +200,24 @@ class EpisodeLog:
 
     @cached_property
     def _shown(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        wanted = [*self._counterfactuals()] if self.requests and self.end.open_scratch is not None else []
-        if wanted and self.end.open_scratch is not None:
-            with self.end.open_scratch(wanted) as session:
-                scratch = BudgetedSession(session, len(self.requests))
-                replayed = counterfactuals_shown(
-                    self.requests, wanted, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
-                )
-                for position, shown in replayed:
-                    for one in shown:
-                        found.setdefault(one, []).append(position)
-        return found
+        """Positions of the requests that would have shown each counterfactual, by its reference."""
+        end = self.end
+        if not self.requests or end.open_scratch is None or end.placed is None:
+            return {}
+        placed = end.placed(self._counterfactuals())
+        if not placed:
+            return {}
+        wanted, positions = [*placed.values()], defaultdict[str, list[int]](list)
+        with end.open_scratch(wanted) as session:
+            scratch = BudgetedSession(session, len(self.requests))
+            replayed = counterfactuals_shown(
+                self.requests, wanted, scratch, may_match=_may_be, parsed=self._parsed, written=self._written
+            )
+            for position, shown in replayed:
+                for reference in shown:
+                    positions[reference].append(position)
+        names = {f"{record['resourceType']}/{record['id']}": reference for reference, record in placed.items()}
+        return {names[reference]: numbers for reference, numbers in positions.items()}
 
     def lookups_of(self, counterfactual: Resource) -> list[int]:
         """Return the positions of the requests that would have shown a record, had there been one."""

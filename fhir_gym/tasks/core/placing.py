@@ -1,0 +1,77 @@
+"""Give counterfactuals the ids and update times of stored records, so that no search can pick them out by these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from fhir_gym.fhir import World
+from fhir_gym.tasks.core.fast_random import FastRandom
+from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes
+from fhir_gym.types import Json, Resource
+
+
+def placed_among(
+    setup: Sequence[Resource], world: World, seed: int, records: Iterable[Resource]
+) -> dict[str, Resource]:
+    """Return counterfactuals as the start state would contain them, with ids and update times like those of its records.
+
+    A counterfactual that replaces a stored record keeps its id. The others get new ids, which replace the old ones in
+    identifiers and in references between counterfactuals.
+
+    Args:
+        setup: The records of the start state.
+        world: The world.
+        seed: A number that differs between variations.
+        records: The counterfactuals.
+
+    Returns:
+        The counterfactuals by their original references (``Slot/supposed-1``).
+    """
+    originals = {_reference(record): record for record in records}
+    taken = {_reference(record) for record in setup}
+    generators = {reference: FastRandom(_digest(seed, reference)) for reference in originals}
+    new_names: dict[str, str] = {}
+    for reference, record in originals.items():
+        resource_type = record["resourceType"]
+        if reference in taken or world.holds(resource_type, record["id"]):
+            continue
+        ids = IdAllocator(generators[reference], world)
+        name = f"{resource_type}/{ids.new(resource_type)}"
+        while name in taken:
+            name = f"{resource_type}/{ids.new(resource_type)}"
+        taken.add(name)
+        new_names[reference] = name
+    found = {}
+    for reference, record in originals.items():
+        names = new_names
+        if reference in new_names:
+            names = {**new_names, record["id"]: new_names[reference].partition("/")[2]}
+        renamed: Resource = _renamed(record, names)
+        found[reference] = updated_at(renamed, UpdateTimes(generators[reference], world).of(renamed))
+    return found
+
+
+def _reference(record: Resource) -> str:
+    return f"{record['resourceType']}/{record['id']}"
+
+
+def _digest(*parts: object) -> int:
+    return int.from_bytes(blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest(), "big")
+
+
+def _renamed(value: Json, names: Mapping[str, str]) -> Any:
+    """Return a JSON value in which texts are replaced by their new names."""
+    if isinstance(value, dict):
+        return {name: _renamed(item, names) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def updated_at(record: Resource, moment: str) -> Resource:
+    """Return a copy of a record with a time of last update."""
+    placed: Resource = {"resourceType": "", "id": "", "meta": {}} | record  # a server stores `meta` after `id`
+    placed["meta"] = {**placed["meta"], "lastUpdated": moment}
+    return placed
