@@ -17,7 +17,7 @@ from fhir_gym.soundness.answer_variants import consists_of_ids
 from fhir_gym.soundness.constants import always_create, constant_answers, other_variation
 from fhir_gym.soundness.equivalents import equivalents
 from fhir_gym.soundness.flawed_policies import flawed_policies
-from fhir_gym.soundness.near_misses import near_misses
+from fhir_gym.soundness.near_misses import looks_at_news, near_misses
 from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.report import SoundnessReport, TaskReport
@@ -207,6 +207,9 @@ def _policies(
     yield from constant_answers(runner.variation.prompt, number_asked=not consists_of_ids(task.answer))
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)
+    missing = task.counterfactual(params, runner.world) if task.requires_evidence(params) else []
+    if missing:
+        yield from looks_at_news(gold, sorted({one["resourceType"] for one in missing}), runner.world.now)
     changed = chain(
         near_misses(task, gold, task.requires_evidence(params)),
         reversals(task, gold, runner.world.now),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,11 +15,13 @@ from fhir_gym.soundness.policy_groups import Expected, Group
 from fhir_gym.soundness.policy_runner import Policy, Script, script
 from fhir_gym.soundness.recording import GoldRecording, rebody
 from fhir_gym.soundness.value_variants import leaves, made_up_values, neighbour_values, path_name, removed, replaced
+from fhir_gym.tasks.authoring import instant
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.types import Json, Resource
 
 _EXTRA: Resource = {"resourceType": "Basic", "code": {"text": "Something nobody asked for"}}
 _NOBODY = "nobody-0"
+_LATEST = "_sort=-_lastUpdated&_count=3"
 
 
 def near_misses(task: Task[Any], gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
@@ -171,6 +174,22 @@ def _no_look(gold: GoldRecording, requires_evidence: bool) -> Iterator[Policy]:
                     yield Policy("no look", name, _finished(gold, [*actions[:before], Get(url), *actions[before:]]))
     elif gold.reads and len(gold.actions) == len(gold.reads):
         yield Policy("no look", "answers without looking, graded by evidence", blind, grading="evidence")
+
+
+def looks_at_news(gold: GoldRecording, types: Iterable[str], now: datetime) -> Iterator[Policy]:
+    """Yield policies that write and answer correctly, but look only at the records that changed last.
+
+    Args:
+        gold: The reference episode, in which a record is missing.
+        types: The types that such a record may have.
+        now: The present.
+    """
+    rest = _finished(gold, [step.action for step in gold.steps if step.writes])
+    looks = {"the history": [Get("/_history?_count=20")]}
+    for name, query in (("today's changes", f"_lastUpdated=ge{instant(now)}"), ("the latest", _LATEST)):
+        looks[name] = [Get(f"/{kind}?{query}") for kind in types]
+    for name, actions in looks.items():
+        yield Policy("looks at what is new", name, script([*actions, *rest.actions]))
 
 
 def _other_reads(url: str) -> Iterator[tuple[str, str]]:

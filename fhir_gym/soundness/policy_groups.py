@@ -38,6 +38,7 @@ Group = Literal[
     "list reversed",
     "prohibited tool",
     "no look",
+    "looks at what is new",
     "by hand",
 ]
 
@@ -93,6 +94,7 @@ GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "list reversed": ("fail unless refused", "does everything right, and also reverses a list of another record"),
     "prohibited tool": ("fail", "does everything right, and also uses a prohibited tool without effect"),
     "no look": ("fail", "writes and answers correctly, but reads no records or the wrong ones"),
+    "looks at what is new": ("fail", "writes and answers correctly, but looks only at the records that changed last"),
     "by hand": ("fail", "follows wrong actions that the task defines"),
 }
 """The expected result and a description of each group."""

@@ -19,6 +19,7 @@ from fhir_gym.tasks.grading.counterfactuals import BudgetedSession, shows_counte
 from fhir_gym.tasks.grading.end_state import EndState, LoggedRequest, OpenScratchSession
 from fhir_gym.tasks.grading.evidence import Evidence, missing_records
 from fhir_gym.tasks.grading.meaning import added_meaning
+from fhir_gym.tasks.grading.responses import ParsedResponses
 from fhir_gym.tasks.grading.tool_usage import ToolUsage, measure, prohibited_uses
 from fhir_gym.tasks.grading.verdict import Verdict, explain
 from fhir_gym.types import Json, Resource
@@ -37,6 +38,8 @@ NOTHING_REVERSED = "nothing changes the meaning"
 PROHIBITED = "no prohibited tool"
 EVIDENCE = "evidence"
 
+_DRAWS = 3
+"""Number of ids and update times for each counterfactual. A look that shows it by luck does not show it with all."""
 _BEFORE = " before the first change"
 _MOST_COMPARED = 50
 """Maximum number of similar changes that the grader compares to find the requested change."""
@@ -235,8 +238,7 @@ def find_evidence(task: Task[Any], variation: Variation, end: EndState) -> Evide
     required_records = task.required_records(params)
     requests, when = (_before_changes(end), _BEFORE) if task.evidence_before_changes else (end.requests, "")
     missing = missing_records(requests, required_records, task.evidence_fields)
-    supposed = task.counterfactual(params, end.world) if task.requires_evidence(params) else []
-    counterfactuals = [*variation.placed(end.world, supposed).values()]
+    counterfactuals = task.counterfactual(params, end.world) if task.requires_evidence(params) else []
     if not counterfactuals:
         return (
             Evidence.of(missing, None, when)
@@ -246,13 +248,17 @@ def find_evidence(task: Task[Any], variation: Variation, end: EndState) -> Evide
     if not requests:
         return Evidence.of(missing, False, when)
 
-    def may_match(seen: Resource) -> bool:
-        return task.may_match(params, seen, counterfactuals)
+    open_scratch, known = end.open_scratch or _new_session(variation, end), task.counted_records(params)
+    parsed = end.parsed or ParsedResponses()
 
-    with (end.open_scratch or _new_session(variation, end))(counterfactuals) as session:
-        saw = shows_counterfactual(
-            requests, counterfactuals, BudgetedSession(session), task.counted_records(params), may_match
-        )
+    def shows(supposed: Resource, draw: int) -> bool:
+        (placed,) = variation.placed(end.world, [supposed], draw).values()
+        with open_scratch([placed]) as session:
+            return shows_counterfactual(
+                requests, placed, BudgetedSession(session), known, partial(task.may_match, params), parsed
+            )
+
+    saw = all(shows(supposed, draw) for supposed in counterfactuals for draw in range(_DRAWS))
     return Evidence.of(missing, saw, when)
 
 

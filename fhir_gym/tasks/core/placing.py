@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.core.fast_random import FastRandom
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.core.ids import IdAllocator, UpdateTimes
 from fhir_gym.types import Json, Resource
 
 
 def placed_among(
-    setup: Sequence[Resource], world: World, seed: int, records: Iterable[Resource]
+    setup: Sequence[Resource], world: World, seed: str, records: Iterable[Resource]
 ) -> dict[str, Resource]:
-    """Return counterfactuals as the start state would contain them, with ids and update times like those of its records.
+    """Return counterfactuals with ids and update times like those of the records of the start state.
 
-    A counterfactual that replaces a stored record keeps its id. The others get new ids, which replace the old ones in
-    identifiers and in references between counterfactuals.
+    A counterfactual that replaces a record of the start state keeps its id and update time. The others get new ids,
+    which replace the old ones in identifiers and in references between counterfactuals.
 
     Args:
         setup: The records of the start state.
         world: The world.
-        seed: A number that differs between variations.
+        seed: A text that differs between variations.
         records: The counterfactuals.
 
     Returns:
         The counterfactuals by their original references (``Slot/supposed-1``).
     """
     originals = {_reference(record): record for record in records}
-    taken = {_reference(record) for record in setup}
-    generators = {reference: FastRandom(_digest(seed, reference)) for reference in originals}
+    stored = {_reference(record): record for record in setup}
+    taken = {*stored}
+    generators = {reference: seeded_random(seed, reference) for reference in originals}
     new_names: dict[str, str] = {}
     for reference, record in originals.items():
         resource_type = record["resourceType"]
-        if reference in taken or world.holds(resource_type, record["id"]):
+        if reference in stored or world.holds(resource_type, record["id"]):
             continue
         ids = IdAllocator(generators[reference], world)
         name = f"{resource_type}/{ids.new(resource_type)}"
@@ -49,16 +49,14 @@ def placed_among(
         if reference in new_names:
             names = {**new_names, record["id"]: new_names[reference].partition("/")[2]}
         renamed: Resource = _renamed(record, names)
-        found[reference] = updated_at(renamed, UpdateTimes(generators[reference], world).of(renamed))
+        same = stored.get(reference)
+        update = same["meta"]["lastUpdated"] if same else UpdateTimes(generators[reference], world).of(renamed)
+        found[reference] = updated_at(renamed, update)
     return found
 
 
 def _reference(record: Resource) -> str:
     return f"{record['resourceType']}/{record['id']}"
-
-
-def _digest(*parts: object) -> int:
-    return int.from_bytes(blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest(), "big")
 
 
 def _renamed(value: Json, names: Mapping[str, str]) -> Any:

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from threading import Lock
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -21,7 +20,7 @@ from fhir_gym.garbage_collection import garbage_collection_paused
 from fhir_gym.tasks.core.attributes import require_attributes
 from fhir_gym.tasks.core.dates import moment_in_words
 from fhir_gym.tasks.core.dials import Dial
-from fhir_gym.tasks.core.fast_random import FastRandom
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
 from fhir_gym.tasks.core.placing import placed_among, updated_at
@@ -129,14 +128,15 @@ class Variation:
         with garbage_collection_paused():
             session.load(self.setup, next_id=self.next_id, normal=True)
 
-    def placed(self, world: World, records: Iterable[Resource]) -> dict[str, Resource]:
+    def placed(self, world: World, records: Iterable[Resource], draw: int = 0) -> dict[str, Resource]:
         """Return counterfactuals as the start state would contain them; see `placed_among`.
 
         Args:
             world: The world.
             records: The counterfactuals.
+            draw: Each number gives other ids and update times.
         """
-        return placed_among(self.setup, world, self.next_id, records)
+        return placed_among(self.setup, world, f"{self.next_id} {draw}", records)
 
 
 class Task(ABC, Generic[P]):
@@ -308,21 +308,21 @@ class Task(ABC, Generic[P]):
         return False
 
     def counterfactual(self, p: P, world: World) -> list[Resource]:
-        """Return records that would exist if the right answer were different; see `shows_counterfactual`.
+        """Return records of which each would exist if the right answer were different; see `shows_counterfactual`.
 
         They come from the process that draws the records of the scene, so that a search for anything but the values in
         the prompt shows them no more often than similar records of the scene. Their ids and update times are replaced;
-        see `Variation.placed`.
+        see `Variation.placed`. The agent's requests must show each of them, when only this one is added.
         """
         return []
 
-    def may_match(self, p: P, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
+    def may_match(self, p: P, seen: Resource, counterfactual: Resource) -> bool:
         """Whether a record may match the request, judged only by the elements that the agent saw.
 
         An agent that answers "none" must have seen enough of every returned record to exclude it. Override this method
         if a time or a quantity in the prompt excludes records.
         """
-        return any(may_be_like(seen, counterfactual) for counterfactual in counterfactuals)
+        return may_be_like(seen, counterfactual)
 
     def counted_records(self, p: P) -> tuple[str, ...]:
         """Return the existing records (``Slot/1``) that the right answer counts."""
@@ -411,7 +411,7 @@ class Task(ABC, Generic[P]):
 
     @garbage_collection_paused()
     def _draw_all(self, k: int, world: World) -> _Drawn:
-        rng = _rng(self.pack, self.key, k, world.manifest.content_hash)
+        rng = seeded_random(self.pack, self.key, k, world.manifest.content_hash)
         params = self.draw(k, rng, world)
         phrasing = rng.randrange(len(self.prompts))
         updates = UpdateTimes(rng, world)
@@ -473,8 +473,3 @@ def clear_variation_cache() -> None:
     """Empty the cache of variations, for tests that change how a task draws its variations."""
     with _cache_lock:
         _cache.clear()
-
-
-def _rng(*parts: Any) -> random.Random:
-    digest = blake2b("\n".join(map(str, parts)).encode(), digest_size=16).digest()
-    return FastRandom(int.from_bytes(digest, "big"))

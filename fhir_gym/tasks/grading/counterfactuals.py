@@ -109,28 +109,14 @@ class BudgetedSession:
 
 def shows_counterfactual(
     logged: Sequence[LoggedRequest],
-    counterfactuals: Sequence[Resource],
+    counterfactual: Resource,
     scratch: ScratchServer,
     known: Collection[str] = (),
-    may_match: Callable[[Resource], bool] | None = None,
+    may_match: Callable[[Resource, Resource], bool] = may_be_like,
+    parsed: ParsedResponses | None = None,
 ) -> bool:
-    """Whether one of the agent's requests would have shown a counterfactual; see `counterfactuals_shown`.
-
-    Args:
-        logged: The agent's requests with their responses.
-        counterfactuals: The counterfactual records.
-        scratch: A server with the start state and the counterfactuals; replayed requests may change it.
-        known: References to existing records that are similar to the counterfactuals.
-        may_match: Function that decides whether a record may match the request, judged only by the elements that the
-            agent saw; default: `may_be_like` for any of the counterfactuals.
-    """
-
-    def matches(seen: Resource, _: Resource) -> bool:
-        if may_match is not None:
-            return may_match(seen)
-        return any(may_be_like(seen, counterfactual) for counterfactual in counterfactuals)
-
-    return any(shown for _, shown in counterfactuals_shown(logged, counterfactuals, scratch, known, matches))
+    """Whether one of the agent's requests would have shown a counterfactual; see `counterfactuals_shown`."""
+    return any(shown for _, shown in counterfactuals_shown(logged, [counterfactual], scratch, known, may_match, parsed))
 
 
 def counterfactuals_shown(

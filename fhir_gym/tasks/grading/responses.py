@@ -130,7 +130,7 @@ def _resources_in(body: Json) -> dict[str, Resource]:
         resource = entry.get("resource") if isinstance(entry, dict) else None
         if isinstance(resource, dict) and resource.get("resourceType") != "Bundle":
             if isinstance(id := resource.get("id"), str):
-                found[f"{resource.get('resourceType')}/{id}"] = resource
+                found.setdefault(f"{resource.get('resourceType')}/{id}", resource)  # a history starts with the latest
         else:
             found |= _resources_in(resource)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from pydantic import Field
@@ -11,17 +11,18 @@ from fhir_gym.errors import TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.action_reasoning.cases import CaseSpec, ReasoningCase
 from fhir_gym.tasks.packs.action_reasoning.derivation import derive_truth, wrong_answers
 from fhir_gym.tasks.packs.action_reasoning.orders import ORDERS, OrderSpec
 from fhir_gym.tasks.packs.action_reasoning.ranges import RANGES, ReferenceRange
-from fhir_gym.tasks.packs.action_reasoning.series import lab_chart
+from fhir_gym.tasks.packs.action_reasoning.series import LabHistory, lab_chart
 from fhir_gym.tasks.packs.medagentbench.labs import Result
 
-_PHANTOM_AGO = timedelta(days=90)
-"""If the question has no window, the counterfactual result is this long before the reference time."""
-_INSIDE = timedelta(minutes=7)
-"""The counterfactual result is this long after the start of the window; only a search of the whole window finds it."""
+_PERIOD = timedelta(days=365)
+"""If the question has no window, the counterfactual results are from this period before the reference time."""
+_EDGE = 15
+"""One counterfactual result is at most so many minutes after the start of the window."""
 _DELAY = timedelta(minutes=40)
 
 
@@ -32,7 +33,8 @@ class ReasoningParams(Params):
         case: The task.
         now: The world's current time, an instant.
         deciding: Ids of the Observations that determine the value, oldest first; empty if no result counts.
-        counterfactual: A result that the world lacks but that would count; None if the world has a result that counts.
+        counterfactuals: Results that the world lacks and that would count: one at any time within the window, and one
+            near its start. They are empty if the world has a result that counts.
         order: The order that may be due; None if the task has no order.
         exact: The value before rounding; None if no result counts.
         wrong_answers: Wrong answers to which typical shortcuts lead, by shortcut.
@@ -41,7 +43,7 @@ class ReasoningParams(Params):
     case: ReasoningCase
     now: str
     deciding: tuple[str, ...] = ()
-    counterfactual: Result | None = None
+    counterfactuals: tuple[Result, ...] = ()
     order: OrderSpec | None = None
     exact: float | None = None
     wrong_answers: Mapping[str, float] = Field(default_factory=dict)
@@ -77,7 +79,7 @@ def params_of(
         case=case,
         now=instant(world.now),
         deciding=right.deciding,
-        counterfactual=None if right.deciding else _counterfactual(plan, case.eval_MRN, world),
+        counterfactuals=() if right.deciding else tuple(_counterfactuals(plan, case.eval_MRN, found)),
         order=order or (ORDERS[plan.order] if plan.order else None),
         exact=right.exact,
         wrong_answers=wrong_answers(plan, case.eval_MRN, found),
@@ -90,18 +92,19 @@ def _plan_of(case: ReasoningCase) -> CaseSpec:
     return case.plan
 
 
-def _counterfactual(plan: CaseSpec, mrn: str, world: World) -> Result:
-    """Build a result that would count: near the start of the window or, if there is no window, long ago."""
-    as_of = parse_instant(plan.as_of)
-    ago = _PHANTOM_AGO if plan.window_hours is None else timedelta(hours=plan.window_hours) - _INSIDE
-    taken = as_of - max(ago, timedelta())
-    row = RANGES[plan.lab][0]
-    return Result(
-        id=f"e{world.manifest.next_id + 1}",
-        owner=mrn,
-        code=plan.lab,
-        taken=instant(taken),
-        issued=instant(min(taken + _DELAY, world.now)),
-        value=row.low,
-        unit=plan.unit,
-    )
+def _counterfactuals(plan: CaseSpec, mrn: str, chart: LabHistory) -> Iterator[Result]:
+    """Build results that would count, with the values of other patients' results of the test."""
+    as_of, rng = parse_instant(plan.as_of), seeded_random(mrn, plan.model_dump_json())
+    period = _PERIOD if plan.window_hours is None else timedelta(hours=plan.window_hours)
+    values = [one.value for series in chart.series(plan.lab).values() for one in series.counted]
+    for name, ago in (("inside", period * rng.random()), ("edge", period - timedelta(minutes=rng.randint(1, _EDGE)))):
+        taken = as_of - max(ago, timedelta())
+        yield Result(
+            id=name,
+            owner=mrn,
+            code=plan.lab,
+            taken=instant(taken),
+            issued=instant(min(taken + _DELAY, as_of)),
+            value=rng.choice(values or [RANGES[plan.lab][0].low]),
+            unit=plan.unit,
+        )

@@ -139,7 +139,7 @@ class ReasoningTask(Task[ReasoningParams], abstract=True):
 
     @override
     def counterfactual(self, p: ReasoningParams, world: World) -> list[Resource]:
-        return [p.counterfactual.resource] if p.counterfactual else []
+        return [result.resource for result in p.counterfactuals]
 
     @override
     def near_misses(self, p: ReasoningParams, gold: Sequence[Action]) -> Iterator[tuple[str, Sequence[Action]]]:

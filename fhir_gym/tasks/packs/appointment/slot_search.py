@@ -372,10 +372,14 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         start, stop = instant(at_quarter(begin)), "" if self.endless else instant(at_quarter(end))
         own = [one for one in scene.slots if one.schedule in request.matching]
         within = [one for one in own if start <= one.start and (not stop or one.start < stop)]
-        occupied = {one.start for one in own}
-        further = None
-        while further is None or further.start in occupied or not self.counts(request, further.start):
-            further = slot_record(scene.spare, SlotDraft(rng.randrange(begin, end), rng.choice(request.matching)))
+        occupied, times = {one.start for one in own}, {one.start[11:] for one in scene.slots}
+        quarters = rng.sample(range(begin, end), end - begin)
+        quarters.sort(
+            key=lambda quarter: instant(at_quarter(quarter))[11:] not in times
+        )  # first the usual times of day
+        drafts = (SlotDraft(quarter, rng.choice(request.matching)) for quarter in quarters)
+        possible = (slot_record(scene.spare, draft) for draft in drafts)
+        further = next(one for one in possible if one.start not in occupied and self.counts(request, one.start))
         right = tuple(one.id for one in within if one.status == "free" and self.counts(request, one.start))
         return OpenSlotsParams(scene=scene, request=request, start=start, end=stop, right=right, further=further)
 
@@ -412,7 +416,7 @@ class FindOpenSlots(_FindSlots[OpenSlotsParams[L], L]):
         return [slot_resource(p.further)]
 
     @override
-    def may_match(self, p: OpenSlotsParams[L], seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
+    def may_match(self, p: OpenSlotsParams[L], seen: Resource, counterfactual: Resource) -> bool:
         schedule, start = seen.get("schedule", {}).get("reference", ""), str(seen.get("start", ""))
         elsewhere = schedule.rpartition("/")[2] not in ("", *p.request.matching)
         late = start and not (p.start <= start and (not p.end or start < p.end) and self.counts(p.request, start))

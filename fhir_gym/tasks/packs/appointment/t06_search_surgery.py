@@ -126,8 +126,10 @@ class _SearchSurgery(LookupTask[SearchSurgeryParams, SurgeryScene, PlanWindow]):
         if chosen.record:
             plan = known[chosen.record_id]
         else:
-            ids, ahead = IdAllocator(rng, world), rng.choice((0, days - 1, rng.randrange(days)))
-            day = date.fromisoformat(scene.today) + timedelta(days=ahead)
+            ids, today = IdAllocator(rng, world), date.fromisoformat(scene.today)
+            others = {one.when[:10] for one in scene.orders if _kind(one) == _PLAN}
+            within = [day for day in (today + timedelta(days=ahead) for ahead in range(days)) if str(day) in others]
+            day = rng.choice(within or [today + timedelta(days=rng.randrange(days))])
             drawn = (_order(rng, ids, chosen.patient, day, "active", SURGICAL) for _ in range(len(known) + 1))
             plan = next(order for order in drawn if order.id not in known)
         return SearchSurgeryParams(scene=scene, patient=scene.patient(chosen.patient), days=days, plan=plan)

@@ -224,7 +224,7 @@ class SearchInsuranceAbsent(_SearchInsurance):
     strata = (ABSENT,)
 
     @override
-    def may_match(self, p: SearchInsuranceParams, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
+    def may_match(self, p: SearchInsuranceParams, seen: Resource, counterfactual: Resource) -> bool:
         beneficiary = reference("Patient", p.patient.id)
         own = seen.get("beneficiary", beneficiary) == beneficiary
         return own and seen.get("status", "active") == "active" and period_includes(p.day, seen.get("period"))

@@ -110,11 +110,11 @@ class LabTask(SceneTask[LabParams, LabScene, LabCandidate]):
         """Plan a chart whose results lead to an outcome, which is one of `branches`."""
 
     @override
-    def may_match(self, p: LabParams, seen: Resource, counterfactuals: Sequence[Resource]) -> bool:
+    def may_match(self, p: LabParams, seen: Resource, counterfactual: Resource) -> bool:
         taken = str(seen.get("effectiveDateTime", ""))
         late = self.window is None or "T" not in taken or parse_instant(taken) >= parse_instant(p.now) - self.window
         others = {name: value for name, value in seen.items() if name != "status"}
-        return late and seen.get("status") not in VOID_STATUSES and super().may_match(p, others, counterfactuals)
+        return late and seen.get("status") not in VOID_STATUSES and super().may_match(p, others, counterfactual)
 
     @override
     def draw_scene(self, rng: random.Random, world: World) -> LabScene:

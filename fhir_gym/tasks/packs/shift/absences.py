@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
-from typing import Any
 
 from fhir_gym.fhir import World
-from fhir_gym.tasks.authoring import IdAllocator, at, instant, is_new_name
+from fhir_gym.tasks.authoring import IdAllocator, is_new_name
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.shift.calendar import Booked, Calendar
 from fhir_gym.tasks.packs.shift.clinic import (
     OCCUPIED,
@@ -388,14 +388,12 @@ def supposed_records(request: AbsenceRequest, scene: AbsenceScene) -> Iterator[R
     """Yield records that an absence without anything to do would have to change, on its first and its last day."""
     practitioner = scene.by_schedule()[request.schedule].person.id
     for day in sorted({request.ask.first, request.ask.last}):
-        values: dict[str, Any] = {
-            "schedule": request.schedule,
-            "start": instant(at(date.fromisoformat(day), 16, 40)),
-            "minutes": 20,
-        }
-        name = f"supposed-{request.schedule}-{day}"
-        busy = ClinicSlot(id=f"{name}-busy", status="busy", **values)
-        yield slot_resource(busy)
-        yield slot_resource(ClinicSlot(id=f"{name}-free", status="free", **values))
-        visit = Visit(id=name, patient=scene.people[0].id, slot=busy, status="booked")
-        yield appointment_resource(visit, practitioner, scene.place)
+        rng, name = seeded_random("absence", request.schedule, day), f"supposed-{request.schedule}-{day}"
+        for status in ("busy", "free"):
+            model = rng.choice(scene.slots)
+            values = {"id": f"{name}-{status}", "schedule": request.schedule, "status": status}
+            slot = model.model_copy(update={**values, "start": f"{day}{model.start[10:]}"})
+            yield slot_resource(slot)
+            if status == "busy":
+                visit = Visit(id=name, patient=rng.choice(scene.people).id, slot=slot, status="booked")
+                yield appointment_resource(visit, practitioner, scene.place)

@@ -10,9 +10,9 @@ from typing import NamedTuple, Self
 
 from typing_extensions import override
 
-from fhir_gym.tasks.authoring import WEEKDAYS, at, instant, parse_instant
+from fhir_gym.tasks.authoring import WEEKDAYS, parse_instant
 from fhir_gym.tasks.packs.shift.bookings import BookingAsk, BookingJudge, BookingRequest, coming
-from fhir_gym.tasks.packs.shift.calendar import Calendar
+from fhir_gym.tasks.packs.shift.calendar import Calendar, possible_slots
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED
 from fhir_gym.tasks.packs.shift.patients import patient_not_found
@@ -65,7 +65,6 @@ BOOKING = Subject(
 """The subject of policies that limit bookings."""
 _LONGEST = 24 * 60
 _USUAL = 30
-_HOURS = range(8, 17)
 
 
 class PolicyClinicScene(ClinicScene):
@@ -149,15 +148,6 @@ class PolicyLimits:
             and _monday(start) not in self.full_weeks
         )
 
-    def times(self) -> Iterator[tuple[str, int]]:
-        """Yield possible starts and lengths."""
-        minutes = max(self.least, min(_USUAL, self.most))
-        for ahead in range((self.last_day - self.first_day).days + 1):
-            for hour in _HOURS:
-                start = instant(at(self.first_day + timedelta(days=ahead), hour, 30))
-                if self.suits(start, minutes):
-                    yield start, minutes
-
 
 def _monday(start: str) -> date:
     day = date.fromisoformat(start[:10])
@@ -218,11 +208,14 @@ def decide(
 def slots_within_limits(ask: BookingAsk, patient: str, scene: PolicyClinicScene) -> Iterator[Resource]:
     """Yield, for each practitioner whom the patient wants, a slot that does not exist and would suit."""
     limits = limits_for(values_for(ask, scene, scene.library), ask, patient, Calendar.at_start(scene))
+    if limits is None:
+        return
+    minutes = max(limits.least, min(_USUAL, limits.most))
     kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED]
     for practitioner in filter(ask.wants, scene.practitioners):
-        for start, minutes in limits.times() if limits else ():
-            slot = ClinicSlot(id="", schedule=practitioner.schedule, start=start, minutes=minutes, status="free")
-            if ask.suits(start, minutes) and not any(overlap(slot, one) for one in kept):
+        for slot in possible_slots(scene, practitioner.schedule, minutes, limits.last_day):
+            suits = limits.suits(slot.start, slot.minutes) and ask.suits(slot.start, slot.minutes)
+            if suits and not any(overlap(slot, one) for one in kept):
                 yield supposed_slot(slot)
                 break
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
+from itertools import product
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import override
 
-from fhir_gym.tasks.authoring import at, instant
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, overlap, supposed_slot
 from fhir_gym.tasks.packs.shift.kind import Judgement, Request
@@ -21,7 +22,6 @@ from fhir_gym.tasks.packs.shift.wishes import TimeWishes
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Resource
 
-_FIRST_HOUR, _LAST_HOUR = 8, 16
 _SHORTEST = 30
 R = TypeVar("R", bound=Request)
 
@@ -164,25 +164,36 @@ def slots_that_would_fit(
     scene: ClinicScene, patient: str, wishes: TimeWishes, wanted: Callable[[Practitioner], bool], moving: str = ""
 ) -> Iterator[Resource]:
     """Yield, for each practitioner who may be chosen, a free slot that does not exist and would suit the patient."""
-    kept = [one for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
-    last = max(date.fromisoformat(slot.start[:10]) for slot in scene.slots)
+    kept = [one.slot for one in scene.visits if one.patient == patient and one.status in OCCUPIED and one.id != moving]
     for practitioner in filter(wanted, scene.practitioners):
-        for slot in _possible_slots(last, max(wishes.minutes, _SHORTEST), practitioner.schedule):
-            if (
-                slot.start > scene.now
-                and wishes.suits(slot.start, slot.minutes)
-                and not any(overlap(slot, one.slot) for one in kept)
-            ):
+        for slot in possible_slots(scene, practitioner.schedule, max(wishes.minutes, _SHORTEST)):
+            if wishes.suits(slot.start, slot.minutes) and not any(overlap(slot, one) for one in kept):
                 yield supposed_slot(slot)
                 break
 
 
-def _possible_slots(last: date, minutes: int, schedule: str) -> Iterator[ClinicSlot]:
-    """Yield times in the week before a day, then in the week after it."""
-    for ahead in range(-6, 8):
-        for hour in range(_FIRST_HOUR, _LAST_HOUR):
-            start = instant(at(last + timedelta(days=ahead), hour, 30))
-            yield ClinicSlot(id="", schedule=schedule, start=start, minutes=minutes, status="free")
+def possible_slots(scene: ClinicScene, schedule: str, minutes: int, until: date = date.min) -> Iterator[ClinicSlot]:
+    """Yield coming free slots of a schedule that do not exist, in random order.
+
+    The first ones have the times and lengths of free slots of the scene. They are followed by slots on any day, with
+    the times of day of slots of the scene.
+
+    Args:
+        scene: The place.
+        schedule: Id of the schedule.
+        minutes: Length of the following ones.
+        until: The last day, if it is later than a week after the last slot of the scene.
+    """
+    rng = seeded_random("slot", scene.place, schedule)
+    free = [one for one in scene.slots if one.status == "free" and one.start > scene.now]
+    for one in rng.sample(free, len(free)):
+        yield one.model_copy(update={"id": "", "schedule": schedule})
+    today = date.fromisoformat(scene.now[:10])
+    last = max(until, date.fromisoformat(max(one.start[:10] for one in scene.slots)) + timedelta(days=7))
+    days = [today + timedelta(days=ahead) for ahead in range(1, (last - today).days + 1)]
+    times = [*product(days, sorted({one.start[10:] for one in scene.slots}))]
+    for day, time in rng.sample(times, len(times)):
+        yield ClinicSlot(id="", schedule=schedule, start=f"{day}{time}", minutes=minutes, status="free")
 
 
 def _is_free(state: Resource | None) -> bool:

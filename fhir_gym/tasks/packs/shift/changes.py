@@ -9,9 +9,17 @@ from typing import Literal
 from typing_extensions import override
 
 from fhir_gym.tasks.authoring import Person
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import differences, same_moment
 from fhir_gym.tasks.packs.shift.calendar import Calendar, CalendarJudge, slots_that_would_fit
-from fhir_gym.tasks.packs.shift.clinic import OCCUPIED, ClinicScene, ClinicSlot, Practitioner, Visit
+from fhir_gym.tasks.packs.shift.clinic import (
+    OCCUPIED,
+    ClinicScene,
+    ClinicSlot,
+    Practitioner,
+    Visit,
+    appointment_resource,
+)
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import ALREADY_DONE, DONE, NO_FREE_TIME, NOT_ALLOWED, NOTHING_TO_DO
@@ -105,18 +113,13 @@ def _same(visit: Visit) -> Callable[[Practitioner], bool]:
 def missing_visit(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:
     """Yield the appointment that the request supposes, as it would be if it could be changed."""
     ask = request.ask
-    practitioner = next((one.person.id for one in scene.practitioners if ask.is_with(one.person)), "")
+    practitioner = next(one for one in scene.practitioners if ask.is_with(one.person))
     patient = request.patients[0]
-    start, end = f"{ask.day}T16:40:00Z", f"{ask.day}T17:00:00Z"
-    actors = (f"Patient/{patient}", f"Practitioner/{practitioner}", f"Location/{scene.place}")
-    yield {
-        "resourceType": "Appointment",
-        "id": f"supposed-{patient}",
-        "status": "booked",
-        "start": start,
-        "end": end,
-        "participant": [{"actor": {"reference": one}, "status": "accepted"} for one in actors],
-    }
+    slots = [one for one in scene.slots if one.schedule == practitioner.schedule]
+    slot = seeded_random("visit", patient, ask).choice([one for one in slots if one.start[:10] == ask.day] or slots)
+    moved = slot.model_copy(update={"start": f"{ask.day}{slot.start[10:]}"})
+    visit = Visit(id=f"supposed-{patient}-{ask.day}", patient=patient, slot=moved, status="booked")
+    yield appointment_resource(visit, practitioner.person.id, scene.place)
 
 
 def slots_for_move(request: ChangeRequest, scene: ClinicScene) -> Iterator[Resource]:

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Params
 from fhir_gym.tasks.authoring import SNOMED, Concept, IdAllocator, Person, instant, patient_resource, reference
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.shift.formulary import KG_PER_POUND, LOINC, UMOL_PER_MG, Formulary, Item
 from fhir_gym.types import Resource
 
@@ -346,6 +347,25 @@ def condition_resource(one: Diagnosis) -> Resource:
         "subject": reference("Patient", one.patient),
         "recordedDate": one.recorded,
     }
+
+
+def supposed_result(usual: Result, results: Sequence[Result], since: str = "") -> Result:
+    """Return a result that does not exist, with the value and the time of another patient's result of the same concept.
+
+    It is older than all results of its patient that could count, so that only a search for all of them shows it.
+
+    Args:
+        usual: The result, if no other patient has one that is so old.
+        results: The results of all patients.
+        since: The earliest day of the result.
+    """
+    alike = [one for one in results if one.concept.code == usual.concept.code]
+    own = min((one.taken for one in alike if one.patient == usual.patient and one.taken >= since), default="9")
+    models = [one for one in alike if one.patient != usual.patient and since <= one.taken < own and one.status in VALID]
+    if not models:
+        return usual
+    model = seeded_random(usual.id).choice(models)
+    return usual.model_copy(update={"value": model.value, "unit": model.unit, "taken": model.taken})
 
 
 def result_resource(one: Result) -> Resource:

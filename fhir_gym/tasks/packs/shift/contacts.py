@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, get_args
 
 from fhir_gym.tasks.authoring import Person, instant, parse_instant
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading.comparison import plain
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_CONTACT
 from fhir_gym.tasks.packs.shift.patients import PatientRequest, patient_not_found
 from fhir_gym.tasks.packs.shift.questions import items_in, judge_answer, number_in
-from fhir_gym.tasks.packs.shift.stays import HELD, OCCUPIED, Stay, Visit, WardScene, visit_resource
+from fhir_gym.tasks.packs.shift.stays import HELD, MINUTES, OCCUPIED, Stay, Visit, WardScene, visit_resource
 from fhir_gym.tasks.packs.shift.writes import EpisodeLog
 from fhir_gym.types import Resource
 
@@ -246,24 +247,24 @@ def names_of(people: Sequence[Person]) -> dict[str, str]:
 
 
 def stay_that_would_count(request: ContactRequest, scene: WardScene) -> list[Resource]:
-    """Return encounters that do not exist and would be contacts, one for each other bed of a room of the patient."""
+    """Return encounters that do not exist and would be contacts, one for each other bed of a room of the patient.
+
+    Each lasts for a random part of the patient's longest stay in the window.
+    """
     ask, patient = request.ask, request.patients[0]
     longest = max(stays_in_window(ask, scene, patient), key=lambda one: (one[2] - one[1], one[0].place))
     stay, start, end = longest
     room = scene.rooms[stay.place]
-    other = next(one.id for one in scene.people if one.id != patient)
-    return [
-        visit_resource(
-            Visit(
-                id=f"contact-{patient}-{place}",
-                patient=other,
-                status="finished",
-                stays=(Stay(place=place, status="completed", start=instant(start), end=instant(end)),),
-            )
-        )
-        for place, its_room in sorted(scene.rooms.items())
-        if its_room == room and place != stay.place
-    ]
+    spare = max(0, (end - start) // timedelta(minutes=1) - ask.minutes) // (2 * MINUTES)
+    found = []
+    for place in sorted(place for place, its_room in scene.rooms.items() if its_room == room and place != stay.place):
+        rng, id = seeded_random("contact", ask, place), f"contact-{patient}-{place}"
+        first, last = (timedelta(minutes=MINUTES * rng.randint(0, spare)) for _ in range(2))
+        times = {"start": instant(start + first), "end": instant(end - last)}
+        other = rng.choice([one.id for one in scene.people if one.id != patient])
+        stays = (Stay(place=place, status="completed", **times),)
+        found.append(visit_resource(Visit(id=id, patient=other, status="finished", stays=stays)))
+    return found
 
 
 def stays_in_window(ask: ContactAsk, scene: WardScene, patient: str) -> list[tuple[Stay, datetime, datetime]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from datetime import date, timedelta
 from typing import Literal, get_args
 
-from fhir_gym.tasks.authoring import at, instant
-from fhir_gym.tasks.packs.shift.histories import FACTS, KINDS, HistoryRecord, HistoryScene, history_resource
+from fhir_gym.tasks.core.fast_random import seeded_random
+from fhir_gym.tasks.packs.shift.histories import KINDS, HistoryRecord, HistoryScene, history_resource
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NOTHING_WRONG
@@ -158,24 +157,25 @@ def agrees(ask: ContradictionAsk, outcome: str, answer: str) -> bool:
 
 
 def records_that_would_be_wrong(request: ContradictionRequest, scene: HistoryScene) -> list[Resource]:
-    """Return records from before the patient's birth that do not exist, one of each type of the question."""
-    patient = next(one for one in scene.patients if one.id == request.patients[0])
-    born = date.fromisoformat(patient.person.birth_date)
+    """Return records of the patient that do not exist and cannot be right, one of each type of the question.
+
+    Each is the record of another patient: an encounter that ends before it starts, or a record that refers to an
+    encounter of another patient.
+    """
+    patient = request.patients[0]
+    others = [one for one in scene.records if one.patient != patient and not one.void]
+    encounters = [one.id for one in others if one.kind == "Encounter"]
     found = []
-    for kind, status in zip(KINDS, ("finished", "final", "completed", "confirmed"), strict=True):
+    for kind in KINDS:
         if request.ask.kind in ("", kind):
-            start = at(born - timedelta(days=30), 9)
-            one = HistoryRecord(
-                kind=kind,
-                id=f"before-birth-{patient.id}",
-                patient=patient.id,
-                status=status,
-                time=instant(start),
-                other_time="" if kind == "Procedure" else instant(start + timedelta(hours=1)),
-                code=next((fact.code for fact in FACTS if fact.kind == kind and not fact.matters), ""),
-                value=80 if kind == "Observation" else 0,
-            )
-            found.append(history_resource(one))
+            rng = seeded_random("wrong", patient, request.ask, kind)
+            model = rng.choice([one for one in others if one.kind == kind])
+            wrong: dict[str, str] = {"encounter": model.encounter or rng.choice(encounters)}
+            if kind == "Encounter":
+                start, end = sorted((model.time, model.other_time))
+                wrong = {"time": end, "other_time": start}
+            names = {"id": f"wrong-{patient}", "patient": patient}
+            found.append(history_resource(model.model_copy(update={**names, **wrong})))
     return found
 
 

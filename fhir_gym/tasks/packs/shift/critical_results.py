@@ -18,6 +18,7 @@ from fhir_gym.tasks.authoring import (
     practitioner_resource,
     reference,
 )
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.shift.critical_tests import (
     CHILD_AGE,
     CRITICAL,
@@ -338,20 +339,22 @@ def _task(task: ResultTask, result: StayResult) -> Resource:
 
 
 def supposed_results(request: CriticalRequest, scene: CriticalScene) -> Iterator[Resource]:
-    """Yield a critical result for each stay in a department without any."""
-    department = scene.department(request.ask.department)
-    taken = instant(parse_instant(request.ask.since) - timedelta(hours=1))  # a new result of an earlier specimen
+    """Yield a critical result for each stay in a department without any, like a new result of another stay.
+
+    If possible, its specimen is from before the moment since which results are new.
+    """
+    ask, department = request.ask, scene.department(request.ask.department)
+    values = scene.library.values(CRITICAL.code, department.service.code, parse_instant(scene.now))
+    new = [one for one in scene.results if one.issued > ask.since and one.status in VALID]
+    critical = [
+        one for one in new if all(is_critical(values, one.code, Decimal(one.value), old) for old in (True, False))
+    ]
+    models = [one for one in critical if one.taken <= ask.since] or critical
     for stay in scene.stays:
         if stay.department == department.id:
-            yield result_of_stay(
-                StayResult(
-                    id=f"supposed-{stay.id}",
-                    patient=stay.patient,
-                    code=CRITICAL_TESTS["potassium"].test.main.code,
-                    status="final",
-                    taken=taken,
-                    issued=scene.now,
-                    value="9.9",
-                    stay=stay.id,
-                )
-            )
+            rng, names = seeded_random("critical", stay.id, ask), {"id": f"supposed-{stay.id}", "stay": stay.id}
+            model = rng.choice(models or new or scene.results)
+            if not models:
+                code = CRITICAL_TESTS["potassium"].test.main.code
+                names |= {"code": code, "value": f"9.{rng.randrange(10)}", "status": "final"}
+            yield result_of_stay(model.model_copy(update={**names, "patient": stay.patient}))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import same_text
 from fhir_gym.tasks.packs.shift.insurer_records import CHECK, InsurerScene
 from fhir_gym.tasks.packs.shift.kind import Ask, Request
 from fhir_gym.tasks.packs.shift.registrations import elements, items
-from fhir_gym.tasks.packs.shift.registry import Contract, contract_resource
 from fhir_gym.tasks.packs.shift.sweeps import record_name, target_of
 from fhir_gym.types import Json, Resource
 
@@ -212,9 +212,18 @@ def _about(record: Resource) -> Iterator[str]:
 
 def missing_contract(request: InsurerRequest, scene: InsurerScene) -> Resource:
     """Return a contract that would have to end."""
-    place, insurer = (one.removeprefix("Organization/") for one in (request.place, request.insurer))
-    id = f"{place[-20:]}-{insurer[-20:]}"
-    return contract_resource(Contract(id=id, place=place, insurer=insurer, active=True, start=scene.today))
+    day = request.ask.last_day
+    contracts = [one for one in scene.records if one["resourceType"] == "OrganizationAffiliation"]
+    valid = [one for one in contracts if one["active"] and _goes_on(one, day)]
+    model = seeded_random("contract", request.ask).choice(valid or contracts)
+    return {
+        **model,
+        "id": f"{request.place[-20:]}-{request.insurer[-20:]}",
+        "active": True,
+        "period": model["period"] if valid else {"start": scene.today},
+        "organization": {"reference": request.insurer},
+        "participatingOrganization": {"reference": request.place},
+    }
 
 
 def is_check(task: Resource) -> bool:

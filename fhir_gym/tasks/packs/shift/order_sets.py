@@ -19,6 +19,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     OrdersScene,
     Result,
     result_resource,
+    supposed_result,
 )
 from fhir_gym.tasks.packs.shift.formulary import LOINC, RXNORM, UMOL_PER_MG, Formulary, Item
 from fhir_gym.tasks.packs.shift.kind import Ask
@@ -299,11 +300,32 @@ class SetCharts:
         weight = self._latest.get((patient, "weight"))
         first = self._today - timedelta(days=order_set.weight_days)
         if weight is None or date.fromisoformat(weight.taken[:10]) < first:
-            yield Obstacle("weight", ("weight",), missing=(_absent(patient, WEIGHT, 70, "kg", first),))
+            yield Obstacle("weight", ("weight",), missing=(self._absent(patient, WEIGHT, 70, "kg", first),))
         if (patient, "creatinine") not in self._latest:
             oldest = self._today - timedelta(days=OLDEST_DAYS)
-            molar = _absent(patient, CREATININE_MOLAR, round(UMOL_PER_MG), "umol/L", oldest)
-            yield Obstacle("creatinine", missing=(_absent(patient, CREATININE, 1, "mg/dL", oldest), molar))
+            molar = self._absent(patient, CREATININE_MOLAR, round(UMOL_PER_MG), "umol/L", oldest)
+            yield Obstacle("creatinine", missing=(self._absent(patient, CREATININE, 1, "mg/dL", oldest), molar))
+
+    def _absent(self, patient: str, concept: Concept, value: float, unit: str, first: date) -> Resource:
+        """Return a valid result that does not exist; see `supposed_result`.
+
+        Args:
+            patient: Id of the patient.
+            concept: What is measured.
+            value: The usual value.
+            unit: The unit of the value.
+            first: The first day on which the result counts.
+        """
+        usual = Result(
+            id=f"valid-{concept.code}-{patient}-{first}",
+            patient=patient,
+            concept=concept,
+            value=value,
+            unit=unit,
+            status="final",
+            taken=f"{first}T12:00:00Z",
+        )
+        return result_resource(supposed_result(usual, self._scene.results, first.isoformat()))
 
     def missing_results(self, order_set: OrderSet, patient: str) -> list[Resource]:
         """Return the results that do not exist and that the order set needs."""
@@ -312,21 +334,6 @@ class SetCharts:
 
 def _declined(outcome: str, obstacles: Sequence[Obstacle]) -> SetDecision:
     return SetDecision(outcome, obstacles=tuple(obstacles))
-
-
-def _absent(patient: str, concept: Concept, value: float, unit: str, day: date) -> Resource:
-    """Return a valid result that does not exist, from the noon of a day."""
-    return result_resource(
-        Result(
-            id=f"valid-{concept.code}-{patient}-{day}",
-            patient=patient,
-            concept=concept,
-            value=value,
-            unit=unit,
-            status="final",
-            taken=f"{day}T12:00:00Z",
-        )
-    )
 
 
 def order_set_for(ask: OrderSetAsk, scene: OrderSetScene, library: Library) -> OrderSet:

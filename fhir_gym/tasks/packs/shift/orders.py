@@ -18,6 +18,7 @@ from fhir_gym.tasks.packs.shift.charts import (
     OrdersScene,
     Result,
     result_resource,
+    supposed_result,
 )
 from fhir_gym.tasks.packs.shift.formulary import UMOL_PER_MG, Item
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
@@ -151,18 +152,17 @@ class Charts:
         return [found for cause in self.restrictions(item, patient, ()) for found in cause.missing]
 
     def _absent(self, item: Item, patient: str, concept: Concept, value: float, unit: str) -> Resource:
-        """Return a valid result that does not exist; it is older than all results that exist."""
-        return result_resource(
-            Result(
-                id=f"valid-{concept.code}-{item.code}-{patient}",
-                patient=patient,
-                concept=concept,
-                value=value,
-                unit=unit,
-                status="final",
-                taken=instant(self._now - timedelta(days=OLDEST_DAYS)),
-            )
+        """Return a valid result that does not exist; see `supposed_result`."""
+        usual = Result(
+            id=f"valid-{concept.code}-{item.code}-{patient}",
+            patient=patient,
+            concept=concept,
+            value=value,
+            unit=unit,
+            status="final",
+            taken=instant(self._now - timedelta(days=OLDEST_DAYS)),
         )
+        return result_resource(supposed_result(usual, self._scene.results))
 
 
 def _references(item: Item, ids: Iterable[str]) -> tuple[str, ...]:

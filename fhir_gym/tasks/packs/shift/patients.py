@@ -18,6 +18,7 @@ from fhir_gym.tasks.authoring import (
     patient_resource,
     similar_person,
 )
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.shift.kind import Request
 from fhir_gym.tasks.packs.shift.lookups import Named
 from fhir_gym.tasks.packs.shift.outcomes import NO_SUCH_PATIENT, SEVERAL_PATIENTS
@@ -94,7 +95,7 @@ def single_patients(people: Sequence[Person]) -> Iterator[tuple[Named, Person]]:
 
 def absent_patient(name: Named, people: Sequence[Person]) -> Resource:
     """Return the record that a patient without a record would have."""
-    other = next(one for one in people if one.family == name.family)
+    other = seeded_random(name).choice([one for one in people if one.family == name.family])
     id = re.sub("[^A-Za-z0-9-]", "-", "-".join((name.given, name.family, name.birth_date)))
     return patient_resource(other.model_copy(update={**name.model_dump(), "id": id}))
 

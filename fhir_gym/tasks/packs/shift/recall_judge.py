@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from fhir_gym.tasks.authoring import SNOMED, codings, concept_texts, instant
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import same_moment
 from fhir_gym.tasks.packs.shift.kind import Judgement
 from fhir_gym.tasks.packs.shift.laboratory import LOINC, TESTS
@@ -24,10 +25,12 @@ _CONSIDERED = 3
 def conditions_that_would_count(ask: RecallAsk, desk: RecallDesk, scene: RecallScene) -> Iterator[Resource]:
     """Yield conditions that do not exist, each of a patient who would need a recall because of it."""
     left = _CONSIDERED
+    recorded = [one["recordedDate"] for one in scene.records if one["resourceType"] == "Condition"]
     for patient in scene.patients:
         chart = scene.charts[f"Patient/{patient['id']}"]
-        id = f"{ask.test}-{CONDITIONS[ask.condition].code}-{patient['id']}"
-        absent = diagnosis(id, ask.condition, patient["id"], scene.now)
+        code = CONDITIONS[ask.condition].code
+        model = seeded_random("condition", ask, patient["id"]).choice(recorded)
+        absent = diagnosis(f"{ask.test}-{code}-{patient['id']}", ask.condition, patient["id"], model)
         with_it = Chart(patient, (*chart.records, absent))
         if left and not desk.read(ask.test, chart).facts().has_condition(ask) and desk.decide(ask, with_it).needed:
             left -= 1

@@ -172,7 +172,7 @@ class RegistrationJudge:
         if answer in (ALREADY_DONE, SEVERAL_PATIENTS):
             return any(known) if answer == ALREADY_DONE else all(known)
         if answer == NO_SUCH_PATIENT:
-            return bool(self.log.lookups_of(absent_parent(request)))
+            return bool(self.log.lookups_of(absent_parent(request, self.scene)))
         return answer == NOT_ALLOWED and (self._saw_no_contract(request) or self._saw_no_insurance(request, decision))
 
     def _knows(self, patient: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import is_within, parse_reference, plain
 from fhir_gym.tasks.packs.shift.kind import Ask, Request
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -18,6 +19,8 @@ from fhir_gym.tasks.packs.shift.registry import (
     RegistryScene,
     contract_resource,
     insurance_resource,
+    is_during,
+    registered_resource,
     registry_resources,
 )
 from fhir_gym.types import Json, Resource
@@ -247,42 +250,33 @@ def insurance_terms(ask: RegistrationAsk, decision: Decision) -> tuple[str, str]
     return str(decision.coverage.get("subscriberId", "")), bound_of(decision.coverage, "end")
 
 
-def absent_parent(request: RegistrationRequest) -> Resource:
-    """Return the record that the parent would have."""
+def absent_parent(request: RegistrationRequest, scene: RegistryScene) -> Resource:
+    """Return the record that the parent would have; the rest of it is like that of another patient."""
     ask = request.ask
     assert ask.parent is not None
-    return {
-        "resourceType": "Patient",
-        "id": _slug("parent", ask),
-        "active": True,
-        "name": [{"use": "official", "family": ask.parent.family, "given": [ask.parent.given]}],
-        "gender": ask.gender,
-        "birthDate": ask.parent.birth_date,
-    }
+    model = seeded_random("parent", ask).choice(scene.people)
+    names = {**ask.parent.model_dump(), "id": _slug("parent", ask), "gender": ask.gender}
+    person = model.person.model_copy(update=names)
+    return registered_resource(model.model_copy(update={"person": person, "active": True, "former": ""}))
 
 
 def missing_contract(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the contract that the place would have if it accepted the insurer."""
-    id = _slug("contract", request.ask)
-    return contract_resource(
-        Contract(id=id, place=scene.place, insurer=request.insurer, active=True, start=scene.today)
-    )
+    valid = [one for one in scene.contracts if one.active and is_during(scene.today, one.start, one.end)]
+    model = seeded_random("contract", request.ask).choice(valid or scene.contracts)
+    names = {"id": _slug("contract", request.ask), "place": scene.place, "insurer": request.insurer}
+    period = {} if valid else {"start": scene.today, "end": ""}
+    return contract_resource(model.model_copy(update={**names, "active": True, **period}))
 
 
 def missing_insurance(request: RegistrationRequest, scene: RegistryScene) -> Resource:
     """Return the Coverage that the parent would have if the child could be insured through the parent."""
     (parent,) = request.parents
-    return insurance_resource(
-        Insurance(
-            id=_slug("insurance", request.ask),
-            patient=parent,
-            subscriber=parent,
-            insurer=request.insurer,
-            number="A0",
-            status="active",
-            start=scene.today,
-        )
-    )
+    valid = [one for one in scene.insurances if one.status == "active" and is_during(scene.today, one.start, one.end)]
+    model = seeded_random("insurance", request.ask).choice(valid or scene.insurances)
+    names = {"patient": parent, "subscriber": parent, "insurer": request.insurer, "status": "active"}
+    period = {} if valid else {"start": scene.today, "end": ""}
+    return insurance_resource(model.model_copy(update={**names, **period, "id": _slug("insurance", request.ask)}))
 
 
 def _slug(word: str, ask: RegistrationAsk) -> str:

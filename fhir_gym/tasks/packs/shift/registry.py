@@ -324,12 +324,17 @@ def draw_period(rng: random.Random, today: date) -> tuple[str, str]:
     return start.isoformat(), max(start, end).isoformat()
 
 
+def is_during(day: str, start: str, end: str) -> bool:
+    """Whether a period, which may have no end, contains a day."""
+    return start <= day and (not end or day <= end)
+
+
 def registry_resources(scene: RegistryScene) -> list[Resource]:
     """Build the resources of a place."""
     return [
         *(organization_resource(id, name, "prov", "Healthcare Provider") for id, name in _places(scene)),
         *(organization_resource(one.id, one.name, "ins", "Insurance Company") for one in scene.insurers),
-        *map(_patient, scene.people),
+        *map(registered_resource, scene.people),
         *map(contract_resource, scene.contracts),
         *map(insurance_resource, scene.insurances),
     ]
@@ -346,7 +351,8 @@ def organization_resource(id: str, name: str, code: str, display: str) -> Resour
     return {"resourceType": "Organization", "id": id, "active": True, "type": [{"coding": [kind]}], "name": name}
 
 
-def _patient(one: Registered) -> Resource:
+def registered_resource(one: Registered) -> Resource:
+    """Build the Patient of a patient on file."""
     identifiers: list[Json] = []
     if one.card:
         identifiers.append({"use": "official", "system": CARD, "value": one.card})

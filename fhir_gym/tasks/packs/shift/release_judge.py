@@ -129,12 +129,12 @@ class ReleaseJudge:
 
     def _knows(self, patient: str, release: Release, decision: Decision) -> bool:
         """Whether the agent has read the policies that decide, and has seen or looked for the records that decide."""
-        log, now = self._log, self._scene.now
+        log = self._log
         places = self._scene.library.decisions(RELEASE.code, release.department.code, self._now)
         if not log.has_seen([f"DocumentReference/{places[one].document}" for one in sorted(decision.points)]):
             return False
         if decision.records:
             return any(one in log.seen or one in self._new for one in decision.records)
         if decision.outcome == NOTHING_TO_DO:
-            return bool(log.lookups_of(release.missing_document(patient, now)))
-        return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, now)))
+            return bool(log.lookups_of(release.missing_document(patient, self._scene)))
+        return not decision.lacks_consent or bool(log.lookups_of(release.permit(patient, self._scene)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache, partial
 
-from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant
+from fhir_gym.tasks.authoring import Concept, codings, instant, parse_instant, reference
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.grading import parse_reference, same_reference
 from fhir_gym.tasks.packs.shift.kind import Ask
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -236,16 +238,31 @@ class Release:
         if left or len(parts) != len(documents):
             yield {"payload": made.get("payload"), "expected": sorted(documents)}
 
-    def permit(self, patient: str, now: str) -> Resource:
-        """Return a consent of a patient that does not exist and permits the release."""
-        id = f"permit-{patient}-{self.department.code}-{self.recipient.rpartition('/')[2]}-{self.purpose}"
-        given = instant(parse_instant(now) - timedelta(days=1))
+    def permit(self, patient: str, scene: ReleaseScene) -> Resource:
+        """Return a consent of a patient that does not exist and permits the release, like one of another patient."""
+        days = self.values[CONSENT_DAYS]
+        id = f"permit-{patient}-{self.department.code}-{self.recipient}-{self.purpose}-{days}"
+        consents = [one for chart in scene.charts.values() for one in chart.of("Consent")]
+        entries = [self._consent(_terms(one, self.base_url)) for one in consents]
+        models = [model for model, one in zip(consents, entries, strict=True) if not one.flag and one.counts("")]
+        rng = seeded_random(id)
+        if models:
+            return {**rng.choice(models), "id": id, "patient": reference("Patient", patient)}
+        given = _random_moment(rng, _day_before(self.today, days), scene.now)
         return consent_resource(id, patient, given, {"type": "permit"})
 
-    def missing_document(self, patient: str, now: str) -> Resource:
-        """Return a document of a patient that does not exist and would be released."""
-        id = f"document-{patient}-{self.department.code}"
-        written = instant(parse_instant(now) - timedelta(days=1))
+    def missing_document(self, patient: str, scene: ReleaseScene) -> Resource:
+        """Return a document of a patient that does not exist and would be released, like one of another patient."""
+        span = self.values[SPAN]
+        id = f"document-{patient}-{self.department.code}-{span}-{self.values[RESTRICTED]}"
+        own = {"id": id, "subject": reference("Patient", patient)}
+        context = {"practiceSetting": self.department.concept}
+        documents = [one for chart in scene.charts.values() for one in chart.of("DocumentReference")]
+        models = [one for one in documents if self._document({**one, "context": context}).counts("")]
+        rng = seeded_random(id)
+        if models:
+            return {**rng.choice(models), **own, "context": context}
+        written = _random_moment(rng, _day_before(self.today, span), scene.now)
         return document_resource(id, patient, self.department, written)
 
 
@@ -299,6 +316,12 @@ def _terms(consent: Resource, base_url: str) -> Terms:
         actors=frozenset("/".join(one) if one else None for one in parsed),
         codes=_codes(provision["code"]) if "code" in provision else None,
     )
+
+
+def _random_moment(rng: random.Random, first_day: str, last: str) -> str:
+    """Draw an instant between the start of a day and an instant."""
+    start, end = parse_instant(f"{first_day}T00:00:00Z"), parse_instant(last)
+    return instant(start + timedelta(seconds=rng.randrange(int((end - start).total_seconds()))))
 
 
 @lru_cache(maxsize=256)

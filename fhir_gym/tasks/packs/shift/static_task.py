@@ -142,13 +142,17 @@ class StaticShift(Task[ShiftParams], abstract=True):
         yield Finish(answer)
 
     @override
+    def counterfactual(self, p: ShiftParams, world: World) -> list[Resource]:
+        return [record for request in p.requests for record in self.requests.counterfactuals(request, p.scene)]
+
+    @override
     def checks(self, p: ShiftParams, end: EndState) -> Iterator[Check]:
         yield from self.scored_checks(p, end)[0]
 
     @override
     def scored_checks(self, p: ShiftParams, end: EndState) -> tuple[list[Check], float]:
         kind, told = self.requests, answers_by_letter(end.answer)
-        log = EpisodeLog(end, lambda: (found for one in p.requests for found in kind.counterfactuals(one, p.scene)))
+        log = EpisodeLog(end, lambda: self.counterfactual(p, end.world))
         judged = kind.judge(p.requests, p.scene, log, [told.get(letter, "") for letter, _ in _lettered(p)])
         judged = [kind.without_added_meaning(one, log) for one in judged]
         checks = [

@@ -21,7 +21,7 @@ _VOID = ("cancelled", "planned", "entered-in-error")
 _NOT_OCCUPIED = ("planned", "reserved")
 _CLASS = {"system": "http://terminology.hl7.org/CodeSystem/v3-ActCode", "code": "IMP", "display": "inpatient encounter"}
 _KINDS = {"wa": "Ward", "ro": "Room", "bd": "Bed"}
-_MINUTES = 5
+MINUTES = 5
 """All times are multiples of this number of minutes."""
 
 
@@ -150,7 +150,7 @@ class _Drawer:
 
     def __init__(self, rng: random.Random, now: datetime, ids: IdAllocator, places: Sequence[Place], days: int) -> None:
         self._rng, self._ids, self._days = rng, ids, days
-        self._now = now.replace(minute=now.minute - now.minute % _MINUTES, second=0, microsecond=0)
+        self._now = now.replace(minute=now.minute - now.minute % MINUTES, second=0, microsecond=0)
         beds = [one for one in places if one.kind == "bd"]
         self._rooms = [one for one in places if one.kind == "ro"]
         self._in_ward = {
@@ -193,7 +193,7 @@ class _Drawer:
             place = rng.choice(self._in_ward[ward if rng.random() < 0.75 else rng.choice([*self._in_ward])])
             same_room, room = room, place.part_of if place.kind == "bd" else place.id
             if same_room == room and rng.random() < 0.6:
-                start -= timedelta(minutes=_MINUTES * rng.randint(3, 12))
+                start -= timedelta(minutes=MINUTES * rng.randint(3, 12))
             end = start + self._some(*rng.choice(((1, 4), (1, 4), (4, 20), (4, 20), (20, 50))))
             if end >= self._now:
                 yield Stay(place=place.id, status="active", start=instant(start), end="")
@@ -209,8 +209,8 @@ class _Drawer:
 
     def _some(self, fewest: int, most: int) -> timedelta:
         """Draw a length of time between two numbers of hours."""
-        steps = 60 // _MINUTES
-        return timedelta(minutes=_MINUTES * self._rng.randint(fewest * steps, most * steps))
+        steps = 60 // MINUTES
+        return timedelta(minutes=MINUTES * self._rng.randint(fewest * steps, most * steps))
 
 
 def ward_resources(scene: WardScene) -> list[Resource]:

@@ -145,7 +145,7 @@ class Registrations(RequestKind[RegistryScene, RegistrationRequest]):
     def counterfactuals(self, request: RegistrationRequest, scene: RegistryScene) -> list[Resource]:
         found: list[Resource] = []
         if request.ask.parent and not request.parents:
-            found.append(absent_parent(request))
+            found.append(absent_parent(request, scene))
         if request.insurer and not request.accepted:
             found.append(missing_contract(request, scene))
         if len(request.parents) == 1 and not request.covered:

@@ -155,7 +155,7 @@ class Trends(RequestKind[LabScene, TrendRequest]):
     def counterfactuals(self, request: TrendRequest, scene: LabScene) -> list[Resource]:
         if not request.patients:
             return [absent_patient(request.ask.patient, scene.people)]
-        return [*results_that_would_count(request)] if request.outcome == NO_RESULT else []
+        return [*results_that_would_count(request, scene)] if request.outcome == NO_RESULT else []
 
     @override
     def right_end(self, request: TrendRequest, scene: LabScene) -> tuple[str, str] | None:

@@ -193,8 +193,9 @@ class Releases(RequestKind[ReleaseScene, ReleaseRequest]):
             return [absent_patient(request.ask.patient, scene.people)]
         if len(request.patients) > 1 or request.outcome == DONE:
             return []
-        release, patient = release_of(request.ask, scene, {}), request.patients[0]
-        permit, document = release.permit(patient, scene.now), release.missing_document(patient, scene.now)
+        values = scene.library.values(RELEASE.code, department_of(request.ask, scene).code, parse_instant(scene.now))
+        release, patient = release_of(request.ask, scene, values), request.patients[0]
+        permit, document = release.permit(patient, scene), release.missing_document(patient, scene)
         # If the agent has not made an earlier release, a request that was already done may end in any other way.
         found = {NOT_ALLOWED: [permit], NOTHING_TO_DO: [document]}
         return found.get(request.outcome, [permit, document])

@@ -7,7 +7,8 @@ from datetime import date, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal, get_args
 
-from fhir_gym.tasks.authoring import at, instant
+from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.shift.kind import Ask, Judgement
 from fhir_gym.tasks.packs.shift.laboratory import TESTS, VALID, LabResult, LabScene, reported_value, result_resource
 from fhir_gym.tasks.packs.shift.lookups import Named
@@ -160,21 +161,27 @@ def is_clear(ask: TrendAsk, value: Decimal, results: Sequence[LabResult]) -> boo
     return 0 < value < len(found) and all(abs(one - limit) > near for one in converted)
 
 
-def results_that_would_count(request: TrendRequest) -> Iterator[Resource]:
-    """Yield results that do not exist and would count, one for each code of the test."""
+def results_that_would_count(request: TrendRequest, scene: LabScene) -> Iterator[Resource]:
+    """Yield results that do not exist and would count, one for each code of the test, like those of other patients."""
     ask, patient = request.ask, request.patients[0]
     first, last = date.fromisoformat(ask.first_day), date.fromisoformat(ask.last_day)
-    taken = at(first + (last - first) // 2, 12)
     test = TESTS[ask.test]
     for analyte in (test.main, test.other):
+        rng = seeded_random("result", patient, ask, analyte.code)
+        alike = [one for one in scene.results if one.code == analyte.code and one.status in VALID] or scene.results
+        within = [one for one in alike if ask.first_day <= one.taken[:10] <= ask.last_day]
+        model = rng.choice(within or alike)
+        day = first + timedelta(days=rng.randint(0, (last - first).days))
+        taken = parse_instant(model.taken if within else f"{day}{model.taken[10:]}")
+        wait = parse_instant(model.issued) - parse_instant(model.taken)
         result = LabResult(
             id=f"counts-{patient}-{analyte.code}",
             patient=patient,
             code=analyte.code,
             status="final",
             taken=instant(taken),
-            issued=instant(taken + timedelta(hours=1)),
-            value=reported_value(test, analyte, test.low),
+            issued=instant(taken + wait),
+            value=model.value if model.code == analyte.code else reported_value(test, analyte, test.low),
         )
         yield result_resource(result)
 
@@ -198,7 +205,7 @@ def judge_question(request: TrendRequest, scene: LabScene, log: EpisodeLog, answ
     results = [one for one in scene.results if one.patient == request.patients[0]]
     value = exact_answer(ask, results)
     if value is None:
-        looked = all(log.lookups_of(one) for one in results_that_would_count(request))
+        looked = all(log.lookups_of(one) for one in results_that_would_count(request, scene))
         return judge_answer(request, answer, same=answer == NO_RESULT, looked=looked)
     read = all("valueQuantity" in log.seen.get(f"Observation/{one.id}", {}) for one in _deciding(ask, results))
     return judge_answer(request, answer, same=agrees(ask, value, answer), looked=read)

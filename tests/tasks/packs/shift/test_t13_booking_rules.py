@@ -70,7 +70,6 @@ def test_policies_limit_the_time(
 ) -> None:
     limits = PolicyLimits.of(VALUES, MONDAY, [Attendance(*one) for one in appointments])
     assert limits is not None and limits.suits(start, minutes) is suits
-    assert all(limits.suits(*one) for one in limits.times()) and any(True for _ in limits.times())
 
 
 def test_patients_who_missed_appointments_are_not_booked() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from fhir_gym.errors import TaskError
 from fhir_gym.tasks import Params, Task
 from fhir_gym.tasks.authoring import Person, instant
+from fhir_gym.tasks.core.fast_random import seeded_random
 from fhir_gym.tasks.packs.medagentbench.labs import LabParams, Result
 from fhir_gym.tasks.packs.medagentbench.official.records import (
     DAY_AGO,
@@ -46,6 +47,8 @@ OURS: Mapping[str, Task[Any]] = {
 }
 """The task of fhir_gym that corresponds to each task class of the benchmark."""
 
+_WITHIN = 24 * 60 - 10
+"""Maximum age of a counterfactual result in minutes."""
 _PERSON = re.compile(r"name (.+?) and DOB of (\d{4}-\d\d-\d\d)")
 _PRESSURE = re.compile(r"(\d+)/(\d+) mmHg")
 _QUOTED = re.compile(r'["“](.+)["”]', re.DOTALL)
@@ -129,8 +132,10 @@ def _readings(case: OfficialCase, records: OfficialRecords, code: str, *, window
 
 
 def _counterfactual(case: OfficialCase, code: str) -> Result:
-    taken = instant(NOW - timedelta(hours=1))
-    return Result(id="phantom", owner=_mrn(case), code=code, taken=taken, issued=taken, value=1.23, unit="1")
+    rng, mrn = seeded_random(case.id), _mrn(case)
+    taken = instant(NOW - timedelta(minutes=rng.randint(1, _WITHIN)))
+    value = round(rng.uniform(1, 10), 1)
+    return Result(id="supposed", owner=mrn, code=code, taken=taken, issued=taken, value=value, unit="1")
 
 
 _FACTS: Mapping[str, Callable[[OfficialCase, OfficialRecords], Params]] = {

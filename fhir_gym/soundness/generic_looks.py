@@ -1,0 +1,267 @@
+"""Looks that ignore the prompt, and how often they show a counterfactual or a similar record of the scene."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache, partial
+from math import sqrt
+from typing import Any
+
+import orjson
+
+from fhir_gym.actions import Action, Get
+from fhir_gym.fhir import World
+from fhir_gym.fhir.clock import moment_of
+from fhir_gym.fhir.definitions import search_parameters
+from fhir_gym.fhir.messages import Request
+from fhir_gym.soundness.policy_runner import WRITES, Policy, PolicyRunner, script
+from fhir_gym.soundness.probe.scenes import reference_of
+from fhir_gym.tasks.authoring import instant
+from fhir_gym.tasks.core.scene import SceneTask
+from fhir_gym.tasks.core.task import Task, Variation
+from fhir_gym.tasks.grading.responses import ParsedResponse
+from fhir_gym.types import Json, Resource
+
+_SORTABLE = frozenset({"date", "string", "number", "quantity", "token", "uri"})
+_COUNTS = (3, 20)
+_DAYS = (0, 1, 30, 365)
+_AGES = (-400, -120, -30, -7, -1, 0, 1, 7, 30, 120, 400)
+"""Limits of the classes of age in days."""
+_LIKE = ("status", "intent", "code", "category", "vaccineCode", "type")
+"""Elements in which a similar record equals a counterfactual, as far as the scene has such records."""
+_FEWEST = 3
+_RARE = 3.7
+"""A look leaks if it shows counterfactuals more often than similar records by this number of standard errors.
+
+One of ten thousand looks does so by chance."""
+_LEAST = 0.05
+"""A smaller difference of the two shares is no leak."""
+
+
+def generic_looks(resource_type: str, world: World) -> Iterator[str]:
+    """Yield URLs of reads and searches that depend only on the type of a record and on the present.
+
+    Args:
+        resource_type: The type.
+        world: The world.
+    """
+    yield from (f"/_history?_count={count}" for count in (20, 200))
+    yield f"/{resource_type}/_history?_count=20"
+    moments = [instant(world.now - timedelta(days=days)) for days in _DAYS]
+    yield from (f"/{resource_type}?_lastUpdated=ge{moment}&_count=20" for moment in moments)
+    keys = ["_lastUpdated", "_id"]
+    for name, parameter in sorted(search_parameters(resource_type).items()):
+        if name.startswith("_"):
+            continue
+        yield f"/{resource_type}?{name}:missing=true&_count=20"
+        yield f"/{resource_type}?{name}:missing=false&_count=20"
+        if parameter.type in _SORTABLE:
+            keys.append(name)
+        if parameter.type == "date":
+            yield from (f"/{resource_type}?{name}={way}{moments[0]}&_count=20" for way in ("ge", "lt"))
+            yield f"/{resource_type}?{name}=ge{moments[1]}&{name}=lt{moments[0]}&_count=20"
+    for key in keys:
+        yield from (f"/{resource_type}?_sort={way}{key}&_count={count}" for way in ("", "-") for count in _COUNTS)
+
+
+def similar_records(task: Task[Any], variation: Variation, counterfactual: Resource, world: World) -> list[str]:
+    """Return references to the records that a search cannot tell from a counterfactual without the prompt.
+
+    They are the records of the scene, or of the world for a task without a scene. As far as there are at least three of
+    them, the prompt could have asked about them, and they have the status, intent, code, category and type of the
+    counterfactual, and dates of the same age.
+    """
+    kind = counterfactual["resourceType"]
+    similar = [one for one in variation.setup or _records_of(world, kind) if one["resourceType"] == kind]
+    possible = _possible_targets(task, variation, kind)
+    if len(possible) >= _FEWEST:
+        similar = [one for one in similar if reference_of(one) in possible]
+    likes: list[Callable[[Resource], Json]] = [*map(_element, _LIKE), partial(_ages, now=world.now)]
+    for like in likes:
+        alike = [one for one in similar if like(one) == like(counterfactual)]
+        similar = alike if len(alike) >= _FEWEST else similar
+    return [*map(reference_of, similar)]
+
+
+def _possible_targets(task: Task[Any], variation: Variation, kind: str) -> list[str]:
+    params: Any = variation.params
+    if not isinstance(task, SceneTask):
+        return []
+    candidates = task.candidates(params.scene).values()
+    return sorted({one.target for some in candidates for one in some if one.target.startswith(f"{kind}/")})
+
+
+@lru_cache(maxsize=4)
+def _records_of(world: World, kind: str) -> list[Resource]:
+    return [orjson.loads(body) for body in world.resources(kind)]
+
+
+def _element(name: str) -> Callable[[Resource], Json]:
+    return lambda record: record.get(name)
+
+
+def _ages(record: Resource, now: datetime) -> list[tuple[str, int]]:
+    """Return the class of age of each date of a record, and of the start and the end of its period."""
+    period = record.get("period", {})
+    dates = {**record, **{f"period.{name}": period.get(name) for name in ("start", "end")}}
+    ages = [(name, now - moment) for name, value in sorted(dates.items()) if (moment := moment_of(value))]
+    return [(name, bisect([timedelta(days=days) for days in _AGES], age)) for name, age in ages]
+
+
+@dataclass(frozen=True, slots=True)
+class LookShares:
+    """How often a generic look shows counterfactuals and similar records.
+
+    Attributes:
+        look: The URL, or a value that a search could ask for (``Slot.start 16:40:00``).
+        variations: Number of variations with counterfactuals.
+        counterfactual: Mean share of the counterfactuals that the look shows.
+        similar: Mean share of similar records that it shows.
+        wins: Share of the variations in which the look and the right answer succeed.
+    """
+
+    look: str
+    variations: int
+    counterfactual: float
+    similar: float
+    wins: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """By how much `counterfactual` exceeds what chance can explain."""
+        chance = max(self.similar * (1 - self.similar), 0.25 / self.variations)
+        return self.counterfactual - self.similar - max(_LEAST, _RARE * sqrt(chance / self.variations))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLooks:
+    """All generic looks of a task, with the worst first.
+
+    Attributes:
+        env: The pack.
+        task: Key of the task.
+        looks: The looks; empty if no variation has counterfactuals.
+    """
+
+    env: str
+    task: str
+    looks: tuple[LookShares, ...]
+
+    columns = ("env", "task", "variations", "looks", "worst look", "counterfactual", "similar", "wins", "leaks")
+
+    @property
+    def leaks(self) -> tuple[LookShares, ...]:
+        """The looks that show counterfactuals more often than similar records."""
+        return tuple(one for one in self.looks if one.excess > 0)
+
+    def row(self) -> tuple[str, ...]:
+        """Return the values of `columns`; ``wins`` is that of the look that wins most often."""
+        if not self.looks:
+            return (self.env, self.task, "0", "", "", "", "", "", "0")
+        worst, most = self.looks[0], max(one.wins for one in self.looks)
+        shares = (f"{share:.0%}" for share in (worst.counterfactual, worst.similar, most))
+        counts = (str(worst.variations), str(len(self.looks)))
+        return (self.env, self.task, *counts, worst.look, *shares, str(len(self.leaks)))
+
+
+def measure_looks(world: World, task: Task[Any], numbers: Sequence[int]) -> TaskLooks:
+    """Measure all generic looks for a task.
+
+    Args:
+        world: The world.
+        task: The task.
+        numbers: Numbers of the variations.
+    """
+    shares: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    values: list[tuple[Mapping[str, float], Mapping[str, float]]] = []
+    for number in numbers:
+        variation = task.variation(number, world)
+        supposed = [*variation.placed(world, task.counterfactual(variation.params, world)).values()]
+        similar = {reference_of(one): similar_records(task, variation, one, world) for one in supposed}
+        supposed = [one for one in supposed if similar[reference_of(one)]]
+        if supposed:
+            with PolicyRunner(task, variation, world) as runner:
+                gold = runner.gold().actions if task.requires_evidence(variation.params) else ()
+                for look, shown, alike in _shown(runner, supposed, similar):
+                    shares[look].append((shown, alike, bool(shown and gold) and _wins(runner, look, gold)))
+                values.append(_values(runner, supposed, similar))
+    found = [_summary(look, rows) for look, rows in shares.items()]
+    common = Counter(value for own, _ in values for value in own)
+    for value in sorted(value for value, count in common.items() if count > 1):
+        found.append(_summary(value, [(own.get(value, 0.0), alike.get(value, 0.0), 0.0) for own, alike in values]))
+    found.sort(key=lambda one: (-one.excess, one.look))
+    return TaskLooks(task.pack, task.key, tuple(found))
+
+
+def _shown(
+    runner: PolicyRunner, supposed: Sequence[Resource], similar: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, float, float]]:
+    """Yield the share of the counterfactuals, and the mean share of records like them, that each look shows."""
+    with runner.variation.open_session(runner.world) as session:
+        session.load(supposed, keep_next_id=True)
+        types: dict[str, list[str]] = defaultdict(list)
+        for name in map(reference_of, supposed):
+            types[name.partition("/")[0]].append(name)
+        for resource_type, own in types.items():
+            for look in generic_looks(resource_type, runner.world):
+                path, _, query = look.partition("?")
+                shown = ParsedResponse(session.handle(Request("GET", path, query))).returned_resources
+                there = sum(name in shown for name in own) / len(own)
+                yield look, there, sum(_share(shown, similar[name]) for name in own) / len(own)
+
+
+def _share(shown: Container[str], names: Sequence[str]) -> float:
+    return sum(name in shown for name in names) / len(names)
+
+
+def _wins(runner: PolicyRunner, look: str, gold: Sequence[Action]) -> bool:
+    """Whether an agent succeeds that looks, and then writes and answers what is right."""
+    writes = [action for action in gold[:-1] if action.kind in WRITES]
+    (run,) = runner.run(Policy("looks at what is new", look, script([Get(look), *writes, gold[-1]])))
+    return run.verdict.success
+
+
+def _values(
+    runner: PolicyRunner, supposed: Sequence[Resource], similar: Mapping[str, Sequence[str]]
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Return the values that counterfactuals have, and those of similar records, each with its share."""
+    now = runner.world.now
+    stored = {reference_of(one): one for one in (*runner.variation.setup, *_residents(runner, supposed))}
+    own, alike = defaultdict[str, float](float), defaultdict[str, float](float)
+    for one in supposed:
+        names = similar[reference_of(one)]
+        for value in {*_leaves(one["resourceType"], one, now)}:
+            own[value] += 1 / len(supposed)
+        for name in names:
+            for value in {*_leaves(one["resourceType"], stored[name], now)}:
+                alike[value] += 1 / len(supposed) / len(names)
+    return own, alike
+
+
+def _residents(runner: PolicyRunner, supposed: Sequence[Resource]) -> Iterator[Resource]:
+    for kind in () if runner.variation.setup else {one["resourceType"] for one in supposed}:
+        yield from _records_of(runner.world, kind)
+
+
+def _leaves(path: str, value: Json, now: datetime) -> Iterator[str]:
+    """Yield the values in a record without ids; an instant gives its time of day and its distance from the present."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name not in ("id", "meta", "reference"):
+                yield from _leaves(f"{path}.{name}", item, now)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(path, item, now)
+    elif isinstance(value, str) and "T" in value and (moment := moment_of(value)):
+        yield from (f"{path} {moment:%H:%M:%S}", f"{path} {(moment - now).total_seconds():+.0f} s")
+    else:
+        yield f"{path} {value}"
+
+
+def _summary(look: str, rows: Sequence[tuple[float, float, float]]) -> LookShares:
+    shown, alike, wins = (sum(column) / len(rows) for column in zip(*rows, strict=True))
+    return LookShares(look, len(rows), shown, alike, wins)
