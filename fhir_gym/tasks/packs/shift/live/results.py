@@ -61,15 +61,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The judgement of a request by its kind, and the agent's first change for it.
+    """The judgement of a request by its kind, and the agent's changes for it.
 
     Attributes:
         judgement: The judgement.
         first: Position of the first change on the timeline; None for no change.
+        last: Time of the last change; None for no change.
     """
 
     judgement: Judgement
-    first: int | None
+    first: int | None = None
+    last: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
