@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 from fhir_gym.fhir import Change
 from fhir_gym.tasks import EndState
@@ -259,11 +258,15 @@ class EpisodeLog:
     @cached_property
     def overwritten(self) -> frozenset[str]:
         """References to the records of which the agent changed a version that somebody else had written."""
-        return frozenset(
-            record
-            for record, writes in self._by_record.items()
-            if any(later.by_agent and not earlier.by_agent for earlier, later in pairwise(writes))
-        )
+        found: set[str] = set()
+        written_by_others: set[str] = set()
+        for number, one in enumerate(self.requests):
+            written = {f"{done.resource_type}/{done.id}" for done in one.response.done if done.effect}
+            if number in self._others:
+                written_by_others |= written
+            else:
+                found |= written & written_by_others
+        return frozenset(found)
 
     @cached_property
     def recreated(self) -> frozenset[str]:

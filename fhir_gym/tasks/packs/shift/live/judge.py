@@ -27,8 +27,8 @@ from fhir_gym.tasks.packs.shift.live.results import Closing, Decided, Result, Wo
 from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
     answer_text,
+    has_note,
     message_text,
-    notes_of,
     outcome_of,
     question_of,
     status_of,
@@ -348,7 +348,7 @@ class LiveJudge:
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
         if len(outputs) > 1 or any(isinstance(one, dict) and "modifierExtension" in one for one in outputs):
             changed.add("output")
-        if self._event("note", one) is not None and one.note not in notes_of(last):
+        if self._event("note", one) is not None and not has_note(last, one.note):
             changed.add("note")
         return sorted(changed)
 
