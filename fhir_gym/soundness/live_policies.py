@@ -139,18 +139,26 @@ def _in_french(resource_type: str) -> Resource:
 
 def _finishing_late(run: PolicyRun, gold: GoldRecording) -> Iterator[Policy]:
     """Yield policies that close a Task in time before their last update for it, which they send at the end."""
-    end, writes = run.end.timeline[-1].at, list[int]()
+    end = run.end.timeline[-1].at
+    in_progress: dict[str, None] = {}
+    writes: list[int] = []
     for number, step in enumerate(gold.steps):
-        if step.writes and not step.refused and step.body["resourceType"] not in ("Task", "Communication"):
+        if not step.writes or step.refused:
+            continue
+        if not _updates_task(step.action):
             writes.append(number)
-        elif _updates_task(step.action) and _closes(step.body) and not step.refused:
-            *first, last = writes or [0]
+        elif step.body["status"] == "in-progress":
+            in_progress.setdefault(step.body["id"])
+        else:
+            # Work on a Task that began earlier may have been interrupted, so the writes may be for that one.
+            is_first = next(iter(in_progress), "") == step.body["id"]
+            in_progress.pop(step.body["id"], None)
+            *others, last = writes or [number]
             writes = []
             due = datetime.fromisoformat(step.body["restriction"]["period"]["end"])
-            if first and gold.steps[last].action.kind == "PUT" and due < end:
-                actions = [one for place, one in enumerate(gold.actions) if place != last]
-                late = [*actions, gold.steps[last].action]
-                yield Policy("closes early", f"{step.action.url}, and updates later", _finished(late, gold))
+            if is_first and others and _closes(step.body) and gold.steps[last].action.kind == "PUT" and due < end:
+                actions = [*gold.actions[:last], *gold.actions[last + 1 :], gold.steps[last].action]
+                yield Policy("closes early", f"{step.action.url}, and updates later", _finished(actions, gold))
 
 
 def _others_wrote_tasks(run: PolicyRun) -> bool:

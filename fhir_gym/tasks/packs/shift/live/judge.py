@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from fhir_gym.tasks import EndState
@@ -252,14 +253,11 @@ class LiveJudge:
         """Return how the agent closed the Task of a request; None if it is not closed."""
         states = self.log.writes_on(f"Task/{one.id}")
         final = _told(states[-1].after) if states else ("", "")
-        closing = None
-        for write in reversed(states):
-            if _told(write.after) != final:
-                break
-            closing = write
-        if closing is None or not closing.by_agent or final[0] not in CLOSED:
+        closed = [*takewhile(lambda write: _told(write.after) == final, reversed(states))]
+        if final[0] not in CLOSED or not closed[-1].by_agent:
             return None
-        return Closing(*final, closing.request, self._time(closing))
+        last = next(write for write in closed if write.by_agent)
+        return Closing(*final, closed[-1].request, self._time(last))
 
     def _result(self, one: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
         """Return the result of a request."""

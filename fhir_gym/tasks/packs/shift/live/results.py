@@ -21,7 +21,7 @@ class Closing:
         status: The status of the Task.
         outcome: The reported outcome.
         request: Position of the closing request on the timeline.
-        at: Its time.
+        at: Time of the agent's last update of the Task.
     """
 
     status: str

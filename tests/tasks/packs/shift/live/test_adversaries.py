@@ -227,6 +227,25 @@ def test_a_task_that_is_reopened_and_closed_again_is_closed_then(changing: Episo
     assert "late" in results(changing)[task["id"]][1].actual["closed"]
 
 
+def test_a_note_that_is_put_back_too_late_is_late(changing: Episode) -> None:
+    """An agent closes Tasks with what they contained when it began, and repairs one at the end."""
+    one = next(one for one in params_of(changing).requests if one.note and not (one.withdrawn or one.message_withdraws))
+
+    def forget_note(action: Action) -> list[Action]:
+        if action.kind == "FINISH":
+            wait(changing, parse_instant(one.due) + timedelta(minutes=1))
+            task = changing.session.read("Task", one.id) or {}
+            return [put(task | {"note": [{"text": one.note}]}), action]
+        body = json.loads(action.body or "{}")
+        if task_of(action) != one.id or body["status"] == "in-progress":
+            return [action]
+        return [put({name: value for name, value in body.items() if name != "note"})]
+
+    play(changing, forget_note)
+    actual = results(changing)[one.id][1].actual
+    assert "late" in actual["closed"] and "problem" not in actual
+
+
 # what others wrote
 
 
