@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from typing_extensions import override
 
+from benchmarks.shift_live_agents import AGENTS
 from fhir_gym import Episode
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
 from fhir_gym.tasks.authoring import parse_instant
-from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
-from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import WHICH_PATIENT
-from fhir_gym.types import Json, Resource
+from fhir_gym.types import Resource
 from tests.tasks.packs.shift.live.playing import (
     batch,
     closed_as,
@@ -49,25 +47,9 @@ def calm(hospital: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Episode]:
         yield episode
 
 
-class _BeginsInBatches(GoldDesk):
-    """Sets Tasks to in-progress and to another status in one batch, and closes them without If-Match."""
-
-    @override
-    def _begin(self, task: Resource) -> Generator[Action, Json, Resource | None]:
-        if task["status"] == "requested":
-            self._in_progress_since[task["id"]] = self._watch.now
-            states = [task | {"status": status} for status in ("in-progress", "accepted")]
-            yield batch(*(Put(f"/Task/{task['id']}", state) for state in states))
-        return task | {"status": "accepted"}
-
-    @override
-    def _update_task(self, task: Resource, **changed: Json) -> Generator[Action, Json, None]:
-        yield Put(f"/Task/{task['id']}", task | changed)
-
-
 def test_a_task_begins_with_the_entry_that_sets_it_to_in_progress(noted: Episode) -> None:
-    solution = _BeginsInBatches(params_of(noted), live_kinds()).play()
-    follow(noted, solution, lambda action: [action])
+    solution, _ = AGENTS["sets Tasks to in-progress and another status in one batch, closes them blindly"]
+    follow(noted, solution(params_of(noted)), lambda action: [action])
     assert noted.simulation is not None
     lost = {one.logged.action.url.rpartition("/")[2] for one in noted.simulation.timeline if one.event == "note"}
     assert len(lost) > 5 and lost <= failed(noted) | {one.id for one in params_of(noted).requests if one.withdrawn}
