@@ -82,7 +82,7 @@ class Result:
         request: The request.
         right: Whether the records and the outcome are right; for a withdrawn request, whether the agent left it alone.
         harmed: Whether a wrong change is left.
-        late: Whether the Task was closed after its due time.
+        late: Whether the agent changed something for the request, or updated its Task, after the due time.
         withdrawn: Whether the request was withdrawn before the agent worked on it.
         share: The share of the request that is right, from 0 to 1, without regard to time.
         judgement: The judgement of its kind.
