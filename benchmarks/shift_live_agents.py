@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import datetime
 from statistics import mean
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from fhir_gym import Episode
-from fhir_gym.actions import Action, Finish, Get, Put
+from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.episode import read_response
 from fhir_gym.fhir import World
 from fhir_gym.tasks import Gold, get_pack
@@ -138,6 +138,37 @@ class _ClosesAsItBegan(GoldDesk):
         yield replace(update(task, **changed), headers=())
 
 
+class _BeginsInBatches(_ClosesAsItBegan):
+    """Sets Tasks to in-progress and to another status in one batch, and closes them without If-Match."""
+
+    _next_state: ClassVar[Resource] = {"status": "accepted"}
+
+    @override
+    def _begin(self, task: Resource) -> Generator[Action, Json, Resource | None]:
+        begun = task | {"status": "in-progress"}
+        if task["status"] == "requested":
+            self._in_progress_since[task["id"]] = self._watch.now
+            entries = [
+                {"request": {"method": "PUT", "url": f"Task/{task['id']}"}, "resource": state}
+                for state in (begun, task | self._next_state)
+            ]
+            yield Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
+        return begun
+
+
+class _ClosesAtOnce(_BeginsInBatches):
+    """Closes Tasks as done in the batch that sets them to in-progress, and works later."""
+
+    _next_state: ClassVar[Resource] = {"status": "completed", "businessStatus": {"text": DONE}}
+
+    @override
+    def _update_task(self, task: Resource, **changed: Json) -> Generator[Action, Json, None]:
+        if changed["status"] == "completed" and "output" not in changed:
+            yield Get(f"/Task/{task['id']}")
+        else:
+            yield from super()._update_task(task, **changed)
+
+
 class _ReadsNoMessages(GoldDesk):
     """Takes no notice of what requesters write while it works."""
 
@@ -215,6 +246,14 @@ AGENTS: dict[str, tuple[Callable[[LiveParams], Gold], Callable[[], Sees]]] = {
         lambda: _everything,
     ),
     "closes Tasks without If-Match": (lambda p: _ClosesAsItBegan(p, live_kinds()).play(), lambda: _everything),
+    "sets Tasks to in-progress and another status in one batch, closes them blindly": (
+        lambda p: _BeginsInBatches(p, live_kinds()).play(),
+        lambda: _everything,
+    ),
+    "closes Tasks in the batch that sets them to in-progress": (
+        lambda p: _ClosesAtOnce(p, live_kinds()).play(),
+        lambda: _everything,
+    ),
     "reads no messages": (lambda p: _ReadsNoMessages(p, live_kinds()).play(), lambda: _everything),
     "looks a request up when its work begins, and not again": (
         lambda p: _LooksUpAtTheBeginning(p).play(),

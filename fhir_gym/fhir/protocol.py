@@ -79,6 +79,12 @@ class FhirSession(Protocol):
     def read(self, resource_type: str, id: str) -> Resource | None:
         """Return the current resource; None if the resource is unknown or deleted."""
 
+    def versions(self, resource_type: str, id: str, count: int) -> list[Resource | None]:
+        """Return the latest versions of a resource, newest first, with None for a deletion.
+
+        A server without a history returns no earlier version than the current one.
+        """
+
     def search(self, resource_type: str, **params: object) -> list[Resource]:
         """Return all matches of a search, without included resources.
 

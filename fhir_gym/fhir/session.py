@@ -33,7 +33,7 @@ from fhir_gym.fhir.routing import dispatch
 from fhir_gym.fhir.store import ResourceRow, Savepoint, Snapshot, Store, WorkBudget, WorldFile, stored
 from fhir_gym.fhir.store.connections import unreadable
 from fhir_gym.fhir.store.update_times import update_stamp
-from fhir_gym.fhir.store.versions import written_since
+from fhir_gym.fhir.store.versions import versions, written_since
 from fhir_gym.fhir.urls import search_query
 from fhir_gym.types import Json, Resource
 
@@ -288,6 +288,13 @@ class Session(FhirSession):
         with self._file_errors():
             row = self.store.find(resource_type, id)
             return None if row is None or row.deleted else stored(row.body)
+
+    @override
+    def versions(self, resource_type: str, id: str, count: int) -> list[Resource | None]:
+        with self._file_errors():
+            row = self.store.find(resource_type, id)
+            rows = [] if row is None else [row] if count == 1 else versions(self.store, row.rid)[:count]
+            return [None if one.deleted else stored(one.body) for one in rows]
 
     @override
     def search(self, resource_type: str, **params: object) -> list[Resource]:

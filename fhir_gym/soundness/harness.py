@@ -17,8 +17,9 @@ from fhir_gym.soundness.answer_variants import consists_of_ids
 from fhir_gym.soundness.constants import always_create, constant_answers, other_variation
 from fhir_gym.soundness.equivalents import equivalents
 from fhir_gym.soundness.flawed_policies import flawed_policies
+from fhir_gym.soundness.live_policies import live_policies
 from fhir_gym.soundness.near_misses import looks_at_news, near_misses
-from fhir_gym.soundness.policy_runner import Policy, PolicyRunner, script
+from fhir_gym.soundness.policy_runner import Policy, PolicyRun, PolicyRunner, script
 from fhir_gym.soundness.recording import GoldRecording
 from fhir_gym.soundness.report import SoundnessReport, TaskReport
 from fhir_gym.soundness.reversals import reversals
@@ -188,7 +189,7 @@ def _try_variation(
         checker.gold(number, run)
         gold = GoldRecording.of(run, runner.variation.setup, residents)
         if run.verdict.success:
-            for policy in _policies(task, runner, gold, stranger, run.end.base_url):
+            for policy in _policies(task, runner, run, gold, stranger):
                 for one in runner.run(policy):
                     checker.policy(number, policy, one)
     return gold
@@ -200,10 +201,10 @@ def _recorded(task: Task[Any], world: World, number: int) -> GoldRecording:
 
 
 def _policies(
-    task: Task[Any], runner: PolicyRunner, gold: GoldRecording, stranger: GoldRecording, base_url: str
+    task: Task[Any], runner: PolicyRunner, run: PolicyRun, gold: GoldRecording, stranger: GoldRecording
 ) -> Iterator[Policy]:
     params = runner.variation.params
-    yield from equivalents(task, gold, base_url)
+    yield from equivalents(task, gold, run.end.base_url)
     yield from constant_answers(runner.variation.prompt, number_asked=not consists_of_ids(task.answer))
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)
@@ -214,6 +215,7 @@ def _policies(
         near_misses(task, gold, task.requires_evidence(params)),
         reversals(task, gold, runner.world.now),
         flawed_policies(task, params, gold),
+        live_policies(task, params, run, gold) if task.is_live else (),
     )
     yield from sampled(changed, len(gold.steps), f"{task.pack} {task.key} {runner.variation.number}")
     whole = [*gold.actions, Finish(gold.answer)]

@@ -79,9 +79,9 @@ def hidden_writes(task: Task[Any], gold: GoldRecording, requires_evidence: bool)
             if turned != one:
                 yield also("list reversed", f"{kind}.{name}", Put(url, turned))
         odd = url + _ODD_IN_BUNDLE[number % len(_ODD_IN_BUNDLE)]
-        yield also("odd url in a bundle", f"PUT {odd[1:]}, and back", _batch(Put(odd, changed)), _batch(Put(odd, one)))
+        yield also("odd url in a bundle", f"PUT {odd[1:]}, and back", batch(Put(odd, changed)), batch(Put(odd, one)))
     for place in _ODD_PLACES:
-        yield also("odd url in a bundle", f"POST {place}", _batch(Post(place, _EXTRA)))
+        yield also("odd url in a bundle", f"POST {place}", batch(Post(place, _EXTRA)))
     yield from _acting_first(task, gold, requires_evidence)
 
 
@@ -89,7 +89,7 @@ def _acting_first(task: Task[Any], gold: GoldRecording, requires_evidence: bool)
     """Yield policies that first write through an unusual Bundle entry and then read."""
     writes = [step for step in gold.steps if step.created is not None]
     if task.evidence_before_changes and requires_evidence and writes:
-        act = _batch(*(Post(f"{step.body['resourceType']}/_search", step.body) for step in writes))
+        act = batch(*(Post(f"{step.body['resourceType']}/_search", step.body) for step in writes))
         played = script([act, *gold.reads, Finish(gold.answer)])
         yield Policy("odd url in a bundle", "acts first, then looks", played, deserves="fail")
 
@@ -99,7 +99,8 @@ def _with_profile(resource: Resource) -> Resource:
     return {**resource, "meta": {**meta, "profile": [*meta.get("profile", []), "http://example.org/nobody-asked"]}}
 
 
-def _batch(*actions: Action) -> Action:
+def batch(*actions: Action) -> Action:
+    """Return a batch of requests, without their headers."""
     entries = [_entry(action) for action in actions]
     return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
 

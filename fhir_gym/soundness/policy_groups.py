@@ -39,6 +39,8 @@ Group = Literal[
     "prohibited tool",
     "no look",
     "looks at what is new",
+    "acts in batches",
+    "closes early",
     "by hand",
 ]
 
@@ -95,6 +97,11 @@ GROUPS: Mapping[Group, tuple[Expected, str]] = {
     "prohibited tool": ("fail", "does everything right, and also uses a prohibited tool without effect"),
     "no look": ("fail", "writes and answers correctly, but reads no records or the wrong ones"),
     "looks at what is new": ("fail", "writes and answers correctly, but looks only at the records that changed last"),
+    "acts in batches": (
+        "fail",
+        "in a live task, avoids by Bundles what other people do, or changes a record beside a look",
+    ),
+    "closes early": ("fail", "in a live task, closes Tasks before the work is done"),
     "by hand": ("fail", "follows wrong actions that the task defines"),
 }
 """The expected result and a description of each group."""

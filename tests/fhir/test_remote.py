@@ -70,6 +70,13 @@ def test_writes_are_undone(furnished: str, remote: RemoteSession, name: str) -> 
     assert remote.changes() == []
 
 
+def test_the_latest_versions_are_known(remote: RemoteSession) -> None:
+    for family in ("One", "Two", "Three"):
+        send(remote, "PUT", "/Patient/S1", patient("S1", family))
+    assert [(one or {})["name"][0]["family"] for one in remote.versions("Patient", "S1", 2)] == ["Three", "Two"]
+    assert remote.versions("Patient", "S1", 1) == [remote.read("Patient", "S1")]
+
+
 def test_all_writes_are_undone_to_a_checkpoint(furnished: str, remote: RemoteSession) -> None:
     bare = state(furnished)
     WRITES["transaction"](remote)
@@ -221,6 +228,7 @@ def test_without_history_versions_are_unknown(world: World) -> None:
     send(session, "PUT", "/Patient/S1", patient("S1", "Changed"))
     (change,) = session.changes()
     assert (change.kind, change.id, change.versions) == ("updated", "S1", ())
+    assert session.versions("Patient", "S1", 2) == [session.read("Patient", "S1")]
 
 
 def test_a_write_without_an_answer_is_named_when_it_cannot_be_undone(world: World) -> None:

@@ -135,6 +135,8 @@ def test_a_deleted_resource_is_gone_and_its_history_stays(session: Session) -> N
     entries = ask(session, "GET", "/Observation/obs1/_history").json()["entry"]
     assert [entry["request"]["method"] for entry in entries] == ["DELETE", "POST"]
     assert "resource" not in entries[0]
+    assert session.versions("Observation", "obs1", 5) == [None, entries[1]["resource"]]
+    assert session.versions("Observation", "obs1", 1) == [None] and session.versions("Observation", "no", 2) == []
 
 
 def test_history_pages(session: Session) -> None:

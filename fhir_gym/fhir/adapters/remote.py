@@ -316,18 +316,24 @@ class RemoteSession(FhirSession):
         `before` is the version before this session's writes. `seen` are the states that the session read after its
         writes. Some writes, such as `$meta-add`, make no new version, so the history lacks their states.
         """
-        response = self._http.send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={_PAGE}"))
-        if response.status != 200:
+        history = self._history(resource_type, id, _PAGE)
+        if history is None:
             return ()
         versions: list[Resource | None] = []
-        for entry in self._http.json(response).get("entry", []):
-            resource = entry.get("resource")
+        for resource in history:
             if before is not None and resource and _version(resource) == _version(before):
                 break
             versions.append(resource)
         known = {one and _version(one) for one in versions}
         unlisted = [one for one in seen if (one and _version(one)) not in known]
         return (*unlisted, *reversed(versions))
+
+    def _history(self, resource_type: str, id: str, count: int) -> list[Resource | None] | None:
+        """Return the latest versions of a resource, newest first; None if the server has no history."""
+        response = self._http.send(Request("GET", f"/{quote(resource_type)}/{quote(id)}/_history", f"_count={count}"))
+        if response.status != 200:
+            return None
+        return [entry.get("resource") for entry in self._http.json(response).get("entry", [])]
 
     @override
     def get(self, url: str) -> Json:
@@ -337,6 +343,11 @@ class RemoteSession(FhirSession):
     @override
     def read(self, resource_type: str, id: str) -> Resource | None:
         return self._resource(f"/{resource_type}/{id}")
+
+    @override
+    def versions(self, resource_type: str, id: str, count: int) -> list[Resource | None]:
+        history = self._history(resource_type, id, count) if count > 1 else None
+        return [self.read(resource_type, id)] if history is None else history
 
     @override
     def search(self, resource_type: str, **params: object) -> list[Resource]:

@@ -23,7 +23,7 @@ class RenamedSession(FhirSession):
     """A session under another base URL.
 
     Requests may contain the other URL, for example in a Bundle, and answers contain it instead of the server's own.
-    What `read`, `search` and `changes` return is not renamed.
+    What `read`, `versions`, `search` and `changes` return is not renamed.
 
     Args:
         session: The session.
@@ -74,6 +74,10 @@ class RenamedSession(FhirSession):
     @override
     def read(self, resource_type: str, id: str) -> Resource | None:
         return self._session.read(resource_type, id)
+
+    @override
+    def versions(self, resource_type: str, id: str, count: int) -> list[Resource | None]:
+        return self._session.versions(resource_type, id, count)
 
     @override
     def search(self, resource_type: str, **params: object) -> list[Resource]:

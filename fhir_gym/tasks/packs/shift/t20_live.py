@@ -56,15 +56,15 @@ _EVENTS = (
     "a Communication whose basedOn refers to the Task and whose sender is the requester. The message contains a new "
     "description, which replaces the one in the Task (leave that as it is), or it withdraws the request: then change "
     "nothing for it, and reject the Task with the outcome "
-    f'"{WITHDRAWN}". So send your first change for the request (or close the Task, if you change nothing) at least '
-    f"{TIME_TO_OBJECT.seconds} seconds after you sent the change to in-progress; otherwise it counts as wrong.\n\n"
+    f'"{WITHDRAWN}". So send your first change for the request at least {TIME_TO_OBJECT.seconds} seconds after you '
+    "sent the change to in-progress, and do not close the Task earlier either; otherwise it counts as wrong.\n\n"
     "Your first change for a request is your first write that does part of what it wants. (Changes of the Task itself "
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
     f"{MESSAGE_IN_TIME.seconds} seconds before this time, and an update of a patient's record less than "
-    f"{UPDATE_IN_TIME.seconds} seconds before it. All policies are on the server from the start; some amendments "
-    "come into force during the shift, when the clock reaches the time in their texts. For everything else (what has "
-    "started, what is past, what lies in the future), the present stays {now}."
+    f"{UPDATE_IN_TIME.seconds} seconds before it. Ignore what comes after it. All policies are on the server from the "
+    "start; some amendments come into force during the shift, when the clock reaches the time in their texts. For "
+    "everything else (what has started, what is past, what lies in the future), the present stays {now}."
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
@@ -85,8 +85,9 @@ _ASKING = (
     "An answer counts only if you read it before your first change for the request."
 )
 _SCORE = (
-    "A Task that is right and closed in time counts fully, a late one half; a wrong change costs points. Urgent Tasks "
-    "weigh twice, stat Tasks three times as much as routine ones."
+    "A Task that is right and in time counts fully, a late one half; a wrong change costs points. A Task is in time if "
+    "you send all changes for it, and close it for the last time, before it is due. Urgent Tasks weigh twice, stat "
+    "Tasks three times as much as routine ones."
 )
 _EXTRA_STEPS = 40
 """Steps of a shift of another size beyond its share: even for a few requests, most rules must be read."""

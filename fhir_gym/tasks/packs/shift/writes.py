@@ -27,6 +27,7 @@ class Write:
     Attributes:
         number: Position among all writes.
         request: Position of the request among all requests.
+        place: Number of writes before it in the same request: a Bundle may contain several.
         resource_type: The resource type.
         id: The id.
         before: The record before; None if the write created it.
@@ -37,6 +38,7 @@ class Write:
 
     number: int
     request: int
+    place: int
     resource_type: str
     id: str
     before: Resource | None
@@ -65,35 +67,35 @@ class EpisodeLog:
         self._others = frozenset(number for number, one in enumerate(timeline) if one.event)
 
     @cached_property
-    def _versions(self) -> list[tuple[int, tuple[str, str], Resource | None, Resource | None]]:
-        """For each write, its request, the record, and its versions before and after.
+    def _versions(self) -> list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]]:
+        """For each write, its request, its place in it, the record, and its versions before and after.
 
         The list lacks what a server without history does not tell: it knows only the first and the last version.
         """
-        found: list[tuple[int, tuple[str, str], Resource | None, Resource | None]] = []
+        found: list[tuple[int, int, tuple[str, str], Resource | None, Resource | None]] = []
         steps = {(one.resource_type, one.id): _steps(one.before, one.versions, one.after) for one in self.end.changes}
         effects = [
-            (number, (done.resource_type, done.id))
+            (number, place, key)
             for number, one in enumerate(self.requests)
-            for done in one.response.done
-            if done.effect and (done.resource_type, done.id) in steps
+            for place, key in enumerate((done.resource_type, done.id) for done in one.response.done if done.effect)
+            if key in steps
         ]
-        later = Counter(key for _, key in effects)
-        for number, key in effects:
+        later = Counter(key for _, _, key in effects)
+        for number, place, key in effects:
             later[key] -= 1
-            place = len(steps[key]) - 2 - later[key]
-            if place >= 0:
-                before, after = steps[key][place : place + 2]
-                found.append((number, key, before, after))
+            step = len(steps[key]) - 2 - later[key]
+            if step >= 0:
+                before, after = steps[key][step : step + 2]
+                found.append((number, place, key, before, after))
         return found
 
     @cached_property
     def writes(self) -> tuple[Write, ...]:
         """The writes that changed a record, in order."""
-        changed = (one for one in self._versions if one[2] is None or one[3] is None or not same_record(one[2], one[3]))
+        changed = (one for one in self._versions if one[3] is None or one[4] is None or not same_record(one[3], one[4]))
         return tuple(
-            Write(number, request, *key, before, after, request not in self._others, "/".join(key))
-            for number, (request, key, before, after) in enumerate(changed)
+            Write(number, request, place, *key, before, after, request not in self._others, "/".join(key))
+            for number, (request, place, key, before, after) in enumerate(changed)
         )
 
     @cached_property
@@ -181,7 +183,7 @@ class EpisodeLog:
     def _written(self) -> dict[int, list[Version]]:
         """The versions that each request left, if all of them are known."""
         found: dict[int, list[Version]] = {}
-        for request, (resource_type, id), _, after in self._versions:
+        for request, _, (resource_type, id), _, after in self._versions:
             found.setdefault(request, []).append((resource_type, id, after))
         effects = (
             (number, [one for one in logged.response.done if one.effect]) for number, logged in enumerate(self.requests)
@@ -258,6 +260,19 @@ class EpisodeLog:
                 and all(version is not None and same_record(one.before, version) for version in one.versions)
             )
         )
+
+    @cached_property
+    def overwritten(self) -> frozenset[str]:
+        """References to the records of which the agent changed a version that somebody else had written."""
+        found: set[str] = set()
+        written_by_others: set[str] = set()
+        for number, one in enumerate(self.requests):
+            written = {f"{done.resource_type}/{done.id}" for done in one.response.done if done.effect}
+            if number in self._others:
+                written_by_others |= written
+            else:
+                found |= written & written_by_others
+        return frozenset(found)
 
     @cached_property
     def recreated(self) -> frozenset[str]:

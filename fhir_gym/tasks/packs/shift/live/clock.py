@@ -16,7 +16,8 @@ RULE = (
     f"Time passes with each of your actions: a read or a search takes {READ.seconds} seconds, a write "
     f"{WRITE.seconds} seconds. A batch or transaction takes the sum of what its entries take. A refused request takes "
     f"{READ.seconds} seconds. A request takes effect as soon as you send it, with all entries of a Bundle; the status "
-    "line of its response shows the time after it."
+    "line of its response shows the time after it. To be in time, however, each write in a Bundle counts as sent when "
+    "the writes before it have taken their time."
 )
 """The rule in words, for prompts."""
 

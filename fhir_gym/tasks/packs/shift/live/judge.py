@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from fhir_gym.tasks import EndState
 from fhir_gym.tasks.authoring import parse_instant
 from fhir_gym.tasks.grading import differences
 from fhir_gym.tasks.packs.shift.kind import Judgement, RequestKind
+from fhir_gym.tasks.packs.shift.live.clock import WRITE
 from fhir_gym.tasks.packs.shift.live.plan import (
     IS_AGREED,
     MESSAGE_IN_TIME,
@@ -27,18 +28,20 @@ from fhir_gym.tasks.packs.shift.live.results import Closing, Decided, Result, Wo
 from fhir_gym.tasks.packs.shift.live.worklist import (
     CLOSED,
     answer_text,
+    has_note,
     message_text,
-    notes_of,
     outcome_of,
     question_of,
     status_of,
     urgent_elements,
 )
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOT_ALLOWED, WITHDRAWN
-from fhir_gym.tasks.packs.shift.writes import EpisodeLog
+from fhir_gym.tasks.packs.shift.writes import EpisodeLog, Write
 from fhir_gym.types import Json, Resource
 
-_CLOSING = ("status", "statusReason", "businessStatus", "executionPeriod", "lastModified", "note", "output")
+_ADDED = ("statusReason", "executionPeriod", "lastModified", "note")
+"""Elements of a Task that the agent may add at any time."""
+_CLOSING = ("status", "businessStatus", "output", *_ADDED)
 """Elements of a Task that may change when the agent works on it and closes it."""
 _LONGEST = 2
 """The longest work on a request, as a multiple of the usual minutes."""
@@ -125,7 +128,7 @@ class LiveJudge:
                     decided = [self._by_time(one, closings[one.id], *both) for one, *both in triples]
                 for one, final in zip(asked, decided, strict=True):
                     judgement = kind.without_added_meaning(final.judgement, self.log)
-                    found[one.id] = self._result(one, judgement, closings[one.id], final.first)
+                    found[one.id] = self._result(one, replace(final, judgement=judgement), closings[one.id])
         return [found[one.id] for one in self._p.requests]
 
     def _judge(
@@ -139,16 +142,16 @@ class LiveJudge:
         """Judge the requests of a kind by the records of a scene, each by the policies of its time."""
         kind = self._kinds[key]
         if not self.log.requests:  # to judge what an idle agent left would take a tenth of the time of grading
-            return [Decided(Judgement.declined(one, "", False, frozenset()), None) for one in requests]
+            return [Decided(Judgement.declined(one, "", False, frozenset())) for one in requests]
         answers = [closing.outcome if (closing := closings[one.id]) else "" for one in asked]
         judged = kind.judge(requests, usual, self.log, answers)
-        firsts = self._first_changes(judged)
-        works = [self._work(one, closings[one.id], first) for one, first in zip(asked, firsts, strict=True)]
+        changes = self._changes(asked, judged)
+        works = [self._work(one, closings[one.id], first) for one, (first, _) in zip(asked, changes, strict=True)]
         for moment in self._amended_at(usual):
             if any(moment <= work.end for work in works):
                 later = kind.judge(requests, self._amended(usual, moment), self.log, answers)
                 judged = [work.judgement(moment, *both) for work, *both in zip(works, judged, later, strict=True)]
-        return [Decided(*one) for one in zip(judged, firsts, strict=True)]
+        return [Decided(one, *both) for one, both in zip(judged, changes, strict=True)]
 
     def _by_time(self, one: DeskRequest, closing: Closing | None, before: Decided, after: Decided) -> Decided:
         """Return what counts for a request about which a message or an update of a record may have come."""
@@ -177,16 +180,36 @@ class LiveJudge:
         """Return the position on the timeline of the first change for a request, or of the closing of its Task."""
         return closing.request if first is None and closing else first
 
-    def _first_changes(self, judged: Sequence[Judgement]) -> list[int | None]:
-        """Return the position of the agent's first change for each request; records of several requests do not count.
+    def _changes(
+        self, asked: Sequence[DeskRequest], judged: Sequence[Judgement]
+    ) -> list[tuple[int | None, datetime | None]]:
+        """Return the position of the agent's first change for each request, and the time of its last change.
+
+        A first change is one of a record of this request alone. A change of a record of several requests is for the
+        request that is due last.
 
         Args:
-            judged: The judgements of all requests of a kind.
+            asked: All requests of a kind.
+            judged: Their judgements.
         """
-        shared = Counter(record for judgement in judged for record in judgement.claimed)
-        own = [{record for record in judgement.claimed if shared[record] == 1} for judgement in judged]
-        writes = self.log.writes_of_agent
-        return [min((write.request for write in writes if write.record in records), default=None) for records in own]
+        owners: dict[str, list[int]] = {}
+        for number, judgement in enumerate(judged):
+            for record in judgement.claimed:
+                owners.setdefault(record, []).append(number)
+        firsts: list[int | None] = [None] * len(asked)
+        lasts: list[datetime | None] = [None] * len(asked)
+        for write in self.log.writes_of_agent:
+            if not (numbers := owners.get(write.record)):
+                continue
+            if len(numbers) == 1 and firsts[numbers[0]] is None:
+                firsts[numbers[0]] = write.request
+            owner = max(numbers, key=lambda number: asked[number].due)
+            lasts[owner] = max(lasts[owner] or self._time(write), self._time(write))
+        return list(zip(firsts, lasts, strict=True))
+
+    def _time(self, write: Write) -> datetime:
+        """Return when the agent was done with what it did before a write, also in the same Bundle."""
+        return self._end.timeline[write.request].at + write.place * WRITE
 
     def _work(self, one: DeskRequest, closing: Closing | None, first: int | None) -> Work:
         """Return when the agent worked on a request."""
@@ -208,11 +231,11 @@ class LiveJudge:
 
     @cached_property
     def surplus(self) -> list[str]:
-        """References to the records that the agent touched although no request is about them."""
+        """References to the records that the agent touched although no request is about them, or others wrote them."""
         claimed = {record for one in self.results for record in one.judgement.claimed}
         own = {f"Task/{one.id}" for one in self._p.requests}
-        left = self.log.touched - claimed - own
-        return sorted({one for one in left if not self._is_question(one)} | (self.log.recreated - claimed))
+        left = {one for one in self.log.touched - claimed - own if not self._is_question(one)}
+        return sorted(left | (self.log.recreated - claimed) | (self.log.overwritten - own))
 
     def _is_question(self, record: str) -> bool:
         """Whether a record is a new Communication about a request."""
@@ -229,23 +252,21 @@ class LiveJudge:
     def _closing(self, one: DeskRequest) -> Closing | None:
         """Return how the agent closed the Task of a request; None if it is not closed."""
         states = self.log.writes_on(f"Task/{one.id}")
-        if not states or not states[-1].by_agent or status_of(states[-1].after) not in CLOSED:
+        final = _told(states[-1].after) if states else ("", "")
+        closed = [*takewhile(lambda write: _told(write.after) == final, reversed(states))]
+        if final[0] not in CLOSED or not closed[-1].by_agent:
             return None
-        final = _told(states[-1].after)
-        closing = states[-1]
-        for write in reversed(states):
-            if not write.by_agent or _told(write.after) != final:
-                break
-            closing = write
-        return Closing(*final, closing.request, self._end.timeline[closing.request].at)
+        last = next(write for write in closed if write.by_agent)
+        return Closing(*final, closed[-1].request, self._time(last))
 
-    def _result(self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None) -> Result:
-        """Return the result of a request; `first` is the position of the agent's first change for it."""
+    def _result(self, one: DeskRequest, decided: Decided, closing: Closing | None) -> Result:
+        """Return the result of a request."""
+        judgement, first = decided.judgement, decided.first
         left = bool(judgement.claimed & self.log.changed)
         withdrawn = self._event("withdrawn", one)
         is_withdrawn = withdrawn is not None and (first is None or first > withdrawn)
         if is_withdrawn:
-            alone = not judgement.claimed & self.log.touched and self._left_alone(one)
+            alone = not judgement.claimed & self.log.touched and self._left_alone(one, closing)
             found: Json = "withdrawn" if alone else "changed, although it was withdrawn"
             return Result(one, alone, left, False, True, 0.0, judgement, found)
         judgement = self._by_withdrawal(one, judgement, closing, first, left=left)
@@ -254,17 +275,22 @@ class LiveJudge:
         if one.asks == IS_AGREED and not one.agreed:
             right, harmed = not problem, left
         share = 1.0 if right else max(judgement.by_record or 0.0, 0.0) if closing and not problem else 0.0
-        late = closing is not None and self._end_of(closing, first) > self._due(one, closing)
+        late = closing is not None and max(closing.at, decided.last or closing.at) > self._due(one, closing)
         told: dict[str, Json] = {"outcome": closing.outcome if closing else None}
         if closing:
             told["closed"] = f"{closing.at:%H:%M:%S}" + (" (late)" if late else "")
         found = told | ({"problem": problem} if problem else {}) | ({} if right else {"judged": judgement.found})
         return Result(one, right, harmed, late, False, share, judgement, found)
 
-    def _left_alone(self, one: DeskRequest) -> bool:
-        """Whether the Task of a withdrawn request is still cancelled, or the agent closed it as withdrawn."""
-        task = self.log.at_end(f"Task/{one.id}") or {}
-        return status_of(task) == "cancelled" or outcome_of(task) == WITHDRAWN
+    def _left_alone(self, one: DeskRequest, closing: Closing | None) -> bool:
+        """Whether the Task of a withdrawn request is as it was then, or the agent rejected it as withdrawn."""
+        if closing is not None:
+            return (closing.status, closing.outcome) == ("rejected", WITHDRAWN) and not self._changed_elements(one)
+        states = [write.after for write in self.log.writes_on(f"Task/{one.id}") if not write.by_agent]
+        last = self.log.at_end(f"Task/{one.id}") or {}
+        left = next((state for state in states if state and status_of(state) == "cancelled"), last)
+        changed = [*differences(left, last, changing=_ADDED, base_url=self._end.base_url)]
+        return status_of(last) == "cancelled" and not changed
 
     def _by_withdrawal(
         self, one: DeskRequest, judgement: Judgement, closing: Closing | None, first: int | None, *, left: bool
@@ -289,7 +315,7 @@ class LiveJudge:
         if closing is None:
             return "the Task is not closed"
         decided = closing.request if first is None else first
-        if not self._was_begun(one, decided):
+        if not self._was_begun(one, min(decided, closing.request)):
             minutes = TIME_TO_OBJECT // timedelta(minutes=1)
             return f"the Task was not in-progress for {minutes} minutes before"
         if one.asks and not self._was_read("answer", one, answer_text(one, one.asks), decided):
@@ -320,7 +346,7 @@ class LiveJudge:
         changed = {*differences(first, last, changing=_CLOSING, base_url=self._end.base_url)}
         if len(outputs) > 1 or any(isinstance(one, dict) and "modifierExtension" in one for one in outputs):
             changed.add("output")
-        if self._event("note", one) is not None and one.note not in notes_of(last):
+        if self._event("note", one) is not None and not has_note(last, one.note):
             changed.add("note")
         return sorted(changed)
 
@@ -347,10 +373,6 @@ class LiveJudge:
             for timed in earlier[number:]
             if text.encode() in timed.logged.response.content
         )
-
-    def _end_of(self, closing: Closing, first: int | None) -> datetime:
-        """Return the time at which a request was done; who closes a Task before the work is not done yet."""
-        return closing.at if first is None else max(closing.at, self._end.timeline[first].at)
 
     def _due(self, one: DeskRequest, closing: Closing) -> datetime:
         hurried = self._event("urgent now", one)

@@ -21,7 +21,7 @@ class Closing:
         status: The status of the Task.
         outcome: The reported outcome.
         request: Position of the closing request on the timeline.
-        at: Its time.
+        at: Time of the agent's last update of the Task.
     """
 
     status: str
@@ -61,15 +61,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The judgement of a request by its kind, and the agent's first change for it.
+    """The judgement of a request by its kind, and the agent's changes for it.
 
     Attributes:
         judgement: The judgement.
         first: Position of the first change on the timeline; None for no change.
+        last: Time of the last change; None for no change.
     """
 
     judgement: Judgement
-    first: int | None
+    first: int | None = None
+    last: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Result:
         request: The request.
         right: Whether the records and the outcome are right; for a withdrawn request, whether the agent left it alone.
         harmed: Whether a wrong change is left.
-        late: Whether the Task was closed after its due time.
+        late: Whether the agent changed something for the request, or updated its Task, after the due time.
         withdrawn: Whether the request was withdrawn before the agent worked on it.
         share: The share of the request that is right, from 0 to 1, without regard to time.
         judgement: The judgement of its kind.

@@ -13,13 +13,14 @@ from typing_extensions import override
 
 from fhir_gym.actions import Action, Invalid, Post, Put, to_request
 from fhir_gym.fhir import FhirSession
+from fhir_gym.fhir.interaction_log import Interaction
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks import LoggedRequest, Simulation, TimedRequest
 from fhir_gym.tasks.authoring import instant, parse_instant
+from fhir_gym.tasks.grading.responses import ParsedResponse
 from fhir_gym.tasks.packs.shift.live.clock import READ, duration
 from fhir_gym.tasks.packs.shift.live.plan import ColleagueBooking, DeskRequest, LiveParams, RecordUpdate
 from fhir_gym.tasks.packs.shift.live.worklist import (
-    CLOSED,
     OPEN,
     answer_resource,
     answer_text,
@@ -56,6 +57,7 @@ class LiveSimulation(Simulation):
         self._begun: set[str] = set()
         self._looks: Counter[str] = Counter()
         self._changed: set[tuple[str, str]] = set()
+        self._delayed: dict[str, list[str]] = {}
         self._plan()
 
     @property
@@ -71,7 +73,7 @@ class LiveSimulation(Simulation):
     @override
     def answer(self, action: Action, request: Request) -> Response:
         response = self._handle(request)
-        if _reads_worklist(response) and not self._open and self._wait():
+        if not self._open and _only_looks_for_work(response) and self._wait():
             response = self._handle(request)
         self._timeline.append(TimedRequest(LoggedRequest(action, request, response), self._now))
         self._listen(response)
@@ -151,9 +153,11 @@ class LiveSimulation(Simulation):
         self._open.add(one.id)
 
     def _change(self, one: DeskRequest, change: str) -> None:
-        """Change a Task that is still requested, unless it has changed in this way already."""
-        task = self._task(one, "requested")
-        if task is None or (one.id, change) in self._changed:
+        """Change a Task, unless it has changed in this way already. While it is not requested, the change waits."""
+        if (one.id, change) in self._changed:
+            return
+        if (task := self._task(one, "requested")) is None:
+            self._delayed.setdefault(one.id, []).append(change)
             return
         self._changed.add((one.id, change))
         new: Resource = {"status": "cancelled"}
@@ -182,29 +186,44 @@ class LiveSimulation(Simulation):
 
     def _listen(self, response: Response) -> None:
         """Notice what the agent read of Tasks, did to them, and asked in Communications."""
-        if any(one.looks and one.resource_type == "Task" for one in response.done):
-            self._count_looks(response)
-        for done in response.done:
-            if not done.effect:
-                continue
+        self._count_looks(response)
+        written: dict[str, DeskRequest] = {}
+        for done, left in self._left_by(response):
             if done.resource_type == "Task" and done.id in self._requests:
-                status = status_of(self._session.read("Task", done.id))
-                (self._open.add if status in OPEN else self._open.discard)(done.id)
-                if status == "in-progress":
+                written[done.id] = self._requests[done.id]
+                if status_of(left) == "in-progress":
                     self._begin(self._requests[done.id])
             elif done.resource_type == "Communication" and done.effect == "created":
-                question = self._session.read("Communication", done.id)
-                asked = question_of(question, self._session.base_url) if question else None
-                if question and asked and asked[0] in self._requests:
-                    self._plan_answer(question, self._requests[asked[0]], asked[1])
-        for id in {done.id for done in response.done if done.effect and done.resource_type == "Task"}:
-            if self._unanswered.get(id) == 0:  # all answers are there already: no later one would resume the Task
-                self._resume(self._requests[id])
+                asked = question_of(left, self._session.base_url) if left else None
+                if left and asked and asked[0] in self._requests:
+                    self._plan_answer(left, self._requests[asked[0]], asked[1])
+        for one in written.values():
+            self._go_on(one)
+
+    def _left_by(self, response: Response) -> Iterator[tuple[Interaction, Resource | None]]:
+        """Yield the writes of a request, each with the version that it left: a Bundle may write a record repeatedly."""
+        effects = [one for one in response.done if one.effect and one.resource_type in ("Task", "Communication")]
+        later = Counter((one.resource_type, one.id) for one in effects)
+        states = {key: self._session.versions(*key, count) for key, count in later.items()}
+        for one in effects:
+            key = one.resource_type, one.id
+            later[key] -= 1
+            if later[key] < len(states[key]):
+                yield one, states[key][later[key]]
+
+    def _go_on(self, one: DeskRequest) -> None:
+        """Do what depends on the status of a Task that the agent has just written."""
+        status = status_of(self._session.read("Task", one.id))
+        (self._open.add if status in OPEN else self._open.discard)(one.id)
+        for change in self._delayed.pop(one.id, ()):
+            self._change(one, change)
+        if self._unanswered.get(one.id) == 0:  # all answers are there already: no later one would resume the Task
+            self._resume(one)
 
     def _count_looks(self, response: Response) -> None:
-        """Count the reads that returned a Task; after some of them, it changes."""
+        """Count the responses that show a Task in any form; after some of them, it changes."""
         for one in self._p.requests:
-            if one.changes_at_look and f'"id":"{one.id}"'.encode() in response.content:
+            if self._looks[one.id] < one.changes_at_look and one.id.encode() in response.content:
                 self._looks[one.id] += 1
                 if self._looks[one.id] == one.changes_at_look:
                     for _, change in self._changes_of(one):
@@ -233,13 +252,12 @@ class LiveSimulation(Simulation):
         self._send("record updated", Put(update.url, update.record))
 
     def _add_note(self, one: DeskRequest) -> None:
-        """Note something in a Task that is in-progress."""
-        if (task := self._task(one, "in-progress")) is not None:
+        """Note something in a Task, whatever the agent has done to it since it was in-progress."""
+        if (task := self._session.read("Task", one.id)) is not None:
             self._send("note", Put(f"/Task/{one.id}", with_note(_written(task), one.note)))
 
     def _write_to_desk(self, one: DeskRequest, sent: str) -> None:
-        if status_of(self._session.read("Task", one.id)) not in CLOSED:
-            self._send("message", Post("/Communication", message_resource(one, self._p.desk, sent)))
+        self._send("message", Post("/Communication", message_resource(one, self._p.desk, sent)))
 
     def _plan_answer(self, question: Resource, one: DeskRequest, code: str) -> None:
         sent = instant(self._now + timedelta(minutes=one.answer_after))
@@ -261,8 +279,14 @@ class LiveSimulation(Simulation):
             self._begin(one)
 
 
-def _reads_worklist(response: Response) -> bool:
-    return any(one.kind == "search" and one.resource_type == "Task" for one in response.done)
+def _only_looks_for_work(response: Response) -> bool:
+    """Whether a request changed nothing, tried to change nothing, and searched for Tasks or found some."""
+    if not all(one.looks for one in response.done):
+        return False
+    searches = [one.resource_type for one in response.done if one.kind in ("search", "history") and not one.id]
+    if not searches or "Task" in searches:
+        return bool(searches)
+    return any(one.startswith("Task/") for one in ParsedResponse(response).returned_resources)
 
 
 def _written(resource: Resource) -> Resource:

@@ -117,12 +117,16 @@ def status_of(task: Resource | None) -> str:
 
 def with_note(task: Resource, text: str) -> Resource:
     """Return a Task with one more note."""
-    return task | {"note": [*_notes(task), {"text": text}]}
+    return task | {"note": [*_notes(task), _note(text)]}
 
 
-def notes_of(task: Resource) -> list[Json]:
-    """Return the texts of the notes in a Task."""
-    return [one.get("text") for one in _notes(task) if isinstance(one, dict)]
+def has_note(task: Resource, text: str) -> bool:
+    """Whether a Task contains a note as `with_note` added it."""
+    return _note(text) in _notes(task)
+
+
+def _note(text: str) -> Resource:
+    return {"text": text}
 
 
 def _notes(task: Resource) -> list[Json]:

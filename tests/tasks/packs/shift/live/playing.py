@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from fhir_gym import Episode, Step
-from fhir_gym.actions import Action
+from fhir_gym.actions import Action, Post
 from fhir_gym.fhir import World
 from fhir_gym.tasks import register
 from fhir_gym.tasks.core import registry
@@ -18,6 +19,7 @@ from fhir_gym.tasks.packs.shift import t20_live
 from fhir_gym.tasks.packs.shift.live.gold import GoldDesk
 from fhir_gym.tasks.packs.shift.live.kinds import live_kinds
 from fhir_gym.tasks.packs.shift.live.plan import DeskRequest, LiveParams
+from fhir_gym.tasks.packs.shift.outcomes import DONE
 from fhir_gym.tasks.packs.shift.t20_live import LiveLevel3
 from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.playing import follow, read_all
@@ -115,3 +117,25 @@ def additions(elements: Resource) -> list[Json]:
 def task_of(action: Action) -> str:
     """Return the id of the Task that an action updates; an empty text for other actions."""
     return action.url.rpartition("/")[2] if action.kind == "PUT" and "/Task/" in action.url else ""
+
+
+def batch(*actions: Action) -> Action:
+    """Return a batch of requests."""
+    entries = [
+        ({"resource": json.loads(one.body)} if one.body else {})
+        | {"request": {"method": one.kind, "url": one.url.lstrip("/")}}
+        for one in actions
+    ]
+    return Post("/", {"resourceType": "Bundle", "type": "batch", "entry": entries})
+
+
+def closed_as(task: Resource, outcome: str) -> Resource:
+    """Return a Task that is closed with an outcome."""
+    status = "completed" if outcome == DONE else "rejected"
+    return task | {"status": status, "businessStatus": {"text": outcome}}
+
+
+def wait(episode: Episode, until: datetime) -> None:
+    """Let time pass, 20 seconds at a time."""
+    while now_of(episode) < until:
+        episode.step("nonsense")

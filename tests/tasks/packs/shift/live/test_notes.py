@@ -13,7 +13,7 @@ from fhir_gym.actions import Action, Patch
 from fhir_gym.fhir import World
 from fhir_gym.fhir.messages import Request, Response
 from fhir_gym.tasks.packs.shift.live.simulation import LiveSimulation
-from fhir_gym.tasks.packs.shift.live.worklist import CLOSED, notes_of
+from fhir_gym.tasks.packs.shift.live.worklist import CLOSED
 from fhir_gym.types import Json
 from tests.tasks.packs.shift.live.playing import Change, additions, failed, params_of, play, results, shift_of, task_of
 from tests.tasks.packs.shift.playing import follow
@@ -40,7 +40,7 @@ def test_the_reference_solution_keeps_the_notes(noted: Episode) -> None:
     assert len(noted_tasks(noted)) > 5 and not failed(noted)
     for one in params_of(noted).requests:
         task = noted.session.read("Task", one.id) or {}
-        assert notes_of(task) == ([one.note] if one.id in noted_tasks(noted) else [])
+        assert task.get("note", []) == ([{"text": one.note}] if one.id in noted_tasks(noted) else [])
 
 
 def test_a_note_that_the_server_refused_does_not_count(noted: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
