@@ -22,9 +22,18 @@ from fhir_gym.tasks.core.registry import (
     task_set,
 )
 from fhir_gym.tasks.core.scene import Candidate, SceneTask
-from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require_phrasing, split_keys
+from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require_phrasing
 from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, SPLITS, TEST_START, Half, Split, split_numbers, split_of
+from fhir_gym.tasks.core.splits import (
+    DEFAULT_SPLIT,
+    SPLITS,
+    TEST_START,
+    Half,
+    Split,
+    require_variation,
+    split_numbers,
+    split_of,
+)
 from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task, Variation
 from fhir_gym.tasks.core.task_sets import TaskSet
 from fhir_gym.tasks.core.turn_protocol import ParsedTurn, TurnProtocol
@@ -110,7 +119,7 @@ __all__ = [
     "register",
     "require_grading",
     "require_phrasing",
-    "split_keys",
+    "require_variation",
     "split_numbers",
     "split_of",
     "task_keys",

@@ -25,7 +25,7 @@ from fhir_gym.tasks.core.fast_random import FastRandom
 from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
 from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.splits import Half, split_of
+from fhir_gym.tasks.core.splits import Half, require_variation, split_of
 from fhir_gym.tasks.core.turn_protocol import TurnProtocol
 from fhir_gym.tasks.grading.answers import AnswerForm
 from fhir_gym.tasks.grading.checks import Check
@@ -343,16 +343,15 @@ class Task(ABC, Generic[P]):
         """Return variation `k`. It depends only on the pack, the key, `k`, the phrasing and the world's content.
 
         Args:
-            k: Number of the variation, from 0; see `fhir_gym.tasks.SPLITS`.
+            k: Number of the variation, from 0 to 1999; see `fhir_gym.tasks.SPLITS`.
             world: The world.
             phrasing: Index of the prompt to use, or ``brief``; None for the prompt that the variation draws. The
                 phrasing affects only the prompt.
 
         Raises:
-            TaskError: `k` is negative, or there is no such phrasing.
+            TaskError: There is no such variation or phrasing.
         """
-        if k < 0:
-            raise TaskError(f"variations are numbered from 0, not {k}")
+        require_variation(k)
         return self._variation(k, world, phrasing, self._drawn(k, world))
 
     def recent_variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation | None:
