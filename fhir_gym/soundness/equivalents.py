@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -102,6 +102,10 @@ def _other_bodies(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
         for element, value in elements.items():
             steps = [_changed(step, _adding(kind, element, value)) for step in gold.steps]
             yield same(f"with {kind}.{element}", gold, steps)
+    for path, statuses in task.removable_elements.items():
+        steps = [_changed(step, _removing(path, statuses)) for step in gold.steps]
+        if any(new.action != old.action for new, old in zip(steps, gold.steps, strict=True)):
+            yield same(f"without {path}", gold, steps)
 
 
 def _changed(step: RecordedStep, change: Callable[[Json], Json]) -> RecordedStep:
@@ -113,6 +117,17 @@ def _changed(step: RecordedStep, change: Callable[[Json], Json]) -> RecordedStep
 
 def _adding(kind: str, element: str, value: Json) -> Callable[[Json], Json]:
     return lambda body: {**body, element: value} if body.get("resourceType") == kind and element not in body else body
+
+
+def _removing(path: str, statuses: Collection[str]) -> Callable[[Json], Json]:
+    kind, element = path.split(".")
+
+    def remove(body: Json) -> Json:
+        if body.get("resourceType") != kind or body.get("status") not in statuses:
+            return body
+        return {name: value for name, value in body.items() if name != element}
+
+    return remove
 
 
 def _reversed_keys(value: Json) -> Json:

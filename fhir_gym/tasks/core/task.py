@@ -152,6 +152,8 @@ class Task(ABC, Generic[P]):
         requested_elements: For each type, the elements of a created resource that the prompt asks for; nested elements
             are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
             `fhir_gym.tasks.grading.neutral`).
+        removable_elements: Elements of an existing record that the agent may remove in an update to one of these
+            statuses (``{"Appointment.slot": ("cancelled",)}``).
         harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
         open_lists: Lists in which the agent must keep what is there, but may add any item (``"Task.note"``).
         evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
@@ -182,6 +184,7 @@ class Task(ABC, Generic[P]):
     brief: ClassVar[str | None] = None
     optional_elements: ClassVar[frozenset[str]] = frozenset()
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    removable_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
     open_lists: ClassVar[frozenset[str]] = frozenset()
     evidence_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
