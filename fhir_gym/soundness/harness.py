@@ -25,6 +25,7 @@ from fhir_gym.soundness.reversals import reversals
 from fhir_gym.soundness.sampling import sampled
 from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.soundness.workers import run_jobs
+from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.core.registry import get_pack, pack_ids, task_keys, task_set
 from fhir_gym.tasks.core.selection import available_tasks
 from fhir_gym.tasks.core.splits import VARIATIONS, require_variation
@@ -206,7 +207,7 @@ def _policies(
     task: Task[Any], runner: PolicyRunner, gold: GoldRecording, stranger: GoldRecording, base_url: str
 ) -> Iterator[Policy]:
     params = runner.variation.params
-    yield from equivalents(task, gold, base_url)
+    yield from equivalents(task, gold, base_url, instant(runner.world.now))
     yield from constant_answers(runner.variation.prompt, number_asked=not consists_of_ids(task.answer))
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)
