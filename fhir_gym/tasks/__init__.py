@@ -52,7 +52,7 @@ from fhir_gym.tasks.grading.diagnosis import Diagnosis
 from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, RemoteView, TimedRequest, View
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.meaning import ADD_NOTHING
-from fhir_gym.tasks.grading.tool_usage import ToolUsage
+from fhir_gym.tasks.grading.tool_usage import ToolUsage, requests_answered
 from fhir_gym.tasks.grading.verdict import REWARD_RULES, RewardRule, Verdict
 
 __all__ = [
@@ -117,6 +117,7 @@ __all__ = [
     "grade",
     "pack_ids",
     "register",
+    "requests_answered",
     "require_grading",
     "require_phrasing",
     "require_variation",
