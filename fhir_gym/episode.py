@@ -12,7 +12,6 @@ from typing import Any, Literal, Unpack
 from typing_extensions import override
 
 from fhir_gym.actions import GRAMMAR, Action, Invalid, to_request
-from fhir_gym.arguments import require_whole
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, InfraError, TaskError, WrongTypeError, describe_type
 from fhir_gym.fhir import FhirSession, Response, Session, World
@@ -96,7 +95,7 @@ class Episode(AbstractContextManager["Episode"]):
 
     Raises:
         UnknownNameError: The pack, task, world, grading or reward rule does not exist.
-        TaskError: The variation or phrasing does not exist.
+        TaskError: The variation does not exist or is not in `split`, or the phrasing does not exist.
         InfraError: The FHIR server does not answer, is in use, or cannot be prepared.
 
     Examples:
@@ -121,10 +120,11 @@ class Episode(AbstractContextManager["Episode"]):
     ) -> None:
         self.config = config = EpisodeConfig.of(env_id, settings, ("task", "variation", "start_states", "server"))
         self.task = find_task(config.task_set(), task)
+        config.choose_tasks(task)  # refuses a task that is not held out, if the split requires it
         config.require_support([task])
         if server is None:
             config.one_server()  # several servers are an error
-        self._number = require_whole("variation", variation)
+        (self._number,) = config.require_variations([variation])
         self.world, self._owns_world = config.resolve_world()
         self._start_state: StartState | None = None
         self._variation: Variation | None = None

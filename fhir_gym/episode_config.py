@@ -9,10 +9,23 @@ from typing import Any, Self, TypedDict
 
 from fhir_gym import tasks, worlds
 from fhir_gym.arguments import require_name, require_phrasing_type, require_url, require_whole
-from fhir_gym.errors import FhirGymError, UnknownNameError
+from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Credentials, World
 from fhir_gym.fhir.adapters.credentials import ServerAddress
-from fhir_gym.tasks import GRADINGS, REWARD_RULES, Grading, RewardRule, Task, TaskSet, require_grading, require_phrasing
+from fhir_gym.tasks import (
+    DEFAULT_SPLIT,
+    GRADINGS,
+    REWARD_RULES,
+    Grading,
+    RewardRule,
+    Task,
+    TaskSet,
+    choose_tasks,
+    require_grading,
+    require_phrasing,
+    require_variation,
+    split_numbers,
+)
 from fhir_gym.types import Phrasing
 
 __all__ = ["EpisodeConfig", "EpisodeSettings"]
@@ -33,6 +46,7 @@ class EpisodeSettings(TypedDict, total=False):
     dials: Mapping[str, float]
     task_file: str | Path | None
     funcs_file: str | Path | None
+    split: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +71,11 @@ class EpisodeConfig:
             their keys contain the values (``day-3+minutes=60``).
         task_file: A benchmark's own task file, if the pack can read such files. Its tasks replace the pack's own tasks.
         funcs_file: The benchmark's function list, which the prompt then contains.
+        split: Name of a split in `fhir_gym.tasks.SPLITS`. No episode may have a variation of another split, and with
+            ``"heldout_tasks"`` no other task. None admits all variations.
 
     Raises:
-        UnknownNameError: The grading or the reward rule does not exist.
+        UnknownNameError: The grading, the reward rule or the split does not exist.
         FhirGymError: Another value is invalid.
 
     Examples:
@@ -83,11 +99,15 @@ class EpisodeConfig:
     dials: Mapping[str, float] = field(default_factory=dict)
     task_file: str | Path | None = None
     funcs_file: str | Path | None = None
+    split: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         require_name("grading", self.grading, GRADINGS)
         require_name("reward rule", self.reward, REWARD_RULES)
+        split_numbers(self.split)  # refuses an unknown split
+        if self.task_file is not None and self.split not in (None, DEFAULT_SPLIT):
+            raise FhirGymError("the tasks of a task file have no splits: leave split out")
         object.__setattr__(self, "fhir_server", _servers(self.fhir_server))
         if not (self.fhir_credentials is None or isinstance(self.fhir_credentials, Credentials)):
             raise FhirGymError("fhir_credentials must be fhir_gym.fhir.Credentials")  # the value could be a password
@@ -106,13 +126,22 @@ class EpisodeConfig:
             raise FhirGymError(f"world must be a World, or the name or path of one, not {self.world!r}")
 
     @classmethod
-    def of(cls, env_id: str | Self, settings: Mapping[str, Any], other_names: Collection[str] = ()) -> Self:
+    def of(
+        cls,
+        env_id: str | Self,
+        settings: Mapping[str, Any],
+        other_names: Collection[str] = (),
+        *,
+        default_split: str | None = None,
+    ) -> Self:
         """Make a config from an env id or from another config.
 
         Args:
             env_id: The env id, or a config whose fields `settings` replaces.
             settings: Values of fields by name. The name of a dial of the pack's tasks adds a value to `dials`.
             other_names: Names of the caller's other arguments. An error about an unknown name may suggest them.
+            default_split: The split if `settings` have none and the config admits all variations. It does not apply to
+                task files.
 
         Raises:
             UnknownNameError: There is no such setting, or a value is a name that does not exist.
@@ -128,7 +157,10 @@ class EpisodeConfig:
                     raise UnknownNameError("argument", name, [*other_names, *known, *dials])
             before = env_id.dials if isinstance(env_id, cls) else {}
             given["dials"] = {**before, **given.get("dials", {}), **others}
-        return replace(env_id, **given) if isinstance(env_id, cls) else cls(str(env_id), **given)
+        config = replace(env_id, **given) if isinstance(env_id, cls) else cls(str(env_id), **given)
+        if "split" in given or config.split is not None or config.task_file is not None:
+            return config
+        return replace(config, split=default_split)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -178,6 +210,36 @@ class EpisodeConfig:
             there = f"levels {', '.join(map(str, levels))}" if levels else "no levels"
             raise FhirGymError(f"{self.env_id} has {there}, not level {self.level}")
         return TaskSet(found, self.dials)
+
+    @property
+    def variations(self) -> range:
+        """Numbers of the variations that the episodes may have. A task of a task file has only the variation 0."""
+        return split_numbers(self.split) if self.task_file is None else range(1)
+
+    def require_variations(self, numbers: Iterable[int] | None) -> tuple[int, ...]:
+        """Return variation numbers if the episodes may have them; None stands for all of `variations`.
+
+        This is the only check of variation numbers: environments, runs, trainers and adapters call it.
+
+        Raises:
+            TaskError: A variation does not exist, or does not belong to the split.
+            FhirGymError: A value is not a whole number.
+        """
+        checked = tuple(require_whole("variation", k) for k in (self.variations if numbers is None else numbers))
+        for number in checked:
+            if self.task_file is not None and number != 0:
+                raise TaskError(f"the tasks of a task file have one variation, 0, not {number}")
+            require_variation(number, self.split)
+        return checked
+
+    def choose_tasks(self, chosen: str | Sequence[str] | None) -> tuple[str, ...]:
+        """Return the keys of the chosen tasks that belong to the split, without repeats; None stands for all tasks.
+
+        Raises:
+            UnknownNameError: The pack or a task does not exist.
+            FhirGymError: The split contains none of the tasks.
+        """
+        return choose_tasks(self.env_id, self.task_set(), chosen, self.split)
 
     def require_support(self, keys: Iterable[str]) -> None:
         """Check that tasks have the grading and the phrasing of this config.

@@ -144,6 +144,12 @@ def test_help_names_every_verb_and_its_examples_parse() -> None:
     assert GRAMMAR.example("POST") in text
 
 
+def test_help_names_batch_and_transaction() -> None:
+    text = GRAMMAR.help()
+    assert "POST /             send a batch or transaction" in text
+    assert "in a transaction the urn:uuid of another entry" in text
+
+
 _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 _json = st.recursive(
     _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=12

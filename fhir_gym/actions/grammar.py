@@ -39,12 +39,14 @@ class Grammar:
             "Reply with exactly one action and nothing else:\n"
             "GET url            read or search\n"
             "POST url           create a resource; its JSON follows on the next lines\n"
+            "POST /             send a batch or transaction: a Bundle with several requests follows\n"
             "PUT url            replace a resource; its complete JSON follows on the next lines\n"
             "PATCH url          change a resource; a JSON Patch list follows on the next lines\n"
             "DELETE url         delete a resource\n"
             "FINISH([...])      end the task; your answer is a JSON list\n"
-            "A url is relative to the FHIR base URL or absolute. References inside a body are relative, such as "
-            "Patient/12; do not copy a fullUrl into them. Examples:\n"
+            "A url is relative to the FHIR base URL or absolute. References in a body are relative, such as "
+            "Patient/12, or in a transaction the urn:uuid of another entry; do not copy the server's fullUrl. "
+            "Examples:\n"
             f"{self.example('GET')}\n{self.example('POST')}\n{self.example('FINISH')}"
         )
 

@@ -86,11 +86,14 @@ def export(
         plan = get_suite(suite).plan(env_id, reward=reward, max_steps=max_steps)
     else:
         config = EpisodeConfig(
-            env_id, phrasing=parse_phrasing(phrasing), grading=grading or "state", reward=reward, max_steps=max_steps
+            env_id,
+            phrasing=parse_phrasing(phrasing),
+            grading=grading or "state",
+            reward=reward,
+            max_steps=max_steps,
+            split="test" if split is None and variations is None else split,
         )
-        if split is None and variations is None:
-            split = "test"
-        plan = rollouts.plan(config, tasks=names(tasks), variations=variations, split=split)
+        plan = rollouts.plan(config, tasks=names(tasks), variations=variations)
     world = get_pack(env_id).world
     with progress(f"Building {world}") as update:
         opened = worlds.load(world, progress=update)

@@ -61,5 +61,8 @@ def _print(found: Timeline) -> None:
     print_text()
     rows = [(one.name, "right" if one.passed else "wrong", one.expected, one.actual) for one in found.verdict.checks]
     table(("check", "result", "expected", "found"), rows)
+    process = found.verdict.process
+    reference = "" if process.reference is None else f" (reference solution: {process.reference})"
+    print_text(f"{process.total} requests{reference}")
     score = "" if found.verdict.score is None else f", score {found.verdict.score:.3f}"
     print_text(f"{'success' if found.verdict.success else 'no success'}{score}")

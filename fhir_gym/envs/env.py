@@ -22,10 +22,10 @@ from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir.adapters.running_server import RunningServer
 from fhir_gym.processes import end_with_parent
 from fhir_gym.start_states import shared_start_states
-from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, choose_tasks, find_task
+from fhir_gym.tasks import DEFAULT_SPLIT, available_tasks, find_task
 from fhir_gym.types import Phrasing
 
-ARGUMENTS = ("tasks", "split", "render_mode", "prepared")
+ARGUMENTS = ("tasks", "render_mode", "prepared")
 """Names of the arguments that an environment has in addition to those of `EpisodeConfig`."""
 
 _OPTIONS = ("task", "variation", "phrasing")
@@ -62,7 +62,8 @@ class FHIREnv(gymnasium.Env[str, str]):
 
     ## Starting state
     The world plus the records that the task's variation adds. `reset(options={"task": key, "variation": k})` chooses
-    the task and the variation; otherwise they are drawn with `np_random` from `tasks` and the variations of `split`.
+    the task and the variation, which must belong to `split`; otherwise they are drawn with `np_random` from `tasks` and
+    the variations of `split`.
     The option `"phrasing"` chooses the wording of the prompt. Each reset undoes the writes of earlier episodes.
 
     ## Rewards
@@ -86,7 +87,7 @@ class FHIREnv(gymnasium.Env[str, str]):
     ## Arguments
     - `tasks`: keys of the tasks to draw from, or one key; None for all of the pack's tasks that the world supports
     - `split`: `"train"` (variations 0 to 999; the default), `"test"` (1000 to 1999), `"heldout_tasks"` (1000 to 1999 of
-      the tasks held out in FHIR-AgentEval's fourth experiment), or None for all
+      the tasks held out in FHIR-AgentEval's fourth experiment), or None for all. `reset` refuses other variations.
     - `render_mode`: None, or `"ansi"`: `render()` returns the latest action and observation
     - `prepared`: number of start states to keep in memory (about 40 kB each), for training on a bounded number of
       variations: a variation that is repeated is neither drawn nor loaded again. All environments of a process share
@@ -118,13 +119,12 @@ class FHIREnv(gymnasium.Env[str, str]):
         env_id: str | EpisodeConfig,
         *,
         tasks: str | Sequence[str] | None = None,
-        split: str | None = DEFAULT_SPLIT,
         render_mode: str | None = None,
         prepared: int = 0,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
         end_with_parent()
-        config = EpisodeConfig.of(env_id, settings, ARGUMENTS)
+        config = EpisodeConfig.of(env_id, settings, ARGUMENTS, default_split=DEFAULT_SPLIT)
         config.one_server()  # several servers are an error
         if render_mode not in (None, "ansi"):
             raise UnknownNameError("render mode", render_mode, ["ansi"])
@@ -133,7 +133,7 @@ class FHIREnv(gymnasium.Env[str, str]):
         if isinstance(tasks, Collection) and not tasks:
             raise FhirGymError("tasks is empty: an environment needs at least one task")
         self._task_set, from_file = config.task_set(), config.task_file is not None
-        keys, self.variations = choose_tasks(config.env_id, self._task_set, tasks, split, from_file=from_file)
+        keys, self.variations = config.choose_tasks(tasks), config.variations
         config.require_support(keys)
         self.world, self._owns_world = config.resolve_world()
         self.config = replace(config, world=self.world)
@@ -162,7 +162,7 @@ class FHIREnv(gymnasium.Env[str, str]):
 
         Raises:
             UnknownNameError: An option or the task does not exist.
-            TaskError: The variation or phrasing does not exist.
+            TaskError: The variation does not exist or is not in `split`, or the phrasing does not exist.
         """
         super().reset(seed=seed)
         self._episode = self._prepare(self._choose({} if options is None else options, step_limit_around(self)))

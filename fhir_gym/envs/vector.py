@@ -35,7 +35,6 @@ class FHIRVectorEnv(SyncVectorEnv):
         autoreset_mode: When an environment starts its next episode: ``"NextStep"`` (the step after
             the episode's end resets the environment and ignores the action), ``"SameStep"``, or ``"Disabled"``.
         tasks: As for `FHIREnv`.
-        split: As for `FHIREnv`.
         render_mode: As for `FHIREnv`.
         prepared: As for `FHIREnv`.
         settings: As for `FHIREnv`. `fhir_server` lists one server for each environment.
@@ -52,12 +51,11 @@ class FHIRVectorEnv(SyncVectorEnv):
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         tasks: str | Sequence[str] | None = None,
-        split: str | None = DEFAULT_SPLIT,
         render_mode: str | None = None,
         prepared: int = 0,
         **settings: Unpack[EpisodeSettings],
     ) -> None:
-        config = EpisodeConfig.of(env_id, settings, ARGUMENTS)
+        config = EpisodeConfig.of(env_id, settings, ARGUMENTS, default_split=DEFAULT_SPLIT)
         require_whole("num_envs", num_envs, 1)
         if max_episode_steps not in (None, _NO_LIMIT):
             require_whole("max_episode_steps", max_episode_steps, 1)
@@ -76,9 +74,9 @@ class FHIRVectorEnv(SyncVectorEnv):
             env = FHIREnv(
                 replace(config, fhir_server=server),
                 tasks=tasks,
-                split=split,
                 render_mode=render_mode,
                 prepared=prepared,
+                split=config.split,
             )
             return env if max_episode_steps in (None, _NO_LIMIT) else TimeLimit(env, max_episode_steps)
 

@@ -23,7 +23,7 @@ from fhir_gym.evaluation.repeats import Attempts, pass_at_k, reliability, repeat
 from fhir_gym.evaluation.report import DIMENSIONS, Dimension, Report, dimensions
 from fhir_gym.evaluation.runs import AgentRun, read_runs
 from fhir_gym.evaluation.sections import sections
-from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse, expected_calls
+from fhir_gym.evaluation.statistics import CallsByOutcome, Cost, ErrorRate, RunStatistics, TokenUse
 from fhir_gym.evaluation.variance import (
     VarianceDecomposition,
     VarianceParts,
@@ -67,7 +67,6 @@ __all__ = [
     "coefficients",
     "decompose",
     "dimensions",
-    "expected_calls",
     "html",
     "latex",
     "long_csv",

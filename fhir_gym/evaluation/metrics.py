@@ -57,7 +57,8 @@ class EpisodeMetrics:
         light: Whether light validation passed; None without light validation.
         reward: The reward; None for an episode without a verdict.
         steps: Number of turns.
-        requests: Number of turns that sent a request to the server.
+        requests: Number of requests that the server answered; each entry of a Bundle counts. 0 without a verdict.
+        reference: Number of requests of the reference solution; None if it is not known.
         invalid: For each invalid action, the reason why it was invalid.
         usage: Token counts; None if no tokens were recorded.
         stop: Why the episode ended.
@@ -86,6 +87,7 @@ class EpisodeMetrics:
     reward: float | None
     steps: int
     requests: int
+    reference: int | None
     invalid: tuple[str, ...]
     usage: Usage | None
     stop: str
@@ -126,7 +128,8 @@ class EpisodeMetrics:
             light=rollout.light,
             reward=rollout.reward,
             steps=rollout.steps,
-            requests=sum(turn.status != 0 for turn in rollout.turns),
+            requests=verdict.process.total if verdict else 0,
+            reference=verdict.process.reference if verdict else None,
             invalid=tuple(turn.error for turn in rollout.turns if turn.error is not None),
             usage=rollout.usage,
             stop=rollout.stop_reason,
@@ -297,6 +300,8 @@ class AggregateMetrics:
         reward: Mean reward.
         steps: Mean number of actions.
         requests: Mean number of requests to the server.
+        of_reference: Mean number of requests divided by that of the reference solution, over the successes for which
+            it is known; None without any.
         invalid: Mean number of invalid actions.
         with_invalid: Number of episodes with at least one invalid action.
         drops: Mean number of times that the agent dropped contents because its context window was full.
@@ -311,6 +316,7 @@ class AggregateMetrics:
     reward: float | None
     steps: float | None
     requests: float | None
+    of_reference: float | None
     invalid: float | None
     with_invalid: int
     drops: float | None
@@ -330,6 +336,7 @@ class AggregateMetrics:
             reward=_mean(one.reward or 0.0 for one in graded),
             steps=_mean(one.steps for one in graded),
             requests=_mean(one.requests for one in graded),
+            of_reference=_mean(one.requests / one.reference for one in graded if one.success and one.reference),
             invalid=_mean(len(one.invalid) for one in graded),
             with_invalid=sum(bool(one.invalid) for one in graded),
             drops=_mean(one.drops for one in graded),

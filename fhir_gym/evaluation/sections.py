@@ -12,7 +12,7 @@ from fhir_gym.evaluation.report import Report
 from fhir_gym.evaluation.statistics_sections import statistics_sections
 
 _RATES = ("success", "95 %", "SD", "light", "light 95 %", "light SD")
-_MEANS = ("reward", "steps", "requests", "invalid", "tokens in", "tokens out")
+_MEANS = ("reward", "steps", "requests", "of reference", "invalid", "tokens in", "tokens out")
 _HEADS = ("episodes", *_RATES, *_MEANS)
 
 _MAX_ROWS = 10
@@ -59,6 +59,7 @@ def _cells(metrics: AggregateMetrics) -> tuple[str, ...]:
         number(metrics.reward, 2),
         number(metrics.steps, 1),
         number(metrics.requests, 1),
+        number(metrics.of_reference, 2),
         number(metrics.invalid, 1),
         number(metrics.prompt_tokens, 0),
         number(metrics.completion_tokens, 0),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from fhir_gym.errors import FhirGymError
 from fhir_gym.evaluation.distributions import Distribution, rounded
 from fhir_gym.evaluation.failure_modes import FailureModes
 from fhir_gym.evaluation.metrics import EpisodeMetrics, Rate
@@ -19,24 +18,12 @@ from fhir_gym.evaluation.variance import (
     decompose,
 )
 from fhir_gym.rollouts import Prices
-from fhir_gym.tasks import get_task
 
 Groups = tuple[tuple[str, Distribution], ...]
 """A distribution for each value of a property, such as ``easy``."""
 
 _MOST_CALLS = 5
 """Expected numbers of calls from this one on are one group."""
-
-
-def expected_calls(env_id: str, task: str) -> int | None:
-    """Return the least number of tool calls that solve a task: the length of its shortest tool sequence.
-
-    None if the task is not installed, such as a task of a benchmark's own file, or defines no tool sequences.
-    """
-    try:
-        return min(map(len, get_task(env_id, task).required_tools), default=None)
-    except FhirGymError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,7 @@ class CallsByOutcome:
         failure: Calls in failed episodes.
         errors_success: Failed calls in successful episodes.
         errors_failure: Failed calls in failed episodes.
-        expected: For each successful episode, the least number of calls that solve its task.
+        expected: For each successful episode, the number of calls of the reference solution.
         expected_unknown: Number of successful episodes for which this number is not known.
     """
 
@@ -84,17 +71,12 @@ class CallsByOutcome:
     expected_unknown: int
 
     @classmethod
-    def of(cls, graded: Iterable[EpisodeMetrics], least: Mapping[tuple[str, str], int | None]) -> Self:
-        """Return the numbers of graded episodes.
-
-        Args:
-            graded: The episodes.
-            least: `expected_calls` of each pack and task.
-        """
+    def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
+        """Return the numbers of graded episodes."""
         found: dict[bool, list[EpisodeMetrics]] = {True: [], False: []}
         for one in graded:
             found[one.success is True].append(one)
-        expected = [least[one.key[:2]] for one in found[True]]
+        expected = [one.reference for one in found[True]]
         return cls(
             success=Distribution.of(one.calls for one in found[True]),
             failure=Distribution.of(one.calls for one in found[False]),
@@ -118,7 +100,7 @@ class TokenUse:
         by_difficulty: By ``easy``, ``medium`` and ``hard``.
         by_success: By ``success`` and ``failure``.
         by_light: By ``light success`` and ``light failure``.
-        by_expected: By the least number of calls that solve the task: ``1`` to ``4``, ``5+`` and ``unknown``.
+        by_expected: By the number of calls of the reference solution: ``1`` to ``4``, ``5+`` and ``unknown``.
     """
 
     total: Distribution
@@ -128,13 +110,8 @@ class TokenUse:
     by_expected: Groups
 
     @classmethod
-    def of(cls, graded: Iterable[EpisodeMetrics], least: Mapping[tuple[str, str], int | None]) -> Self:
-        """Return the tokens of graded episodes; episodes without token counts are left out.
-
-        Args:
-            graded: The episodes.
-            least: `expected_calls` of each pack and task.
-        """
+    def of(cls, graded: Iterable[EpisodeMetrics]) -> Self:
+        """Return the tokens of graded episodes; episodes without token counts are left out."""
         found = [(one, one.tokens) for one in graded]
         counted = [(one, tokens) for one, tokens in found if tokens is not None]
 
@@ -155,7 +132,7 @@ class TokenUse:
                 ("light success", "light failure"),
                 lambda one: None if one.light is None else "light success" if one.light else "light failure",
             ),
-            by_expected=by((), lambda one: _expected_group(least[one.key[:2]])),
+            by_expected=by((), lambda one: _expected_group(one.reference)),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -257,7 +234,6 @@ class RunStatistics:
             prices: Prices of tokens; None if they are not known.
         """
         graded = [one for one in episodes if one.graded]
-        least = {key: expected_calls(*key) for key in {one.key[:2]: None for one in graded}}
         tokens = [(one, one.tokens) for one in graded]
         used: list[Observation] = [(one.cluster, one.prompt, float(n)) for one, n in tokens if n is not None]
         failed = [one for one in graded if not one.success]
@@ -280,8 +256,8 @@ class RunStatistics:
                 if tool.resource_type
             ),
             lookups=_error_rates((tool.tool, tool.errors, tool.calls) for one in graded for tool in one.lookups),
-            tool_calls=CallsByOutcome.of(graded, least),
-            tokens=TokenUse.of(graded, least),
+            tool_calls=CallsByOutcome.of(graded),
+            tokens=TokenUse.of(graded),
             cost=None if prices is None else Cost.of(episodes, prices),
         )
 

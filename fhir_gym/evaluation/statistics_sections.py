@@ -130,7 +130,7 @@ def _tool_calls(statistics: Sequence[RunStatistics]) -> Section:
             "in failed episodes": calls.failure,
             "failed, in successful episodes": calls.errors_success,
             "failed, in failed episodes": calls.errors_failure,
-            "least expected for the successes": calls.expected,
+            "of the reference solution, for the successes": calls.expected,
         }
         if calls.success.max or calls.failure.max:
             rows += [(one.name, name, *_summary(values, 1)) for name, values in groups.items() if values.n]

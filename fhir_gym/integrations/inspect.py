@@ -65,9 +65,10 @@ _MESSAGES = {"system": ChatMessageSystem, "user": ChatMessageUser}
 class TaskSettings(EpisodeSettings, total=False):
     """The parameters of the Inspect tasks: these, and the fields of `EpisodeConfig` except ``fhir_credentials``.
 
+    The default of `split` is ``test``.
+
     Attributes:
         tasks: Keys of the tasks; by default all tasks of the pack.
-        split: ``test`` (the default), ``train`` or ``heldout_tasks``.
         variations: Numbers such as ``1000-1009``; by default the first ten of the split.
         protocol: ``tools`` (the default) or ``text``; see `fhir_agent`.
         system: System prompt; an empty text for none; by default that of the chat agent.
@@ -75,7 +76,6 @@ class TaskSettings(EpisodeSettings, total=False):
     """
 
     tasks: str | int | list[str | int]
-    split: str
     variations: str | int | list[str | int]
     protocol: ChatProtocol
     system: str
@@ -202,7 +202,7 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
     """
     given: dict[str, Any] = {**settings}
     protocol: ChatProtocol = given.pop("protocol", "tools")
-    chosen = {name: given.pop(name, None) for name in ("tasks", "split", "variations")}
+    chosen = {name: given.pop(name, None) for name in ("tasks", "variations")}
     try:
         require_name("protocol", protocol, ("tools", "text"))
         (found, *others) = find_packs(env_id)
@@ -214,7 +214,7 @@ def _make_task(env_id: str, settings: TaskSettings) -> Task:
         system = None if system is None else ",".join(map(str, _listed(system)))  # Inspect splits texts at commas
         variable = given.pop("fhir_token_from_env", None)
         credentials = None if variable is None else Credentials.bearer_from_env(str(variable))
-        config = EpisodeConfig.of(found, given, TaskSettings.__annotations__)
+        config = EpisodeConfig.of(found, given, TaskSettings.__annotations__, default_split="test")
         source = _Source(replace(config, fhir_credentials=credentials), protocol, system)
         samples = source.samples(**chosen)
     except (FhirGymError, ValueError) as error:
@@ -247,16 +247,14 @@ class _Source:
         # A running server serves one episode at a time; the other samples wait.
         self._turn = None if config.fhir_server is None else anyio.Semaphore(1)
 
-    def samples(self, tasks: Any, split: str | None, variations: Any) -> list[Sample]:
+    def samples(self, tasks: Any, variations: Any) -> list[Sample]:
         """Return the samples: the request to the agent, and which task and variation it belongs to."""
-        if split is None and self.config.task_file is None:
-            split = "test"
         known = self.config.task_set()
         # Inspect parses parameters as YAML, so 01 arrives as 1, and 0-4,9 as a list.
         keys = None if tasks is None else [_key(key, known) for key in _listed(tasks)]
         numbers = None if variations is None else ",".join(map(str, _listed(variations)))
         found = []
-        for spec in plan(self.config, tasks=keys, split=split, variations=numbers).supported(self.world).episodes:
+        for spec in plan(self.config, tasks=keys, variations=numbers).supported(self.world).episodes:
             variation = known[spec.task].variation(spec.variation, self.world, self.config.phrasing)
             metadata = {
                 "env_id": self.config.env_id,

@@ -19,6 +19,7 @@ from fhir_gym.files import new_folder
 from fhir_gym.printable import encodable
 from fhir_gym.rollouts import ExportSummary, Rollout, Selection
 from fhir_gym.rollouts.dataset import ONLY_TOOLS, converted, provenance
+from fhir_gym.tasks import split_of
 
 _DATASET_ID = re.compile(r"[-\w]+-v\d+", re.ASCII)
 
@@ -109,6 +110,8 @@ def _env_spec(rollouts: Sequence[Rollout]) -> Any:
         for argument, attribute in (("grading", "grading"), ("reward", "reward_rule"), ("max_steps", "max_steps")):
             if len(values := {getattr(rollout, attribute) for rollout in rollouts}) == 1:
                 spec.kwargs[argument] = values.pop()
+        splits = {split_of(rollout.task.variation) for rollout in rollouts}
+        spec.kwargs["split"] = splits.pop() if len(splits) == 1 else None
     return spec
 
 

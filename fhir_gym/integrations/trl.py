@@ -10,7 +10,7 @@ from typing import Any
 from fhir_gym.errors import MissingExtraError
 from fhir_gym.rollouts import plan
 from fhir_gym.tasks import require_phrasing, task_set
-from fhir_gym.training.curriculum import EpisodeChoice, require_training_variations
+from fhir_gym.training.curriculum import EpisodeChoice
 from fhir_gym.training.diagnostics import TrainingEpisode, batch_metrics
 from fhir_gym.training.grpo import FHIRToolEnv, OpenConfigs, PolicyRollouts, RowShape, make_row
 from fhir_gym.types import BRIEF, Phrasing
@@ -43,12 +43,10 @@ def training_rows(
     Raises:
         UnknownNameError: The pack, a task or the shape does not exist.
         FhirGymError: A number or the text of `variations` is invalid.
-        TaskError: A task does not have one of the phrasings.
-        TrainingError: A variation is a test variation.
+        TaskError: A task does not have one of the phrasings, or a variation is not a training variation.
         MissingExtraError: The package datasets is missing.
     """
-    episodes = plan(env_id, tasks=tasks, variations=variations).episodes
-    require_training_variations(episode.variation for episode in episodes)
+    episodes = plan(env_id, tasks=tasks, variations=variations, split="train").episodes
     wordings: list[Phrasing | None] = [None] if phrasings is None else list(phrasings)
     for wording in wordings:
         require_phrasing(task_set(env_id), [episode.task for episode in episodes], wording)

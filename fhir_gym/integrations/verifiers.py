@@ -28,7 +28,7 @@ from fhir_gym.agents import Completion, Reply
 from fhir_gym.agents.completions import parse_completion
 from fhir_gym.agents.prompts import system_prompt
 from fhir_gym.episode import Episode, Step
-from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.fhir import Credentials
 from fhir_gym.rollouts.plan import RunPlan, plan
 from fhir_gym.tasks import DEFAULT_SPLIT, Grading, RewardRule
@@ -46,8 +46,8 @@ class FHIRTasksetConfig(vf.TasksetConfig):
     """Env id of the pack."""
     tasks: list[str] | None = None
     """Keys of the tasks; None for all tasks of the pack."""
-    split: str | None = None
-    """``train`` (the default), ``test`` or ``heldout_tasks``."""
+    split: str | None = DEFAULT_SPLIT
+    """``train`` (the default), ``test`` or ``heldout_tasks``; None for all variations."""
     variations: str | None = None
     """Numbers such as ``0-9``; None for the first ten of the split."""
     phrasing: Phrasing | None = None
@@ -80,11 +80,10 @@ class FHIRTasksetConfig(vf.TasksetConfig):
             raise ValueError("the results would contain the password of fhir_server: use fhir_token_from_env")
         variable = self.fhir_token_from_env
         credentials = None if variable is None else Credentials.bearer_from_env(variable)
-        names = ("phrasing", "world", "fhir_server", "grading", "reward", "max_steps", "task_file", "funcs_file")
+        names = [name for name in EpisodeSettings.__annotations__ if name in type(self).model_fields]
         config = EpisodeConfig.of(self.env_id, {name: getattr(self, name) for name in names})
-        split = DEFAULT_SPLIT if self.split is None and self.task_file is None else self.split
         config = replace(config, fhir_credentials=credentials)
-        return plan(config, tasks=self.tasks, split=split, variations=self.variations)
+        return plan(config, tasks=self.tasks, variations=self.variations)
 
 
 class FHIRTaskData(vf.TaskData):

@@ -29,7 +29,6 @@ from fhir_gym.printable import one_line
 from fhir_gym.rollouts import EpisodeSpec, Rollout, read_rollouts
 from fhir_gym.rollouts.recorder import EpisodeRecorder
 from fhir_gym.rollouts.rollout_files import RolloutWriter
-from fhir_gym.tasks import choose_tasks
 from fhir_gym.tasks.core.splits import split_of
 from fhir_gym.types import BRIEF, Json
 
@@ -175,9 +174,8 @@ class TaskTools(FhirTools[PlayedEpisode]):
         config = self._configs[env_id]
         if "phrasing" in arguments:
             config = replace(config, phrasing=arguments["phrasing"])
-        (key,), allowed = choose_tasks(env_id, config.task_set(), task, None, from_file=config.task_file is not None)
-        if number not in allowed:
-            raise FhirGymError(f"task {key} has the variations {allowed[0]} to {allowed[-1]}, not {number}")
+        (key,) = config.choose_tasks(task)
+        (number,) = config.require_variations([number])
         id, played = self.sessions.add(lambda: self._play(config, key, number, McpAgent.of(client)))
         limit = played.recorder.episode.step_limit
         prompt = (

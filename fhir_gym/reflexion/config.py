@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,10 +13,10 @@ from fhir_gym.agents import ChatAgent
 from fhir_gym.agents.chat_messages import ChatProtocol
 from fhir_gym.agents.memory import Embedder, make_embedder
 from fhir_gym.agents.provider import Provider, Sampling
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
-from fhir_gym.tasks import SPLITS, TEST_START, choose_tasks, task_set
-from fhir_gym.tasks.core.splits import Half
+from fhir_gym.tasks import find_task, task_set
 from fhir_gym.types import Json, Phrasing
 
 
@@ -138,7 +138,7 @@ class MemoryTrainingConfig(_Settings):
     def _check(self) -> Self:
         """Refuse unknown tasks and variations of the wrong split."""
         try:
-            require_split(parse_numbers(self.guard), "test")
+            EpisodeConfig(self.env_ids[0], split="test").require_variations(parse_numbers(self.guard))
             self.episodes()
         except FhirGymError as error:
             raise ValueError(str(error)) from error
@@ -151,8 +151,8 @@ class MemoryTrainingConfig(_Settings):
 
     def episodes(self) -> list[TrainingEpisode]:
         """Return the training episodes by pack, task and variation."""
-        numbers = parse_numbers(self.variations)
-        require_split(numbers, "train")
+        config = EpisodeConfig(self.env_ids[0], split="train")
+        numbers = config.require_variations(parse_numbers(self.variations))
         found: list[TrainingEpisode] = []
         for env_id, keys in self._tasks().items():
             found += [
@@ -197,21 +197,8 @@ class MemoryTrainingConfig(_Settings):
             return {env_id: tuple(tasks) for env_id, tasks in known.items()}
         for key in self.tasks:
             if not any(key in tasks for tasks in known.values()):
-                choose_tasks(next(iter(known)), next(iter(known.values())), key, None)  # raises UnknownNameError
+                find_task(next(iter(known.values())), key)  # raises UnknownNameError
         return {env_id: tuple(key for key in self.tasks if key in tasks) for env_id, tasks in known.items()}
-
-
-def require_split(numbers: Iterable[int], split: Half) -> None:
-    """Check that variations belong to a split.
-
-    Raises:
-        TrainingError: A variation belongs to the other split.
-    """
-    for number in numbers:
-        if number not in SPLITS[split]:
-            allowed = SPLITS[split]
-            why = f"; a memory is never trained on test variations (from {TEST_START})" if split == "train" else ""
-            raise TrainingError(f"variation {number} is not one of {allowed[0]} to {allowed[-1]}{why}")
 
 
 def load_memory_config(path: str | Path, **changes: Any) -> MemoryTrainingConfig:

@@ -16,9 +16,10 @@ from fhir_gym.agents import Agent, ConcurrentAgent, require_agent
 from fhir_gym.agents.memory import Deduplicator, Embedder, Memory, Provenance, Reflection
 from fhir_gym.agents.tool_sources import ToolSource
 from fhir_gym.agents.tool_sources.specification import SpecificationTools
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import InfraError, TrainingError
 from fhir_gym.fhir import World
-from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode, require_split
+from fhir_gym.reflexion.config import MemoryTrainingConfig, TrainingEpisode
 from fhir_gym.reflexion.episode_facts import EpisodeFacts, guarded_data, people_of, public_texts
 from fhir_gym.reflexion.instance_data import InstanceData
 from fhir_gym.reflexion.leak_filter import MAX_SITUATION, LeakFilter
@@ -69,7 +70,8 @@ def train_memory(
             evaluator and the reflector. If it returns False, the training stops.
 
     Raises:
-        TrainingError: A variation belongs to the test split, or the file belongs to a training with other settings.
+        TaskError: A variation is not a training variation.
+        TrainingError: The file belongs to a training with other settings.
         TrainingBudgetError: The budget is spent. The work so far is kept.
         InfraError: A model's endpoint failed. The work so far is kept.
         EndpointError: A model's endpoint is misconfigured.
@@ -100,13 +102,14 @@ def _checked(episodes: Iterable[tuple[str, str, int, int | None]]) -> list[Train
     """Return the training episodes without duplicates.
 
     Raises:
-        TrainingError: A variation belongs to the test split, there is no episode, or a variation has two phrasings.
+        TaskError: A variation is not a training variation.
+        TrainingError: There is no episode, or a variation has two phrasings.
         UnknownNameError: A task does not exist.
     """
     found: dict[VariationName, TrainingEpisode] = {}
     for env_id, task, variation, phrasing in episodes:
         find_task(task_set(env_id), task)
-        require_split([variation], "train")
+        EpisodeConfig(env_id, split="train").require_variations([variation])
         one = TrainingEpisode(env_id=env_id, task=task, variation=variation, phrasing=phrasing)
         if found.setdefault(_name(one), one) != one:
             raise TrainingError(f"variation {variation} of task {task} is given with two phrasings")

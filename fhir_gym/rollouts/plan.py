@@ -17,7 +17,7 @@ from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.rollouts.record import Rollout
 from fhir_gym.rollouts.rollout_files import completed
-from fhir_gym.tasks import available_tasks, choose_tasks
+from fhir_gym.tasks import available_tasks
 from fhir_gym.types import Json, Phrasing
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?\Z")
@@ -44,6 +44,9 @@ class RunPlan:
         seed: Seed of the run; each episode's own seed is derived from it.
         named: Whether the user named the tasks. If so, the world must support all of them.
         phrasings: For a task and a variation, the phrasing; it replaces the config's phrasing.
+
+    Raises:
+        TaskError: A variation does not exist or is not in the config's split.
     """
 
     config: EpisodeConfig
@@ -51,6 +54,10 @@ class RunPlan:
     seed: int = 0
     named: bool = False
     phrasings: Mapping[tuple[str, int], Phrasing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse variations that the config does not admit."""
+        self.config.require_variations(dict.fromkeys(episode.variation for episode in self.episodes))
 
     def config_of(self, task: str, variation: int) -> EpisodeConfig:
         """Return the settings of a variation's episodes."""
@@ -128,30 +135,21 @@ def plan(
     *,
     tasks: str | Sequence[str] | None = None,
     variations: int | str | Iterable[int] | None = None,
-    split: str | None = None,
     repeats: int = 1,
     seed: int = 0,
     skip: Container[tuple[str, int, int]] = (),
     **settings: Unpack[EpisodeSettings],
 ) -> RunPlan:
     """Return the plan of the episodes of a `run` with the same arguments."""
-    config = EpisodeConfig.of(env_id, settings, ("tasks", "variations", "split"))
-    from_file = config.task_file is not None
-    keys, allowed = choose_tasks(config.env_id, config.task_set(), tasks, split, from_file=from_file)
+    config = EpisodeConfig.of(env_id, settings, ("tasks", "variations"))
+    keys = config.choose_tasks(tasks)
     config.require_support(keys)
     if variations is None:
-        wanted: tuple[int, ...] = tuple(allowed)[:10]
+        variations = config.variations[:10]
     elif isinstance(variations, str):
-        wanted = parse_numbers(variations)
-    else:
-        several = variations if isinstance(variations, Iterable) else (variations,)
-        wanted = tuple(require_whole("variations", number, 0) for number in several)
-    outside = [number for number in wanted if number not in allowed]
-    if outside and from_file:
-        raise FhirGymError(f"the tasks of a task file have one variation, 0, not {outside[0]}")
-    if outside and split is not None:
-        raise FhirGymError(f"variation {outside[0]} is not in split {split!r} ({allowed[0]} to {allowed[-1]})")
+        variations = parse_numbers(variations)
+    wanted = config.require_variations(variations if isinstance(variations, Iterable) else (variations,))
     require_whole("repeats", repeats, 1)
     require_whole("seed", seed)
     episodes = tuple(EpisodeSpec(key, k, repeat) for key in keys for k in wanted for repeat in range(repeats))
-    return RunPlan(config, episodes, seed, named=tasks is not None or from_file).without(skip)
+    return RunPlan(config, episodes, seed, named=tasks is not None or config.task_file is not None).without(skip)

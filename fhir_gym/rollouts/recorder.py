@@ -29,6 +29,7 @@ from fhir_gym.rollouts.record import (
     WorldRecord,
     schema_version_of,
 )
+from fhir_gym.rollouts.reference import with_reference
 from fhir_gym.tasks import Variation, Verdict
 
 
@@ -189,7 +190,8 @@ class EpisodeRecorder:
                 self._usage = (self._usage or Usage()) + reply.usage
 
     def _end(self, step: Step, reason: StopReason) -> None:
-        self._verdict, self._reward, self._stop_reason = self.episode.verdict(), step.reward, reason
+        self._verdict = with_reference(self.episode.verdict(), self.episode)
+        self._reward, self._stop_reason = step.reward, reason
 
 
 def _turn(reply: Reply, step: Step) -> Turn:

@@ -41,7 +41,6 @@ def run(
     *,
     tasks: str | Sequence[str] | None = None,
     variations: int | str | Iterable[int] | None = None,
-    split: str | None = None,
     repeats: int = 1,
     seed: int = 0,
     skip: Container[tuple[str, int, int]] = (),
@@ -67,9 +66,7 @@ def run(
             classes of the agent and of the tasks must be defined at the top level of a module.
         tasks: Keys of tasks, or one key; None for all of the pack's tasks that the world supports.
         variations: A variation number, several numbers, or a text such as ``"0-9"``; None for the first ten variations
-            of the split.
-        split: ``"train"`` or ``"test"``, which refuse variations of the other split, or ``"heldout_tasks"``, which
-            selects only the held-out tasks. If neither split nor variations are given, the training split is used.
+            of the split `split` in `settings`, or of the training split.
         repeats: Number of runs of each variation.
         seed: Seed of the run; each episode's own seed is derived from it.
         skip: Episodes to skip, each given as task, variation and repeat.
@@ -81,12 +78,13 @@ def run(
         budget: Limits of the run; None for no limit.
         resume: A rollout file. Graded episodes in the file that match the arguments are skipped. The file may be
             missing.
-        settings: Fields of `EpisodeConfig`, such as ``world`` and ``grading``.
+        settings: Fields of `EpisodeConfig`, such as ``world``, ``grading`` and ``split``.
 
     Raises:
         UnknownNameError: The pack, agent, task, split, world, grading or reward rule does not exist.
         WrongTypeError: `agent` is not an agent (for example, a class instead of an instance).
-        TaskError: The world supports no task, or does not support a named task.
+        TaskError: The world supports no task, or does not support a named task; or a variation does not exist or is not
+            in the split.
         FhirGymError: Another argument is invalid.
         AgentError: The agent's own code failed (during iteration).
         EndpointError: A model's endpoint is misconfigured (during iteration).
@@ -100,9 +98,7 @@ def run(
         >>> [rollout.reward for rollout in fhir_gym.run("FHIRAgent/Appointment-v0", "idle", tasks="01", variations=0)]
         [0.0]
     """
-    chosen = plan(
-        env_id, tasks=tasks, variations=variations, split=split, repeats=repeats, seed=seed, skip=skip, **settings
-    )
+    chosen = plan(env_id, tasks=tasks, variations=variations, repeats=repeats, seed=seed, skip=skip, **settings)
     return run_plan(chosen, agent, workers=workers, concurrency=concurrency, budget=budget, resume=resume)
 
 

@@ -11,6 +11,7 @@ from fhir_gym.episode import Episode
 from fhir_gym.errors import RecordError
 from fhir_gym.fhir import DEFAULT_BASE_URL, Change, World
 from fhir_gym.rollouts.record import Rollout, Turn
+from fhir_gym.rollouts.reference import with_reference
 from fhir_gym.tasks import GRADINGS, LoggedRequest, TimedRequest, Verdict
 from fhir_gym.types import Resource
 
@@ -113,7 +114,8 @@ def replay(rollout: Rollout, world: World) -> Timeline:
             episode.truncate("unfinished")
         variation = episode.variation
         required = tuple(episode.task.required_records(variation.params))
-        return Timeline(tuple(_entries(episode)), episode.verdict(), tuple(turns), required, variation.setup)
+        verdict = with_reference(episode.verdict(), episode)
+        return Timeline(tuple(_entries(episode)), verdict, tuple(turns), required, variation.setup)
 
 
 def base_url_of(rollout: Rollout) -> str:

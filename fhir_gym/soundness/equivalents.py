@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,24 +12,26 @@ from fhir_gym.soundness.answer_variants import spellings
 from fhir_gym.soundness.policy_runner import Policy
 from fhir_gym.soundness.recording import GoldRecording, RecordedStep, rebody, with_ids
 from fhir_gym.tasks.core.task import Gold, LatestResponse, Task
+from fhir_gym.tasks.grading.neutral import usual_details
 from fhir_gym.types import Json, Resource
 
 _CLIENT_ID = "chosen-by-client-"
 
 
-def equivalents(task: Task[Any], gold: GoldRecording, base_url: str) -> Iterator[Policy]:
+def equivalents(task: Task[Any], gold: GoldRecording, base_url: str, present: str) -> Iterator[Policy]:
     """Yield policies that solve the task in a way that differs from the reference solution.
 
     Args:
         task: The task.
         gold: The reference episode.
         base_url: Base URL of the server.
+        present: The present as an instant.
     """
     yield same("graded by evidence", gold, [*gold.steps], grading="evidence")
     yield from _answers(task, gold, base_url)
     yield from _other_requests(gold, base_url, is_live=task.is_live)
     if any(step.writes for step in gold.steps):
-        yield from _other_bodies(task, gold)
+        yield from _other_bodies(task, gold, present)
         yield from _other_writes(gold, is_live=task.is_live)
 
 
@@ -86,13 +88,14 @@ def _as_post_search(action: Action) -> Action:
     return Post(f"{path}/_search", query) if action.kind == "GET" and mark else action
 
 
-def _other_bodies(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
+def _other_bodies(task: Task[Any], gold: GoldRecording, present: str) -> Iterator[Policy]:
     """Yield policies that write the same content in another form or with harmless additions."""
     changes: Mapping[str, Callable[[Json], Json]] = {
         "keys in another order": _reversed_keys,
         "lists of objects in another order": _reversed_lists,
         "instants with an offset": _with_offset,
         "without meta": lambda body: {name: value for name, value in body.items() if name != "meta"},
+        "with the details that prompts allow": lambda body: _with_usual_details(body, present),
     }
     for name, change in changes.items():
         steps = [_changed(step, change) for step in gold.steps]
@@ -102,17 +105,39 @@ def _other_bodies(task: Task[Any], gold: GoldRecording) -> Iterator[Policy]:
         for element, value in elements.items():
             steps = [_changed(step, _adding(kind, element, value)) for step in gold.steps]
             yield same(f"with {kind}.{element}", gold, steps)
+    for path, statuses in task.removable_elements.items():
+        steps = [_changed(step, _removing(path, statuses)) for step in gold.steps]
+        if any(new.action != old.action for new, old in zip(steps, gold.steps, strict=True)):
+            yield same(f"without {path}", gold, steps)
+
+
+def _with_usual_details(body: Json, present: str) -> Json:
+    details = {} if body.get("id") else usual_details(body["resourceType"], present)
+    return {**details, **body} if details.keys() - body.keys() else body
 
 
 def _changed(step: RecordedStep, change: Callable[[Json], Json]) -> RecordedStep:
     if not step.writes or not isinstance(step.body, dict):
         return step
     body = change(step.body)
+    if body is step.body:
+        return step
     return replace(step, action=rebody(step.action, body), body=body)
 
 
 def _adding(kind: str, element: str, value: Json) -> Callable[[Json], Json]:
     return lambda body: {**body, element: value} if body.get("resourceType") == kind and element not in body else body
+
+
+def _removing(path: str, statuses: Collection[str]) -> Callable[[Json], Json]:
+    kind, element = path.split(".")
+
+    def remove(body: Json) -> Json:
+        if body.get("resourceType") != kind or body.get("status") not in statuses:
+            return body
+        return {name: value for name, value in body.items() if name != element}
+
+    return remove
 
 
 def _reversed_keys(value: Json) -> Json:

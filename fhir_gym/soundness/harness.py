@@ -26,8 +26,10 @@ from fhir_gym.soundness.reversals import reversals
 from fhir_gym.soundness.sampling import sampled
 from fhir_gym.soundness.verdict_checker import VerdictChecker
 from fhir_gym.soundness.workers import run_jobs
+from fhir_gym.tasks.core.dates import instant
 from fhir_gym.tasks.core.registry import get_pack, pack_ids, task_keys, task_set
 from fhir_gym.tasks.core.selection import available_tasks
+from fhir_gym.tasks.core.splits import VARIATIONS, require_variation
 from fhir_gym.tasks.core.task import Task
 
 _CHUNK = 20
@@ -115,6 +117,8 @@ def check_tasks(
 ) -> SoundnessReport:
     """Like `check`, for a given list of tasks."""
     numbers = tuple(range(variations) if isinstance(variations, int) else variations)
+    for number in numbers:
+        require_variation(number)
     total, done = len(chosen) * len(numbers), 0
     reports = {(task.pack, task.key): TaskReport(task.pack, task.key, task.kind) for task in chosen}
     jobs = [(task, numbers[start : start + _CHUNK]) for task in chosen for start in range(0, len(numbers), _CHUNK)]
@@ -157,7 +161,7 @@ def check_task(task: Task[Any], world: World, variations: Sequence[int]) -> Task
     residents = _residents(task, world, variations)
     recordings: dict[int, GoldRecording] = {}
     for done, number in enumerate(variations, 1):
-        other = variations[done % len(variations)] if len(variations) > 1 else number + 1
+        other = variations[done % len(variations)] if len(variations) > 1 else (number + 1) % len(VARIATIONS)
         if other not in recordings:
             recordings[other] = _recorded(task, world, other)
         recordings[number] = _try_variation(task, world, number, recordings[other], checker, residents)
@@ -204,7 +208,7 @@ def _policies(
     task: Task[Any], runner: PolicyRunner, run: PolicyRun, gold: GoldRecording, stranger: GoldRecording
 ) -> Iterator[Policy]:
     params = runner.variation.params
-    yield from equivalents(task, gold, run.end.base_url)
+    yield from equivalents(task, gold, run.end.base_url, instant(runner.world.now))
     yield from constant_answers(runner.variation.prompt, number_asked=not consists_of_ids(task.answer))
     yield from always_create(task, gold)
     yield from other_variation(task, gold, stranger)

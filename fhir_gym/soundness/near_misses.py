@@ -66,15 +66,18 @@ def _mutations(
 ) -> Iterator[tuple[Group, str, Resource]]:
     neighbours = gold.others_of_type(kind, but=body.get("id", ""))
     asked = [(path, value) for path, value in leaves(body) if path_name(kind, path) not in task.optional_elements]
+    may_go = {name for name in body if body.get("status") in task.removable_elements.get(f"{kind}.{name}", ())}
     for path, value in asked:
         name = ".".join(map(str, path))
-        yield "missing value", f"without {name}", removed(body, path)
+        if path[0] not in may_go:
+            yield "missing value", f"without {name}", removed(body, path)
         for wrong in made_up_values(kind, path, value):
             yield "wrong value", f"{name} = {wrong!r}", replaced(body, path, wrong)
         for wrong in neighbour_values(path, value, gold.ids, neighbours):
             yield "neighbour's value", f"{name} = {wrong!r}", replaced(body, path, wrong)
     for name in dict.fromkeys(str(path[0]) for path, _ in asked):
-        yield "missing value", f"without any {name}", {key: item for key, item in body.items() if key != name}
+        if name not in may_go:
+            yield "missing value", f"without any {name}", {key: item for key, item in body.items() if key != name}
         if isinstance(body[name], list) and f"{kind}.{name}" not in task.open_lists:
             added = _all_wrong(kind, body, name, gold, neighbours)
             if added is not None:

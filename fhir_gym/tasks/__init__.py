@@ -22,9 +22,18 @@ from fhir_gym.tasks.core.registry import (
     task_set,
 )
 from fhir_gym.tasks.core.scene import Candidate, SceneTask
-from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require_phrasing, split_keys
+from fhir_gym.tasks.core.selection import available_tasks, choose_tasks, require_phrasing
 from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, SPLITS, TEST_START, Half, Split, split_numbers, split_of
+from fhir_gym.tasks.core.splits import (
+    DEFAULT_SPLIT,
+    SPLITS,
+    TEST_START,
+    Half,
+    Split,
+    require_variation,
+    split_numbers,
+    split_of,
+)
 from fhir_gym.tasks.core.task import ExpectedChange, Gold, LatestResponse, Task, Variation
 from fhir_gym.tasks.core.task_sets import TaskSet
 from fhir_gym.tasks.core.turn_protocol import ParsedTurn, TurnProtocol
@@ -43,7 +52,7 @@ from fhir_gym.tasks.grading.diagnosis import Diagnosis
 from fhir_gym.tasks.grading.end_state import BeforeView, EndState, LoggedRequest, RemoteView, TimedRequest, View
 from fhir_gym.tasks.grading.evidence import Evidence
 from fhir_gym.tasks.grading.meaning import ADD_NOTHING
-from fhir_gym.tasks.grading.tool_usage import ToolUsage
+from fhir_gym.tasks.grading.tool_usage import ToolUsage, requests_answered
 from fhir_gym.tasks.grading.verdict import REWARD_RULES, RewardRule, Verdict
 
 __all__ = [
@@ -108,9 +117,10 @@ __all__ = [
     "grade",
     "pack_ids",
     "register",
+    "requests_answered",
     "require_grading",
     "require_phrasing",
-    "split_keys",
+    "require_variation",
     "split_numbers",
     "split_of",
     "task_keys",

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.rollouts import parse_numbers
-from fhir_gym.tasks import SPLITS, TEST_START, RewardRule, find_task, get_pack, task_set
+from fhir_gym.tasks import Half, RewardRule, find_task, get_pack, task_set
 
 ConfigT = TypeVar("ConfigT", bound="TrainingConfig")
 
@@ -64,8 +65,8 @@ class TrainingConfig(BaseModel):
     def _check(self) -> Self:
         """Refuse unknown tasks and variations of the other split."""
         try:
-            require_variations(self.train, "train")
-            require_variations(self.test, "test")
+            self.numbers("train")
+            self.numbers("test")
             if not self.train_tasks():
                 raise FhirGymError("all tasks are held out; no task remains for training")
         except FhirGymError as error:
@@ -75,12 +76,24 @@ class TrainingConfig(BaseModel):
     @property
     def train_variations(self) -> tuple[int, ...]:
         """Numbers of the training variations."""
-        return parse_numbers(self.train)
+        return self.numbers("train")
 
     @property
     def test_variations(self) -> tuple[int, ...]:
         """Numbers of the test variations."""
-        return parse_numbers(self.test)
+        return self.numbers("test")
+
+    def numbers(self, split: Half) -> tuple[int, ...]:
+        """Return the variation numbers of a split.
+
+        Raises:
+            TrainingError: A number does not belong to the split.
+        """
+        config = EpisodeConfig(self.env_ids[0], split=split)
+        try:
+            return config.require_variations(parse_numbers(getattr(self, split)))
+        except FhirGymError as error:
+            raise TrainingError(f"{split}: {error}") from error
 
     def train_tasks(self) -> list[TaskName]:
         """Return the tasks to train on, by pack and in the order of the config or of the pack."""
@@ -108,23 +121,6 @@ class TrainingConfig(BaseModel):
             for env_id in having or self.env_ids:
                 found[TaskName(env_id, find_task(known[env_id], key).key)] = None
         return list(found)
-
-
-def require_variations(text: str, split: Literal["train", "test"]) -> tuple[int, ...]:
-    """Return the variation numbers of a text such as ``"0-199"`` if all belong to a split.
-
-    Raises:
-        TrainingError: A number belongs to the other split.
-    """
-    numbers, allowed = parse_numbers(text), SPLITS[split]
-    for number in numbers:
-        if number not in allowed:
-            why = f"test variations (from {TEST_START}) are never trained on"
-            raise TrainingError(
-                f"{split}: variation {number} is not one of {allowed[0]} to {allowed[-1]}"
-                + (f"; {why}" if split == "train" else "")
-            )
-    return numbers
 
 
 def load_config(path: str | Path, kind: type[ConfigT], **changes: Any) -> ConfigT:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fhir_gym.arguments import require_name
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import TrainingError
-from fhir_gym.tasks import TEST_START, find_task, require_phrasing, task_set
+from fhir_gym.tasks import find_task, require_phrasing, task_set
 from fhir_gym.training.config import TaskName
 from fhir_gym.types import Phrasing
 
@@ -169,7 +170,7 @@ class Curriculum:
             raise TrainingError("a curriculum needs at least one task that is not held out")
         if not self.variations:
             raise TrainingError("a curriculum needs at least one variation")
-        require_training_variations(self.variations)
+        EpisodeConfig(self.tasks[0].env_id, split="train").require_variations(self.variations)
         for name in self.tasks:
             find_task(task_set(name.env_id), name.task)
         for name, numbers in self.phrasings.items():
@@ -180,20 +181,6 @@ class Curriculum:
         for setting, value in (("floor", self._floor), ("decay", self._decay)):
             if not 0.0 < value <= 1.0:
                 raise TrainingError(f"{setting} must be above 0 and at most 1, not {value}")
-
-
-def require_training_variations(numbers: Iterable[int]) -> None:
-    """Refuse test variations.
-
-    Raises:
-        TrainingError: A number is not that of a training variation.
-    """
-    for number in numbers:
-        if not 0 <= number < TEST_START:
-            raise TrainingError(
-                f"variation {number} is not a training variation (0 to {TEST_START - 1}); "
-                "test variations are never trained on"
-            )
 
 
 def other_phrasings(tasks: Sequence[TaskName], held_out: Phrasing) -> dict[TaskName, tuple[int, ...]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fhir_gym.agents.chat_messages import Message
 from fhir_gym.agents.context_window import shorten
 from fhir_gym.agents.transformer import Transformer
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import TrainingError
 from fhir_gym.rollouts import Rollout, Selection, export
 
@@ -123,12 +124,11 @@ def require_trainable(rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
     """Pass rollouts on.
 
     Raises:
-        TrainingError: A rollout has a test variation.
+        TaskError: A rollout has a test variation.
+        TrainingError: A rollout has a task of a task file.
     """
     for rollout in rollouts:
+        EpisodeConfig(rollout.env_id, split="train").require_variations([rollout.task.variation])
         if rollout.task.split != "train":
-            raise TrainingError(
-                f"the rollout of task {rollout.task.key}, variation {rollout.task.variation} has a test variation; "
-                "test variations are never trained on"
-            )
+            raise TrainingError(f"task {rollout.task.key} comes from a task file, whose tasks are only for tests")
         yield rollout

@@ -7,8 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fhir_gym.errors import MissingExtraError
-from fhir_gym.tasks import SPLITS, RewardRule
+from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.errors import MissingExtraError, TrainingError
+from fhir_gym.tasks import DEFAULT_SPLIT, RewardRule
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.menu import MenuEnv
 
@@ -19,9 +20,10 @@ def menu_ppo(
     templates: str | Path,
     tasks: Iterable[TaskName | tuple[str, str]],
     *,
-    variations: Sequence[int] = SPLITS["train"],
+    variations: Sequence[int] | None = None,
     reward: RewardRule = "dense",
     prepared: int = 0,
+    split: str | None = DEFAULT_SPLIT,
 ) -> Any:
     """Return a `PPOConfig` of RLlib for a `MenuEnv`, with a module that scores the places of the menu.
 
@@ -30,13 +32,20 @@ def menu_ppo(
     Args:
         templates: Path of a template file; see `learn_templates`. All machines of a cluster must have the file.
         tasks: The tasks to draw from, as pairs of env id and key.
-        variations: The variations to draw from.
+        variations: The variations to draw from; None for all of the split.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
         prepared: Number of start states that each process keeps in memory; see `FHIREnv`.
+        split: The split of the variations; None admits all.
 
     Raises:
+        TrainingError: There is no task.
+        TaskError: A variation does not exist or is not in the split.
         MissingExtraError: RLlib or torch is not installed.
     """
+    names = [TaskName(*task) for task in tasks]
+    if not names:
+        raise TrainingError("menu_ppo needs at least one task")
+    numbers = EpisodeConfig(names[0].env_id, split=split).require_variations(variations)
     try:
         ppo = import_module("ray.rllib.algorithms.ppo")
         spec_class = import_module("ray.rllib.core.rl_module.rl_module").RLModuleSpec
@@ -47,10 +56,11 @@ def menu_ppo(
     import_module("ray.tune.registry").register_env(_ENV, _make_env)
     settings = {
         "templates": str(templates),
-        "tasks": [tuple(task) for task in tasks],
-        "variations": list(variations),
+        "tasks": [tuple(name) for name in names],
+        "variations": list(numbers),
         "reward": reward,
         "prepared": prepared,
+        "split": split,
     }
     return (
         ppo.PPOConfig()

@@ -97,6 +97,7 @@ class Sb3Config(TrainingConfig):
             distractors=self.distractors,
             paced=self.paced,
             prepared=self.prepared,
+            split="test" if curriculum is None else "train",
         )
 
     def test_choices(self, names: Iterable[TaskName], phrasing: Phrasing | None = None) -> list[EpisodeChoice]:
@@ -144,6 +145,7 @@ def gold_templates(config: Sb3Config) -> Templates:
             "gold",
             tasks=[name.task for name in names if name.env_id == env_id],
             variations=config.template_variations,
+            split="train",
         )
         if rollout.task.phrasing != config.held_out_phrasing
     ]

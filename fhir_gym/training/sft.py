@@ -81,14 +81,14 @@ def training_rollouts(config: SftConfig) -> Iterator[Rollout]:
     """Yield the successful rollouts to train on: of the config's files, or of the reference solutions.
 
     Raises:
-        TrainingError: A rollout has a test variation.
+        TaskError: A rollout has a test variation.
     """
     names = config.train_tasks()
     if not config.rollouts:
         for env_id in config.env_ids:
             tasks = [name.task for name in names if name.env_id == env_id]
             if tasks:
-                yield from fhir_gym.run(env_id, "gold", tasks=tasks, variations=config.train_variations)
+                yield from fhir_gym.run(env_id, "gold", tasks=tasks, variations=config.train_variations, split="train")
         return
     for path in config.rollouts:
         for rollout in require_trainable(read_rollouts(path)):

@@ -83,9 +83,9 @@ def test_make_imports_the_package_by_its_prefix() -> None:
 
 
 def test_options_choose_task_and_variation(env: Env) -> None:
-    _, info = env.reset(options={"task": "15a", "variation": 1007})
+    _, info = env.reset(options={"task": "15a", "variation": 7})
     assert info.pop("phrasing") in (0, 1, 2)
-    assert info == {"task": "15a", "variation": 1007, "step": 0, "status": 0, "invalid": False}
+    assert info == {"task": "15a", "variation": 7, "step": 0, "status": 0, "invalid": False}
     _, info = env.reset(seed=1, options={"task": "01"})
     assert info["task"] == "01"
     _, info = env.reset(seed=1, options={"variation": 4})

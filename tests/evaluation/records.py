@@ -58,12 +58,13 @@ def rollout(
     verdict = None
     if success is not None:
         made = checks if checks is not None else (("answer", success), ("nothing else", True))
+        sent = sum(turn.status != 0 for turn in turns)
         verdict = Verdict(
             success=success,
             light=light,
             checks=tuple(Check(name=name, passed=passed) for name, passed in made),
             evidence=Evidence(sufficient=True, note="-"),
-            process=process or ToolUsage(requests={}, errors={}, calls=()),
+            process=process or ToolUsage(requests={"search": sent} if sent else {}, errors={}, calls=()),
             answer=[],
             idle=(),
             explanation="-",
@@ -130,6 +131,7 @@ def used(
         tools_in_order=ordered,
         untouched=untouched,
         prohibited=prohibited,
+        reference=1,
     )
 
 

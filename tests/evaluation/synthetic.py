@@ -58,6 +58,7 @@ def episode(task: str, variation: int, repeat: int, skill: float, chance: random
         reward=float(success),
         steps=sum(one.calls for one in calls) + 1,
         requests=sum(one.calls for one in calls),
+        reference=difficulty + 1,
         invalid=(),
         usage=Usage(prompt=tokens, completion=tokens // 8),
         stop="finished",

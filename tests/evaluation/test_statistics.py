@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fhir_gym.agents import Usage
-from fhir_gym.evaluation import EpisodeMetrics, Report, RunStatistics, expected_calls, read_runs, sections
+from fhir_gym.evaluation import EpisodeMetrics, Report, RunStatistics, read_runs, sections
 from fhir_gym.evaluation.comparisons import paired_difference
 from fhir_gym.rollouts import Prices, Rollout, write_rollouts
-from fhir_gym.tasks import get_task
 from tests.evaluation.records import rollout, study, used
 from tests.evaluation.test_intervals import fitted
 
@@ -60,13 +59,10 @@ def test_calls_by_outcome() -> None:
     assert found.expected_unknown == 0
 
 
-def test_least_calls_come_from_the_task() -> None:
-    env_id = "FHIRAgent/Appointment-v0"
-    assert expected_calls(env_id, "17a") == min(map(len, get_task(env_id, "17a").required_tools)) == 5
-    assert expected_calls(env_id, "none") is expected_calls("Other/Pack-v0", "01") is None
-    foreign = statistics([rollout("01", 0, env_id="Other/Pack-v0", usage=Usage(prompt=5, completion=1))])
-    assert foreign.tool_calls.expected.n == 0 and foreign.tool_calls.expected_unknown == 1
-    assert [name for name, _ in foreign.tokens.by_expected] == ["unknown"]
+def test_calls_without_a_reference_are_unknown() -> None:
+    found = statistics([rollout("01", 0, usage=Usage(prompt=5, completion=1))])
+    assert found.tool_calls.expected.n == 0 and found.tool_calls.expected_unknown == 1
+    assert [name for name, _ in found.tokens.by_expected] == ["unknown"]
 
 
 def test_tokens_by_group() -> None:

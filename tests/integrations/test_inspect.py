@@ -293,6 +293,8 @@ def test_an_interim_score_does_not_end_the_episode() -> None:
         ({"tasks": True}, "unknown task 'True'"),
         ({"variations": "x"}, "must be numbers"),
         ({"variations": 3}, "not in split 'test'"),
+        ({"variations": 1000, "split": "train"}, "not in split 'train'"),
+        ({"variations": 2000, "split": None}, "numbered from 0 to 1999"),
         ({"protocol": ["text"]}, "unknown protocol"),
         ({"world": "nowhere"}, "unknown world"),
         ({"fhir_server": "http://user:secret@host/fhir"}, "log would contain the credentials"),

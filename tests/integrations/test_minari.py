@@ -69,6 +69,18 @@ def test_truncated_failed_and_hostile_episodes_are_read_back(hospital: World, tm
     env.close()
 
 
+def test_the_recovered_environment_has_the_split_of_the_episodes(hospital: World, tmp_path: Path) -> None:
+    for name, variations, split in (("test-v0", "1000", "test"), ("both-v0", "0,1000", None)):
+        rollouts = [*run(ENV_ID, "gold", tasks="01", variations=variations, world=hospital)]
+        write_minari(rollouts, tmp_path / name)
+        dataset = minari.MinariDataset(tmp_path / name / "data")
+        env = dataset.recover_environment()
+        assert env.unwrapped.config.split == split
+        options = [one["options"] for one in dataset.storage.get_episode_metadata(range(len(rollouts)))]
+        assert [env.reset(options=one)[0] for one in options] == [one.first_observation for one in rollouts]
+        env.close()
+
+
 def test_what_minari_cannot_hold_is_refused(hospital: World, tmp_path: Path) -> None:
     rollouts = [*run(ENV_ID, "gold", tasks="01", variations="0", world=hospital)]
     other = rollouts[0].model_copy(update={"env_id": "FHIRAgent/GeneticTesting-v0"})

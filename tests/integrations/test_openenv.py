@@ -160,9 +160,10 @@ def test_an_index_a_spec_and_a_task_start_the_same_episode(url: str, env: Any) -
     spec = httpx.post(f"{url}/fhir_gym/task", json={"split": "test", "index": 7}).json()["task"]
     by_index = env.reset(split="test", index=7).observation
     named = {key: spec[key] for key in ("env_id", "task", "variation")}
-    assert env.reset(**named).observation == by_index
+    assert env.reset(**named, split="test").observation == by_index
+    assert env.reset(**named, split=None).observation == by_index
     assert by_index.metadata.items() >= named.items()
-    assert env.reset(**named, phrasing=1).observation.metadata["phrasing"] == 1
+    assert env.reset(**named, split="test", phrasing=1).observation.metadata["phrasing"] == 1
 
 
 def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
@@ -188,6 +189,10 @@ def test_seeds_draw_the_same_episodes_in_every_session(url: str) -> None:
         ({"task": "01"}, "env_id is missing"),
         ({"task": "01", "env_id": "FHIRAgent/Appointments-v0"}, "did you mean"),
         ({"task": "99", "env_id": ENV_ID}, "99"),
+        ({"task": "01", "env_id": ENV_ID, "variation": 1500}, "variation 1500 is not in split 'train'"),
+        ({"task": "01", "env_id": ENV_ID, "variation": 5, "split": "test"}, "variation 5 is not in split 'test'"),
+        ({"task": "01", "env_id": ENV_ID, "variation": 99999, "split": None}, "numbered from 0 to 1999"),
+        ({"task": "01", "env_id": ENV_ID, "variation": 1500, "split": "heldout_tasks"}, "has none of 01"),
         ({"seed": -1}, "seed must be a whole number"),
         ({"seed": [1]}, "seed must be a whole number"),
         ({"episode_id": {"a": "<script>"}}, "Invalid message"),
@@ -203,12 +208,11 @@ def test_wrong_options_are_one_line_errors_and_the_session_lives(env: Any, optio
 
 
 def test_an_episode_that_does_not_exist_leaves_none_running(env: Any) -> None:
-    for options in ({"variation": -1}, {"variation": 0, "phrasing": 99}):
-        env.reset(seed=0)
-        with pytest.raises(RuntimeError, match=next(reversed(options))):
-            env.reset(task="01", env_id=ENV_ID, **options)
-        with pytest.raises(RuntimeError, match="call reset"):
-            env.step(FHIRAction(text="FINISH([])"))
+    env.reset(seed=0)
+    with pytest.raises(RuntimeError, match="phrasing"):
+        env.reset(task="01", env_id=ENV_ID, variation=0, phrasing=99)
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(FHIRAction(text="FINISH([])"))
 
 
 def test_hostile_messages_leave_the_session_usable(url: str) -> None:

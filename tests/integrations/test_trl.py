@@ -15,7 +15,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install 'fhir-gym[t
 
 from fhir_gym.agents import LocalAgent, Transformer
 from fhir_gym.agents.transformer import Prompt, Sample
-from fhir_gym.errors import FhirGymError, MissingExtraError, TaskError, TrainingError, UnknownNameError
+from fhir_gym.errors import FhirGymError, MissingExtraError, TaskError, UnknownNameError
 from fhir_gym.fhir import World
 from fhir_gym.integrations.trl import FHIRToolEnv, OpenConfigs, PolicyRollouts, log_episodes, training_rows
 from fhir_gym.tasks import get_task
@@ -234,8 +234,8 @@ def test_rows_of_the_brief_phrasing_start_episodes_with_it(hospital: World) -> N
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"variations": [999, 1000]}, TrainingError),
-        ({"variations": "0-1000"}, TrainingError),
+        ({"variations": [999, 1000]}, TaskError),
+        ({"variations": "0-1000"}, TaskError),
         ({"variations": "all"}, FhirGymError),
         ({"variations": [0.5]}, FhirGymError),
         ({"variations": [0], "phrasings": [99]}, TaskError),

@@ -147,6 +147,7 @@ def test_test_variations_are_chosen_by_the_split() -> None:
 
     assert numbers() == set(range(10))
     assert numbers(split="test") == set(range(1000, 1010))
+    assert numbers(split=None, variations="999-1000") == {999, 1000}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,7 @@ def test_test_variations_are_chosen_by_the_split() -> None:
         ({"env_id": "FHIRAgent/Nothing-v0"}, "unknown environment"),
         ({"tasks": ["zz"]}, "unknown task 'zz'"),
         ({"variations": "1000"}, "not in split 'train'"),
+        ({"variations": "2000", "split": None}, "numbered from 0 to 1999"),
         ({"max_steps": 0}, "at least 1"),
         ({"fhir_server": "http://user:secret@host/fhir"}, "results would contain the password"),
         ({"fhir_token_from_env": "NO_SUCH_VARIABLE"}, "no environment variable"),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PACK = "FHIRAgent/Appointment-v0"
 BASE = "http://localhost:8080/fhir"
+NOW = "2023-11-13T10:15:00Z"
 FORMS: list[tuple[AnswerForm, list[Any]]] = [
     (IdAnswer(("Slot",)), ["e1"]),
     (IdAnswer(("Appointment", "Slot")), ["e1", "e2"]),
@@ -195,7 +196,7 @@ def test_an_agent_without_matches_says_none(tiny_world: World) -> None:
 
 
 def test_equivalent_routes(tiny_world: World) -> None:
-    names = {one.name for one in equivalents(get_task(PACK, "15a"), Played("15a", tiny_world).gold, BASE)}
+    names = {one.name for one in equivalents(get_task(PACK, "15a"), Played("15a", tiny_world).gold, BASE, NOW)}
     assert {
         "PATCH instead of PUT",
         "FHIRPath Patch instead of PUT",
@@ -210,7 +211,7 @@ def test_equivalent_routes(tiny_world: World) -> None:
 
 def test_links_to_further_pages_stay_as_they_are() -> None:
     urls = ["/Slot?_count=1", f"{BASE}?_getpages=a&_getpagesoffset=1"]
-    policies = equivalents(get_task(PACK, "01"), recorded(*map(Get, urls)), BASE)
+    policies = equivalents(get_task(PACK, "01"), recorded(*map(Get, urls)), BASE, NOW)
     (absolute,) = (one for one in policies if one.name == "absolute urls")
     sent = [action.url for action in absolute.play(LatestResponse())]
     assert sent[:2] == [f"{BASE}/Slot?_count=1", urls[1]]
@@ -220,7 +221,7 @@ def test_updates_of_the_same_record_keep_their_order() -> None:
     free, busy = ({"resourceType": "Slot", "id": "e1", "status": status} for status in ("free", "busy"))
     gold = recorded(Put("/Slot/e1", free), Put("/Slot/e1", busy), before=(busy,))
     assert [step.before for step in gold.steps] == [busy, free]
-    policies = {one.name: one for one in equivalents(get_task(PACK, "01"), gold, BASE)}
+    policies = {one.name: one for one in equivalents(get_task(PACK, "01"), gold, BASE, NOW)}
     assert not {"writes in another order", "all writes in one transaction"} & policies.keys()
     patches = [action.body for action in policies["PATCH instead of PUT"].play(LatestResponse())][:2]
     assert [json.loads(one or "")[0]["value"] for one in patches] == ["free", "busy"]
@@ -228,7 +229,7 @@ def test_updates_of_the_same_record_keep_their_order() -> None:
 
 @pytest.mark.parametrize(("env", "key", "first"), [(PACK, "01", "/metadata"), ("FHIRAgent/Shift-v0", "day-3", "/Task")])
 def test_further_reads_come_first_unless_they_take_time(env: str, key: str, first: str) -> None:
-    policies = equivalents(get_task(env, key), recorded(Get("/Task"), Finish([])), BASE)
+    policies = equivalents(get_task(env, key), recorded(Get("/Task"), Finish([])), BASE, NOW)
     sent = [*next(one for one in policies if one.name.startswith("further reads")).play(LatestResponse())]
     assert sent[0].url == first and [one.url for one in sent[-3:-1]] == ["/metadata", "/Patient/nobody-0"]
 

@@ -244,6 +244,14 @@ def test_a_lost_or_overwritten_element_differs() -> None:
     assert set(differences(commented, {**BEFORE, "comment": "new"}, may_add=["comment"])) == {"comment"}
 
 
+def test_an_element_that_may_go_may_not_change() -> None:
+    rest = {name: value for name, value in BEFORE.items() if name != "schedule"}
+    assert differences(BEFORE, rest, may_go=["schedule"]) == {}
+    assert set(differences(BEFORE, {**BEFORE, "schedule": {"reference": "Schedule/3"}}, may_go=["schedule"])) == {
+        "schedule"
+    }
+
+
 def test_the_order_of_plain_values_counts() -> None:
     assert differences({"given": ["Ana", "María"]}, {"given": ["María", "Ana"]})
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
 from fhir_gym.tasks import (
     EXPERIMENTS,
@@ -10,7 +11,6 @@ from fhir_gym.tasks import (
     get_experiment,
     get_pack,
     get_task,
-    split_keys,
     split_numbers,
     task_keys,
 )
@@ -41,13 +41,12 @@ def test_packs_use_the_authors_keys() -> None:
 
 def test_heldout_split_is_test_variations_of_held_out_tasks() -> None:
     assert split_numbers("heldout_tasks") == SPLITS["test"]
-    assert split_keys(PACK, ("01", "03", "11a"), "heldout_tasks") == ("03", "11a")
-    assert split_keys(PACK, ("01", "03"), "test") == ("01", "03")
-    assert split_keys(PACK, (), "heldout_tasks") == ()
+    assert EpisodeConfig(PACK, split="heldout_tasks").choose_tasks(("01", "03", "11a")) == ("03", "11a")
+    assert EpisodeConfig(PACK, split="test").choose_tasks(("01", "03")) == ("01", "03")
     with pytest.raises(FhirGymError, match="has none of 01, 02a"):
-        split_keys(PACK, ("01", "02a"), "heldout_tasks")
+        EpisodeConfig(PACK, split="heldout_tasks").choose_tasks(("01", "02a"))
     with pytest.raises(FhirGymError, match="of FHIRAgent/MedAgentBench-v0 it has none"):
-        split_keys("FHIRAgent/MedAgentBench-v0", ("01",), "heldout_tasks")
+        EpisodeConfig("FHIRAgent/MedAgentBench-v0", split="heldout_tasks").choose_tasks("01")
 
 
 def test_only_the_first_experiment_tests_on_its_training_data() -> None:

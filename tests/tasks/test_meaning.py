@@ -12,7 +12,7 @@ from fhir_gym.fhir.definitions import children, modifiers
 from fhir_gym.tasks import get_task, pack_ids, task_keys
 from fhir_gym.tasks.grading.end_state import EndState
 from fhir_gym.tasks.grading.meaning import added_meaning, negates
-from fhir_gym.tasks.grading.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE
+from fhir_gym.tasks.grading.neutral import BY_DATA_TYPE, BY_RECORD, EVERYWHERE, usual_details
 from fhir_gym.tasks.packs.appointment.history import PROBLEMS
 from fhir_gym.tasks.packs.appointment.surgery import OPERATIONS
 from fhir_gym.tasks.packs.genetic_testing.orders import TESTS
@@ -122,6 +122,41 @@ def test_another_meaning(kind: str, added: dict[str, Any], what: str | None) -> 
     paths = found(kind, **added)
     assert len(paths) == 1
     assert what is None or paths == [f"{kind}.{what}"]
+
+
+CREATED = sorted(
+    {kind for env in pack_ids() for key in task_keys(env) for kind in get_task(env, key).requested_elements}
+)
+
+
+def added(kind: str, details: dict[str, Any]) -> list[str]:
+    return added_meaning({kind: ()}, end_of(created({"resourceType": kind, "id": "1", **details})))
+
+
+@pytest.mark.parametrize("kind", CREATED)
+def test_what_prompts_allow_may_be_added(kind: str) -> None:
+    assert added(kind, usual_details(kind, "2023-11-13T10:15:00Z")) == []
+    assert added(kind, usual_details(kind, "2023-11-13")) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "details"),
+    [
+        ("Patient", {"active": False}),
+        ("RelatedPerson", {"active": False}),
+        ("Condition", {"verificationStatus": {"coding": [{"code": "refuted"}]}}),
+        ("Condition", {"recordedDate": "2022-11-13"}),
+        ("MedicationRequest", {"authoredOn": "2024-11-13"}),
+        ("Task", {"authoredOn": "2022-11-13"}),
+        ("FamilyMemberHistory", {"date": "2022-11-13"}),
+        ("Appointment", {"created": "2022-11-13"}),
+        ("Account", {"servicePeriod": {"start": "2024-11-13"}}),
+        ("Account", {"servicePeriod": {"end": "2022-11-13"}}),
+    ],
+)
+def test_other_values_of_these_elements_change_the_meaning(kind: str, details: dict[str, Any]) -> None:
+    assert kind in CREATED
+    assert added(kind, details) == [f"{kind}.{name}" for name in details]
 
 
 def updated(before: dict[str, Any], **changed: Any) -> list[str]:

@@ -50,8 +50,11 @@ def test_tasks_of_several_packs_are_found() -> None:
         ("seed = -1", "seed should be greater than or equal to 0"),
         ("seed = 4_294_967_296", "seed should be less than 2147483648"),
         ('reward = "much"', "reward should be 'sparse' or 'dense'"),
-        ('train = "0-1000"', "train: variation 1000 is not one of 0 to 999; test variations .* are never trained on"),
-        ('test = "999"', "test: variation 999 is not one of 1000 to 1999"),
+        (
+            'train = "0-1000"',
+            "train: variation 1000 is not in split 'train' .0 to 999.: test variations are never trained on",
+        ),
+        ('test = "999"', "test: variation 999 is not in split 'test' .1000 to 1999."),
         ('train = "many"', "variations 'many' must be numbers"),
         ('tasks = ["0x"]', "unknown task '0x'"),
         ('tasks = ["01"]\nheld_out = ["01"]', "no task remains for training"),

@@ -97,7 +97,7 @@ def test_a_state_of_other_tasks_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"variations": [5, 1000]}, TrainingError, "1000 is not a training variation"),
+        ({"variations": [5, 1000]}, TaskError, "variation 1000 is not in split 'train'"),
         ({"variations": []}, TrainingError, "at least one variation"),
         ({"held_out": NAMES}, TrainingError, "at least one task"),
         ({"floor": 0}, TrainingError, "floor must be above 0"),

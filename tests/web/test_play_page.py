@@ -155,6 +155,7 @@ def test_a_form_that_is_sent_twice_acts_once(client: TestClient) -> None:
         ({"task": "nothing"}, "unknown task"),
         ({"variation": "-1"}, "whole number"),
         ({"variation": "9" * 20}, "whole number"),
+        ({"variation": "2000"}, "numbered from 0 to 1999"),
         ({"phrasing": "99"}, "phrasing"),
         ({"phrasing": "<i>"}, "phrasing"),
         ({"grading": "kind"}, "grading"),

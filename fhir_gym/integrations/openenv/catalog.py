@@ -14,7 +14,7 @@ from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError
 from fhir_gym.fhir import World
 from fhir_gym.start_states import StartStates
-from fhir_gym.tasks import SPLITS, available_tasks, choose_tasks, find_task, get_pack
+from fhir_gym.tasks import SPLITS, available_tasks, find_task, get_pack, split_numbers
 
 MAX_LISTED = 10_000
 """Maximum number of task specs in one answer."""
@@ -51,7 +51,7 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
 
     Raises:
         UnknownNameError: A pack does not exist.
-        FhirGymError: There is no config, two are for the same pack, or one has a task file.
+        FhirGymError: There is no config, two are for the same pack, or one has a task file or a split.
         WorldError: A world cannot be opened.
         TaskError: A world supports none of a pack's tasks.
     """
@@ -66,21 +66,27 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
         try:
             for config in configs:
                 self._add(config)
-            self._tasks = {split: self._tasks_of(split) for split in SPLITS}
+            self._tasks = {split: self._tasks_of(split) for split in (*SPLITS, None)}
         except BaseException:
             self.close()
             raise
-        self.splits = tuple(split for split, tasks in self._tasks.items() if tasks)
+        self.splits = tuple(split for split, tasks in self._tasks.items() if split is not None and tasks)
 
-    def count(self, split: str) -> int:
-        """Return the number of variations in a split.
+    def config(self, env_id: str, split: str | None) -> EpisodeConfig:
+        """Return the settings of a pack's episodes in a split; None stands for all variations."""
+        return replace(self.configs[env_id], split=split)
+
+    def count(self, split: str | None) -> int:
+        """Return the number of variations in a split; None stands for all variations.
 
         Raises:
             UnknownNameError: There is no such split.
         """
-        return len(self._tasks[require_name("split", split, self.splits)]) * len(SPLITS[split])
+        if split is not None:
+            require_name("split", split, self.splits)
+        return len(self._tasks[split]) * len(split_numbers(split))
 
-    def get(self, split: str, index: int) -> TaskSpec:
+    def get(self, split: str | None, index: int) -> TaskSpec:
         """Return the variation at an index of a split.
 
         Raises:
@@ -92,7 +98,7 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
             raise IndexError(f"split {split} has the indexes 0 to {count - 1}, not {index}")
         tasks = self._tasks[split]
         number, place = divmod(index, len(tasks))
-        return TaskSpec(*tasks[place], SPLITS[split][number])
+        return TaskSpec(*tasks[place], split_numbers(split)[number])
 
     def find(self, env_id: str | None, task: str) -> tuple[str, str]:
         """Return the env id and the key of a task; without an env id, the task must be in the only pack.
@@ -126,17 +132,20 @@ class TaskCatalog(AbstractContextManager["TaskCatalog"]):
             raise FhirGymError(f"{config.env_id} is given twice")
         if config.task_file is not None:
             raise FhirGymError("an OpenEnv server offers the tasks of packs: leave task_file out")
+        if config.split is not None:
+            raise FhirGymError("the clients of an OpenEnv server choose the split: leave split out")
         world, owned = config.resolve_world()
         self._own_worlds += [world] * owned
         self.configs[config.env_id] = replace(config, world=world)
 
-    def _tasks_of(self, split: str) -> list[tuple[str, str]]:
+    def _tasks_of(self, split: str | None) -> list[tuple[str, str]]:
         """Return env id and key of the split's tasks."""
         found = []
-        for env_id, config in self.configs.items():
+        for env_id in self.configs:
             if split == "heldout_tasks" and not get_pack(env_id).held_out:
                 continue
-            keys, numbers = choose_tasks(env_id, config.task_set(), None, split)
+            config = self.config(env_id, split)
+            keys, numbers = config.choose_tasks(None), config.variations
             assert isinstance(config.world, World)
             keys = available_tasks(env_id, config.task_set(), keys, config.world, numbers[0], named=False)
             config.require_support(keys)

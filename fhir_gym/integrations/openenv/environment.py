@@ -16,7 +16,7 @@ from fhir_gym.episode import Episode
 from fhir_gym.errors import FhirGymError, InfraError, UnknownNameError, in_one_line
 from fhir_gym.integrations.openenv.catalog import MAX_LISTED, TaskCatalog, TaskSpec
 from fhir_gym.integrations.openenv.models import ENV_NAME, FHIRAction, FHIRObservation, FHIRState
-from fhir_gym.tasks import DEFAULT_SPLIT, split_numbers
+from fhir_gym.tasks import DEFAULT_SPLIT
 from fhir_gym.types import Phrasing
 
 _OPTIONS = ("seed", "episode_id", "split", "index", "env_id", "task", "variation", "phrasing")
@@ -46,7 +46,7 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         self,
         seed: int | None = None,
         episode_id: str | None = None,
-        split: str = DEFAULT_SPLIT,
+        split: str | None = DEFAULT_SPLIT,
         index: int | None = None,
         env_id: str | None = None,
         task: str | None = None,
@@ -59,11 +59,11 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         Args:
             seed: Seed of the session's draws; None to continue them.
             episode_id: The client's name for the episode, which `state` repeats.
-            split: Split of the index and of draws: ``"train"``, ``"test"`` or ``"heldout_tasks"``.
+            split: The split: ``"train"``, ``"test"`` or ``"heldout_tasks"``; None for all variations.
             index: Index in the split, as the Task API counts.
             env_id: Env id of the task's pack; needed if the server has several packs.
             task: Key of a task.
-            variation: Number of the task's variation; None to draw it from the split.
+            variation: Number of the task's variation, which must belong to the split; None to draw it.
             phrasing: Index of the prompt's wording, or ``brief``; None for the wording that each variation draws.
             **unknown: Refused.
 
@@ -80,7 +80,7 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
             self._random = np.random.default_rng(require_whole("seed", seed, 0))
         spec = self._choose(split, index, env_id, task, variation)
         state = FHIRState(episode_id=episode_id, env_id=spec.env_id, task=spec.task, variation=spec.variation)
-        config = self._catalog.configs[spec.env_id]
+        config = self._catalog.config(spec.env_id, split)
         if phrasing is not None:
             config = replace(config, phrasing=phrasing)
         self._end()  # a running FHIR server serves one episode at a time
@@ -161,7 +161,7 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         return [self._catalog.describe(split, index) for index in indexes]
 
     def _choose(
-        self, split: str, index: int | None, env_id: str | None, task: str | None, variation: int | None
+        self, split: str | None, index: int | None, env_id: str | None, task: str | None, variation: int | None
     ) -> TaskSpec:
         if task is None:
             if (env_id, variation) != (None, None):
@@ -171,10 +171,12 @@ class FHIREnvironment(Environment[FHIRAction, FHIRObservation, FHIRState]):
         if index is not None:
             raise FhirGymError("give either an index or a task, not both")
         env_id, key = self._catalog.find(env_id, task)
+        config = self._catalog.config(env_id, split)
+        config.choose_tasks(key)
         if variation is None:
-            numbers = split_numbers(split)
-            variation = numbers[int(self._random.integers(len(numbers)))]
-        return TaskSpec(env_id, key, require_whole("variation", variation))
+            variation = config.variations[int(self._random.integers(len(config.variations)))]
+        (variation,) = config.require_variations([variation])
+        return TaskSpec(env_id, key, variation)
 
     def _end(self) -> None:
         if self._episode is not None:

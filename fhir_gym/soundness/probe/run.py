@@ -21,7 +21,7 @@ from fhir_gym.soundness.probe.table import Table, build_table
 from fhir_gym.soundness.probe.target_ranker import hits, rule_scores, scores, single_features
 from fhir_gym.soundness.workers import run_jobs
 from fhir_gym.tasks.core.registry import get_task, task_keys
-from fhir_gym.tasks.core.splits import TEST_START
+from fhir_gym.tasks.core.splits import TEST_START, require_variation
 from fhir_gym.tasks.core.task import Task
 
 _MOST_ABOVE_FAIR = 1.3
@@ -50,6 +50,11 @@ class Effort:
     train: int = 200
     test: int = 300
     strict: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of variations that a split does not have."""
+        require_variation(self.numbers[self.train - 1], "train")
+        require_variation(self.numbers[-1], "test")
 
     @property
     def numbers(self) -> list[int]:

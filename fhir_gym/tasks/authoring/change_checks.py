@@ -34,6 +34,7 @@ def update_checks(
     *,
     changing: Collection[str],
     may_add: Collection[str] = (),
+    may_go: Collection[str] = (),
     called: str = "",
 ) -> Iterator[Check]:
     """Yield checks that a resource was updated and that only the given elements changed.
@@ -46,6 +47,7 @@ def update_checks(
         id: Id of the resource.
         changing: Elements that must change.
         may_add: Elements that may be added.
+        may_go: Elements that may be removed.
         called: Name of the resource in the checks ("old slot"); None for its type.
     """
     changed, called = end.updated(resource_type, id), called or resource_type
@@ -55,5 +57,5 @@ def update_checks(
     yield Check(
         name=f"{called} updated", passed=there, expected=target, actual=target if there else None, level="exists"
     )
-    rest = differences(before, after, changing=changing, may_add=may_add, base_url=end.base_url)
+    rest = differences(before, after, changing=changing, may_add=may_add, may_go=may_go, base_url=end.base_url)
     yield Check(name=f"rest of {called} unchanged", passed=there and not rest, expected={}, actual=rest)

@@ -123,7 +123,11 @@ def idle_checks(task: Task[Any], variation: Variation, end: EndState, grading: G
 def measure_tool_usage(task: Task[Any], end: EndState) -> ToolUsage:
     """Measure how the agent used its tools."""
     return measure(
-        end.requests, templates=task.required_tools, required=task.required_resources, prohibited=task.prohibited_tools
+        end.requests,
+        templates=task.required_tools,
+        required=task.required_resources,
+        prohibited=task.prohibited_tools,
+        reference=None if task.judges_changes else min(map(len, task.required_tools), default=None),
     )
 
 

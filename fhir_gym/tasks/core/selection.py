@@ -1,4 +1,4 @@
-"""Select tasks and variations by key, split and world."""
+"""Select tasks by key, split and world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fhir_gym.arguments import require_phrasing_type
 from fhir_gym.errors import FhirGymError, TaskError
 from fhir_gym.fhir import World
 from fhir_gym.tasks.core.registry import find_task, get_pack, task_set
-from fhir_gym.tasks.core.splits import DEFAULT_SPLIT, split_numbers
 from fhir_gym.tasks.core.task import Task
 from fhir_gym.types import Phrasing
 
@@ -19,53 +18,31 @@ _KEYS_TOLD, _REASONS_TOLD = 40, 3
 
 
 def choose_tasks(
-    env_id: str,
-    known: Mapping[str, Task[Any]],
-    chosen: str | Sequence[str] | None,
-    split: str | None,
-    *,
-    from_file: bool = False,
-) -> tuple[tuple[str, ...], range]:
-    """Return the keys of the selected tasks, without repeats, and the numbers of their variations.
+    env_id: str, known: Mapping[str, Task[Any]], chosen: str | Sequence[str] | None, split: str | None
+) -> tuple[str, ...]:
+    """Return the keys of the selected tasks that belong to a split, without repeats.
 
     Args:
         env_id: The pack.
         known: Tasks of the pack or of a task file.
         chosen: One key or several keys; None for all tasks.
-        split: Name of a split in `fhir_gym.tasks.SPLITS`; None for all variations.
-        from_file: Whether the tasks come from a task file. Such tasks have one variation and no splits, so the default
-            split is ignored.
+        split: Name of a split in `fhir_gym.tasks.SPLITS`; None for all tasks.
 
     Raises:
-        UnknownNameError: There is no such task or split.
-        FhirGymError: The split contains none of the tasks, or the tasks have no splits.
+        UnknownNameError: There is no such task.
+        FhirGymError: The split contains none of the tasks.
     """
     if not (chosen is None or isinstance(chosen, str | Iterable)):
         raise FhirGymError(f"tasks must be one task key or several, not {chosen!r}")
     keys = tuple(known) if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
     keys = tuple(dict.fromkeys(find_task(known, key).key for key in keys))
-    if not from_file:
-        numbers = split_numbers(split)
-        return split_keys(env_id, keys, split), numbers
-    if split not in (None, DEFAULT_SPLIT):
-        raise FhirGymError("the tasks of a task file have no splits: leave split out")
-    return keys, range(1)
-
-
-def split_keys(env_id: str, keys: Sequence[str], split: str | None) -> tuple[str, ...]:
-    """Return the keys that belong to a split.
-
-    Raises:
-        UnknownNameError: There is no such pack.
-        FhirGymError: The split contains none of the tasks.
-    """
     if split != "heldout_tasks":
-        return tuple(keys)
+        return keys
     held_out = get_pack(env_id).held_out
     found = tuple(key for key in keys if key in held_out)
     if keys and not found:
-        known = ", ".join(held_out) or "none"
-        raise FhirGymError(f"split {split!r} has none of {', '.join(keys)}; of {env_id} it has {known}")
+        there = ", ".join(held_out) or "none"
+        raise FhirGymError(f"split {split!r} has none of {', '.join(keys)}; of {env_id} it has {there}")
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from fhir_gym.arguments import require_name
+from fhir_gym.errors import TaskError
 
 Half = Literal["train", "test"]
 Split = Literal["train", "test", "heldout_tasks"]
@@ -14,10 +15,12 @@ DEFAULT_SPLIT: Split = "train"
 """The default split is the training split, so that nobody trains on test variations by mistake."""
 TEST_START = 1_000
 """Lower variation numbers are for training, this number and higher numbers for testing."""
+VARIATIONS = range(2 * TEST_START)
+"""The numbers of all variations of a task."""
 SPLITS: Mapping[str, range] = {
-    "train": range(TEST_START),
-    "test": range(TEST_START, 2 * TEST_START),
-    "heldout_tasks": range(TEST_START, 2 * TEST_START),
+    "train": VARIATIONS[:TEST_START],
+    "test": VARIATIONS[TEST_START:],
+    "heldout_tasks": VARIATIONS[TEST_START:],
 }
 """The variation numbers of each split. The split ``heldout_tasks`` contains only the pack's held-out tasks."""
 
@@ -33,6 +36,22 @@ def split_numbers(split: str | None) -> range:
     Raises:
         UnknownNameError: There is no such split.
     """
-    if split is None:
-        return range(SPLITS["train"].start, SPLITS["test"].stop)
-    return SPLITS[require_name("split", split, SPLITS)]
+    return VARIATIONS if split is None else SPLITS[require_name("split", split, SPLITS)]
+
+
+def require_variation(number: int, split: str | None = None) -> None:
+    """Refuse a variation that does not exist or does not belong to a split.
+
+    Raises:
+        UnknownNameError: There is no such split.
+        TaskError: The split does not contain the variation; without a split, the variation does not exist.
+    """
+    if number not in VARIATIONS:
+        raise TaskError(
+            f"variation {number} does not exist: variations are numbered from {VARIATIONS[0]} to {VARIATIONS[-1]}"
+        )
+    if number not in (allowed := split_numbers(split)):
+        hint = "split=None admits all variations"
+        if split == "train":
+            hint = "test variations are never trained on; evaluate with split='test', or with None for both splits"
+        raise TaskError(f"variation {number} is not in split {split!r} ({allowed[0]} to {allowed[-1]}): {hint}")

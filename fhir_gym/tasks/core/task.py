@@ -25,7 +25,7 @@ from fhir_gym.tasks.core.ids import UpdateTimes
 from fhir_gym.tasks.core.params import Params, SceneParams
 from fhir_gym.tasks.core.placing import placed_among, updated_at
 from fhir_gym.tasks.core.simulation import Simulation
-from fhir_gym.tasks.core.splits import Half, split_of
+from fhir_gym.tasks.core.splits import Half, require_variation, split_of
 from fhir_gym.tasks.core.turn_protocol import TurnProtocol
 from fhir_gym.tasks.grading.answers import AnswerForm
 from fhir_gym.tasks.grading.checks import Check
@@ -162,6 +162,8 @@ class Task(ABC, Generic[P]):
         requested_elements: For each type, the elements of a created resource that the prompt asks for; nested elements
             are given as paths (``"dosageInstruction.route"``). Other elements must be neutral (see
             `fhir_gym.tasks.grading.neutral`).
+        removable_elements: Elements of an existing record that the agent may remove in an update to one of these
+            statuses (``{"Appointment.slot": ("cancelled",)}``).
         harmless_additions: For each type, elements that the agent may add to a written resource, with example values.
         open_lists: Lists in which the agent must keep what is there, but may add any item (``"Task.note"``).
         evidence_fields: For each type, the elements that a response must contain before a record counts as read. A
@@ -192,6 +194,7 @@ class Task(ABC, Generic[P]):
     brief: ClassVar[str | None] = None
     optional_elements: ClassVar[frozenset[str]] = frozenset()
     requested_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    removable_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     harmless_additions: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
     open_lists: ClassVar[frozenset[str]] = frozenset()
     evidence_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -358,16 +361,15 @@ class Task(ABC, Generic[P]):
         """Return variation `k`. It depends only on the pack, the key, `k`, the phrasing and the world's content.
 
         Args:
-            k: Number of the variation, from 0; see `fhir_gym.tasks.SPLITS`.
+            k: Number of the variation, from 0 to 1999; see `fhir_gym.tasks.SPLITS`.
             world: The world.
             phrasing: Index of the prompt to use, or ``brief``; None for the prompt that the variation draws. The
                 phrasing affects only the prompt.
 
         Raises:
-            TaskError: `k` is negative, or there is no such phrasing.
+            TaskError: There is no such variation or phrasing.
         """
-        if k < 0:
-            raise TaskError(f"variations are numbered from 0, not {k}")
+        require_variation(k)
         return self._variation(k, world, phrasing, self._drawn(k, world))
 
     def recent_variation(self, k: int, world: World, phrasing: Phrasing | None = None) -> Variation | None:

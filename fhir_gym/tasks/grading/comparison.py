@@ -162,6 +162,7 @@ def differences(
     *,
     changing: Collection[str] = (),
     may_add: Collection[str] = (),
+    may_go: Collection[str] = (),
     base_url: str = "",
 ) -> dict[str, list[Json]]:
     """The top-level elements with a change of meaning, each with its old and new value.
@@ -175,9 +176,11 @@ def differences(
         after: The resource after the change.
         changing: Elements that may change.
         may_add: Elements that may be added.
+        may_go: Elements that may be removed.
         base_url: Base URL of the server. An absolute reference below it equals the relative reference.
     """
-    ignored = {"meta", "text", *changing, *(name for name in may_add if name not in before)}
+    ignored = {"meta", "text", *changing}
+    ignored |= {*may_add} - before.keys() | {*may_go} - after.keys()
     if _tells_its_length(after):
         ignored.add("minutesDuration")
     found = {

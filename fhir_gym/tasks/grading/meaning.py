@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from fhir_gym.fhir import Change
 
 ADD_NOTHING = (
-    "Do not add details of your own that change who the record is about, what it says, its dates or amounts, or "
-    "whether it is valid."
+    "To a new record you may add active true, verificationStatus confirmed, and the present as the time of recording "
+    "(such as recordedDate or authoredOn) or as servicePeriod.start. Add nothing else that changes who the record is "
+    "about, what it says, its dates or amounts, or whether it is valid."
 )
-"""Sentence about unrequested elements; it is part of the prompts of all tasks that create records."""
+"""Sentences about unrequested elements in the prompts of all tasks that create records; see `usual_details`."""
 
 _NEGATES = re.compile(
     r"\b(?:not|no longer|no more|never|cannot|\w+n't|cancel\w*|void\w*|ignor\w*|disregard\w*|stop\w*|discontinu\w*|"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from fhir_gym.types import Json
+
 _Named = Literal["anything", "part", "today", "in force", "by name", "length"]
 Rule = _Named | tuple[str | bool | int, ...]
 """The values that an element may have.
@@ -60,6 +62,7 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
         **dict.fromkeys(("category", "priority", "requester", "recorder", "performerType", "reasonCode"), "anything"),
         **dict.fromkeys(("reasonReference", "supportingInformation", "groupIdentifier", "insurance"), "anything"),
         **dict.fromkeys(("note", "substitution"), "anything"),
+        "authoredOn": "today",
         "dispenseRequest": "part",
         "doNotPerform": (False,),
         "reportedBoolean": (False,),
@@ -108,6 +111,27 @@ BY_RECORD: Mapping[str, Mapping[str, Rule]] = {
     "Appointment.participant": {"type": "anything", "required": ("required",), "period": "in force"},
 }
 """Neutral elements of records and of their parts, by R4 path."""
+
+_CONFIRMED: Json = {
+    "coding": [{"system": "http://terminology.hl7.org/CodeSystem/condition-ver-status", "code": "confirmed"}]
+}
+
+
+def usual_details(resource_type: str, present: str) -> dict[str, Json]:
+    """Return the details that prompts allow in every new record; see `fhir_gym.tasks.grading.meaning.ADD_NOTHING`.
+
+    Args:
+        resource_type: Type of the record.
+        present: The present as an instant.
+    """
+    known: dict[str, Json] = {
+        "active": True,
+        "verificationStatus": _CONFIRMED,
+        **dict.fromkeys(("recordedDate", "authoredOn", "date", "issued", "created"), present),
+        "servicePeriod": {"start": present},
+    }
+    return {name: value for name, value in known.items() if name in BY_RECORD.get(resource_type, {})}
+
 
 BY_DATA_TYPE: Mapping[str, Mapping[str, Rule]] = {
     "Meta": {"security": ("n", "normal", "r", "restricted", "u", "unrestricted", "l", "low", "m", "moderate")},

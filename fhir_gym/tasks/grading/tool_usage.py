@@ -57,6 +57,9 @@ class ToolUsage(BaseModel):
         untouched: Required resource types that occur in no request and no response.
         prohibited: Prohibited tools that were used.
         overlap: Similarity to the templates; None without templates.
+        reference: Number of requests of the reference solution: the length of the shortest template or, if a variation
+            decides it, the number of requests in that variation. None if it is not known; see
+            `fhir_gym.rollouts.reference.with_reference`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +72,17 @@ class ToolUsage(BaseModel):
     untouched: tuple[str, ...] = ()
     prohibited: tuple[str, ...] = ()
     overlap: Overlap | None = None
+    reference: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Number of all requests."""
+        return sum(self.requests.values())
+
+
+def requests_answered(logged: Iterable[LoggedRequest]) -> int:
+    """Return the number of requests that the server answered; each entry of a Bundle counts."""
+    return sum(1 for _ in _interactions(logged))
 
 
 def measure(
@@ -77,6 +91,7 @@ def measure(
     templates: Sequence[Sequence[str]] = (),
     required: Iterable[str] = (),
     prohibited: Iterable[str] = (),
+    reference: int | None = None,
 ) -> ToolUsage:
     """Measure the tool usage of an episode.
 
@@ -85,6 +100,7 @@ def measure(
         templates: Tool sequences that solve the task.
         required: Required resource types.
         prohibited: Prohibited tools.
+        reference: See `ToolUsage`.
     """
     calls = [(_tool(one), one.resource_type) for one in _interactions(logged)]
     failures = [(_tool(one), one.resource_type) for one in _interactions(logged) if one.status >= 400]
@@ -103,6 +119,7 @@ def measure(
         untouched=_untouched(logged, required),
         prohibited=prohibited_uses(logged, prohibited),
         overlap=overlap(sequence, templates),
+        reference=reference,
     )
 
 

@@ -16,7 +16,8 @@ from fhir_gym.arguments import require_name, require_phrasing_type
 from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, MissingExtraError, TrainingError
 from fhir_gym.fhir import World
-from fhir_gym.training.curriculum import Curriculum, EpisodeChoice, require_training_variations
+from fhir_gym.tasks import DEFAULT_SPLIT
+from fhir_gym.training.curriculum import Curriculum, EpisodeChoice
 
 RowShape = Literal["rollout_func", "environment_factory"]
 ROW_SHAPES: tuple[RowShape, ...] = ("rollout_func", "environment_factory")
@@ -27,7 +28,7 @@ class OpenConfigs(AbstractContextManager["OpenConfigs"]):
     """The episode settings of each pack, with its world opened once.
 
     Args:
-        settings: Fields of `EpisodeConfig`, such as ``reward`` and ``max_steps``.
+        settings: Fields of `EpisodeConfig`, such as ``reward`` and ``max_steps``; the default split is for training.
     """
 
     def __init__(self, **settings: Unpack[EpisodeSettings]) -> None:
@@ -39,18 +40,18 @@ class OpenConfigs(AbstractContextManager["OpenConfigs"]):
         """Return the settings of an episode, and the world.
 
         Raises:
-            TrainingError: The choice is a test variation.
+            TaskError: The variation does not exist or is not in the split.
             UnknownNameError: The pack or a setting does not exist.
             WorldError: The world cannot be opened.
         """
-        require_training_variations([choice.variation])
         if choice.env_id not in self._configs:
-            config = EpisodeConfig.of(choice.env_id, self._settings)
+            config = EpisodeConfig.of(choice.env_id, self._settings, default_split=DEFAULT_SPLIT)
             world, owned = config.resolve_world()
             if owned:
                 self._own_worlds.append(world)
             self._configs[choice.env_id] = replace(config, world=world), world
         config, world = self._configs[choice.env_id]
+        config.require_variations([choice.variation])
         return (config if choice.phrasing is None else replace(config, phrasing=choice.phrasing)), world
 
     @override

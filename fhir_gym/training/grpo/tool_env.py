@@ -33,7 +33,8 @@ class FHIRToolEnv:
         observation_chars: Maximum number of characters of an observation, or None for no limit. TRL silently drops a
             tool result that exceeds its token limit, so set a limit that fits.
         settings: Fields of `EpisodeConfig`, such as ``reward`` and ``max_steps``; without `fhir_server`, because a
-            running server serves one episode at a time, and the instances of a batch play at the same time.
+            running server serves one episode at a time, and the instances of a batch play at the same time. The default
+            split is the training split.
 
     Raises:
         TrainingError: `fhir_server` is set.
@@ -75,15 +76,14 @@ class FHIRToolEnv:
         Args:
             env_id: The pack.
             task: Key of the task.
-            variation: Number of a training variation.
+            variation: Number of the variation.
             phrasing: Index of the prompt wording, also as text, or ``brief``; None for the one that the variation
                 has drawn.
             row: The other columns of the dataset; not used.
 
         Raises:
-            TrainingError: The variation is a test variation.
             UnknownNameError: The pack or task does not exist.
-            TaskError: The variation or phrasing does not exist.
+            TaskError: The variation does not exist or is not in the split, or the phrasing does not exist.
         """
         self._close_episode()
         wording = parse_phrasing(phrasing) if isinstance(phrasing, str) else phrasing

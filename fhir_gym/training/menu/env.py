@@ -18,10 +18,10 @@ from fhir_gym import tasks as packs
 from fhir_gym import worlds
 from fhir_gym.arguments import require_whole
 from fhir_gym.envs import FHIREnv
-from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.episode_config import EpisodeConfig, EpisodeSettings
 from fhir_gym.errors import FhirGymError, UnknownNameError
 from fhir_gym.fhir import World
-from fhir_gym.tasks import SPLITS, RewardRule, find_task, task_set
+from fhir_gym.tasks import DEFAULT_SPLIT, RewardRule, find_task, task_set
 from fhir_gym.training.config import TaskName
 from fhir_gym.training.curriculum import Curriculum
 from fhir_gym.training.menu.features import CANDIDATE_FEATURES, CANDIDATE_SIZE, STATE_FEATURES, STATE_SIZE, Features
@@ -54,7 +54,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
     Args:
         templates: The templates, or the path of a template file.
         tasks: The tasks to draw from, as pairs of env id and key.
-        variations: The variations to draw from.
+        variations: The variations to draw from; None for all of the split.
         curriculum: Draws the episodes of a `reset` without options and counts their results. Environments of one
             process may share it.
         reward: ``"sparse"`` or ``"dense"``; see `Verdict.reward`.
@@ -63,10 +63,12 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         paced: Whether an episode of the curriculum has fewer distractors if its task has seldom succeeded recently.
         prepared: Number of start states to keep in memory; see `FHIREnv`.
         world: The world; None for the pack's world. The environments of one process share an open world.
+        split: The split of all variations, also of those that `reset` gets as an option; see `EpisodeConfig`.
 
     Raises:
         TrainingError: The template file is unusable.
-        UnknownNameError: A task or the reward rule does not exist.
+        UnknownNameError: A task, the reward rule or the split does not exist.
+        TaskError: A variation does not exist or is not in the split.
         FhirGymError: Another argument is invalid.
     """
 
@@ -75,7 +77,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         templates: Templates | str | Path,
         tasks: Sequence[TaskName | tuple[str, str]],
         *,
-        variations: Sequence[int] = SPLITS["train"],
+        variations: Sequence[int] | None = None,
         curriculum: Curriculum | None = None,
         reward: RewardRule = "sparse",
         max_steps: int | None = None,
@@ -83,17 +85,18 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
         paced: bool = False,
         prepared: int = 0,
         world: str | Path | World | None = None,
+        split: str | None = DEFAULT_SPLIT,
     ) -> None:
         self.tasks = tuple(_task_name(name) for name in tasks)
-        if not self.tasks or not len(variations):
+        self._settings: EpisodeSettings = {"reward": reward, "max_steps": max_steps, "split": split}
+        if self.tasks:
+            self.variations = EpisodeConfig(self.tasks[0].env_id, **self._settings).require_variations(variations)
+        if not self.tasks or not self.variations:
             raise FhirGymError("a MenuEnv needs at least one task and one variation")
-        self.variations = tuple(variations)
         self.curriculum = curriculum
         loaded = templates if isinstance(templates, Templates) else Templates.load(templates)
         self.menu = Menu.shared(loaded, distractors)
         self._paced = paced
-        self._settings: dict[str, Any] = {"reward": reward, "max_steps": max_steps}
-        EpisodeConfig(self.tasks[0].env_id, **self._settings)  # refuses wrong settings
         self._world, self._prepared = world, require_whole("prepared", prepared, 0)
         self._envs: dict[str, FHIREnv] = {}
         self._name = self.tasks[0]
@@ -119,7 +122,7 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises:
             UnknownNameError: The option or task does not exist.
-            TaskError: The variation or phrasing does not exist.
+            TaskError: The variation does not exist or is not in the split, or the phrasing does not exist.
         """
         super().reset(seed=seed)
         self._session = None
@@ -199,8 +202,8 @@ class MenuEnv(gymnasium.Env[Observation, np.int64]):
             world = self._world
             if not isinstance(world, World):
                 world = shared_world(packs.get_pack(env_id).world if world is None else world)
-            config = EpisodeConfig(env_id, world=world, **self._settings)
-            self._envs[env_id] = FHIREnv(config, split=None, prepared=self._prepared)
+            config = EpisodeConfig.of(env_id, {**self._settings, "world": world})
+            self._envs[env_id] = FHIREnv(config, split=config.split, prepared=self._prepared)
         return self._envs[env_id]
 
     def _observe(self, *, over: bool = False) -> Observation:

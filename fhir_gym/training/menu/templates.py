@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fhir_gym.errors import TrainingError
+from fhir_gym.episode_config import EpisodeConfig
+from fhir_gym.errors import FhirGymError, TrainingError
 from fhir_gym.files import write_file
-from fhir_gym.tasks import TEST_START
 from fhir_gym.training.menu.slots import Slot, Value, Variable
 from fhir_gym.types import Phrasing
 
@@ -148,10 +148,8 @@ def require_training(sources: Iterable[Source]) -> None:
     Raises:
         TrainingError: One is.
     """
-    tested = [source for source in sources if source.variation >= TEST_START]
-    if tested:
-        first = tested[0]
-        raise TrainingError(
-            f"templates must not be learnt from test variations: {first.env_id}, task {first.task}, variation "
-            f"{first.variation}; use variations below {TEST_START}"
-        )
+    for source in sources:
+        try:
+            EpisodeConfig(source.env_id, split="train").require_variations([source.variation])
+        except FhirGymError as error:
+            raise TrainingError(f"templates learnt from task {source.task} of {source.env_id}: {error}") from error

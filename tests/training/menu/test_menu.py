@@ -69,7 +69,7 @@ def test_places_do_not_reveal_distractors(templates: Templates, rollouts: list[R
 
 
 def test_lazy_policies_fail(templates: Templates, tasks: list[TaskName]) -> None:
-    env = MenuEnv(templates, tasks, max_steps=8, distractors=6)
+    env = MenuEnv(templates, tasks, max_steps=8, distractors=6, split="test")
     random = random_over_menu(env, TEST)
     assert random.success <= 0.3
     assert random.metrics["invalid_rate"] == 0.0 == random.metrics["invalid_actions"]

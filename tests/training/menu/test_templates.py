@@ -31,7 +31,7 @@ def test_the_file_names_its_rollouts(templates: Templates) -> None:
 
 
 def test_test_variations_are_refused(templates: Templates, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="must not be learnt from test variations"):
+    with pytest.raises(TrainingError, match="test variations are never trained on"):
         learn_templates(fhir_gym.run(APPOINTMENT, "gold", tasks="02a", variations=1000))
     path = tmp_path / "templates.json"
     templates.save(path)

@@ -18,6 +18,7 @@ from fhir_gym.tasks.packs.appointment.bookings import NEW_REMARKS, Booking
 from fhir_gym.tasks.packs.appointment.clinic import SlotRecord, slot_checks
 from fhir_gym.types import Resource
 
+RELEASED_SLOT = {"Appointment.slot": ("cancelled",)}
 CANCELLATION_REASON = {"Appointment": {"cancelationReason": {"text": "Patient called off"}}}
 """A harmless addition when an agent cancels an appointment."""
 
@@ -125,7 +126,14 @@ def in_slot(appointment: Resource, slot: Resource) -> Resource:
 
 
 def cancellation_checks(end: EndState, id: str) -> Iterator[Check]:
-    """Yield checks that an appointment was cancelled and is otherwise unchanged."""
-    may_add = ("cancelationReason", *NEW_REMARKS)
-    yield from update_checks(end, "Appointment", id, changing=("status",), may_add=may_add, called="appointment")
+    """Yield checks that an appointment was cancelled and is otherwise unchanged; it may lose its released slot."""
+    yield from update_checks(
+        end,
+        "Appointment",
+        id,
+        changing=("status",),
+        may_add=("cancelationReason", *NEW_REMARKS),
+        may_go=("slot",),
+        called="appointment",
+    )
     yield equal("appointment status", end.after_update("Appointment", id).get("status"), "cancelled")

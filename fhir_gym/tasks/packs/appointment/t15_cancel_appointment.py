@@ -36,6 +36,7 @@ from fhir_gym.tasks.packs.appointment.appointment_scene import (
 )
 from fhir_gym.tasks.packs.appointment.appointment_task import (
     CANCELLATION_REASON,
+    RELEASED_SLOT,
     AppointmentTask,
     BookingParams,
     cancellation_checks,
@@ -74,6 +75,7 @@ class _Cancel(AppointmentTask[BookingParams, Booking]):
     """Cancel one appointment of a patient and free its slot."""
 
     gold_steps = 6
+    removable_elements = RELEASED_SLOT
     harmless_additions = CANCELLATION_REASON
     patients: ClassVar[tuple[int, ...]] = (9, 10)
 

@@ -220,13 +220,13 @@ class BookFromWaitlist(AppointmentTask[BookFromWaitlistParams, SlotMatch[Waitlis
     @override
     def checks(self, p: BookFromWaitlistParams, end: EndState) -> Iterator[Check]:
         after = end.after_update("Appointment", p.entry.id)
-        may_go = () if "requestedPeriod" in after else ("requestedPeriod",)
         yield from update_checks(
             end,
             "Appointment",
             p.entry.id,
-            changing=("status", "participant", "slot", "start", "end", *may_go),
+            changing=("status", "participant", "slot", "start", "end"),
             may_add=NEW_REMARKS,
+            may_go=("requestedPeriod",),
             called="appointment",
         )
         yield equal("appointment status", after.get("status"), "booked")

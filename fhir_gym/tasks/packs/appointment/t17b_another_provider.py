@@ -229,6 +229,8 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         yield "cancels it and makes a new one", self._anew(p)
         make, off, *rest = self._anew(p)
         yield "makes a new one, then cancels it", [off, make, *rest]
+        released = {name: value for name, value in booking_resource(p.booking).items() if name != "slot"}
+        yield "makes a new one, and the old one loses its slot", [make, put_status(released, "cancelled"), *rest]
 
     @override
     def expected_changes(self, p: AnotherProviderParams) -> tuple[ExpectedChange, ...]:
@@ -253,7 +255,8 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
         yield from place_checks(end, stands, p.slot)
         stayed = ("status",) if made else ("status", "participant", "slot", "start", "end")
         may_add = ("cancelationReason", *NEW_REMARKS) if made else NEW_REMARKS
-        rest = differences(before, after, changing=stayed, may_add=may_add, base_url=end.base_url)
+        may_go = ("slot",) if made else ()
+        rest = differences(before, after, changing=stayed, may_add=may_add, may_go=may_go, base_url=end.base_url)
         right = bool(after) and not rest
         yield Check(name="rest of the old appointment unchanged", passed=right, expected={}, actual=rest)
         status = after.get("status")

@@ -200,7 +200,7 @@ class AbsenceJudge(CalendarJudge[AbsenceRequest]):
             yield f"in {', '.join(f'Slot/{one}' for one in self.slot_ids(after)) or 'no slot'}"
         elif None not in possible:
             yield "on the waiting list"
-        elif rest := differences(before, after, changing=("status",), base_url=self.log.end.base_url):
+        elif rest := differences(before, after, changing=("status",), may_go=("slot",), base_url=self.log.end.base_url):
             yield {"also changed": [*rest]}
         for slot in old:
             if not self.slot_became(slot, CLOSED):

@@ -174,8 +174,9 @@ class ChangeJudge(CalendarJudge[ChangeRequest]):
         else:
             if after.get("status") != ENDED_AS[ask.change]:
                 yield f"status {after.get('status')}"
-            reasons = ("cancelationReason",) if ask.change == "cancel" else ()
-            if rest := differences(before, after, changing=("status",), may_add=reasons):
+            over = ask.change == "cancel"
+            may_add, may_go = (("cancelationReason",), ("slot",)) if over else ((), ())
+            if rest := differences(before, after, changing=("status",), may_add=may_add, may_go=may_go):
                 yield {"also changed": [*rest]}
         if self._slot_is_wrong(visit, freed=ask.change != "missed"):
             yield f"Slot/{visit.slot.id} is not as it should be"

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import ceil
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -135,6 +136,15 @@ class Size:
     level: int
     requests: int
     amended_at: tuple[datetime, ...] = ()
+
+    def groups(self, sizes: tuple[int, ...], requests: int) -> tuple[int, ...]:
+        """Return the sizes of the groups of patients: as many more as there are more requests than usual.
+
+        Args:
+            sizes: The sizes for the usual number of requests.
+            requests: The usual number of requests.
+        """
+        return sizes * ceil(self.requests / requests)
 
 
 R = TypeVar("R", bound=Request)

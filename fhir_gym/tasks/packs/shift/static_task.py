@@ -65,6 +65,7 @@ class StaticShift(Task[ShiftParams], abstract=True):
     required_tools = (("search",),)
     prohibited_tools = ("delete",)
     judges_changes = True
+    removable_elements: ClassVar[Mapping[str, tuple[str, ...]]] = {"Appointment.slot": ("cancelled", "waitlist")}
     answer = LetteredAnswer()
     prompts = (
         "You work at the desk of a clinic. These requests are waiting:",

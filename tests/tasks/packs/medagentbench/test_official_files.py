@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.official_agreement import main
+from fhir_gym.episode_config import EpisodeConfig
 from fhir_gym.errors import FhirGymError, TaskError, UnknownNameError
-from fhir_gym.tasks import choose_tasks, find_task, task_set
+from fhir_gym.tasks import find_task, task_set
 from fhir_gym.tasks.packs.medagentbench import ENV_ID
 from fhir_gym.tasks.packs.medagentbench.official import read_cases, read_functions
 
@@ -73,9 +75,13 @@ def test_a_pack_that_reads_no_files(task_file: Path) -> None:
 
 def test_choosing_from_a_file(task_file: Path) -> None:
     tasks = task_set(ENV_ID, task_file)
-    assert choose_tasks(ENV_ID, tasks, "task2_1", None, from_file=True) == (("task2_1",), range(1))
+    config = EpisodeConfig(ENV_ID, task_file=task_file)
+    assert config.choose_tasks("task2_1") == ("task2_1",)
+    assert config.variations == range(1)
+    with pytest.raises(TaskError, match="one variation, 0, not 1"):
+        config.require_variations([1])
     with pytest.raises(FhirGymError, match="no splits"):
-        choose_tasks(ENV_ID, tasks, None, "test", from_file=True)
+        replace(config, split="test")
     with pytest.raises(UnknownNameError, match="task2_1"):
         find_task(tasks, "task2_99")
 

@@ -12,6 +12,7 @@ from fhir_gym.tasks.packs.shift.changes import ChangeRequest
 from fhir_gym.tasks.packs.shift.kind import Size
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NO_FREE_TIME, letters
 from fhir_gym.tasks.packs.shift.t02_changes import Changes
+from fhir_gym.types import Resource
 from tests.tasks.packs.shift.playing import (
     checks_of_done_requests,
     edited,
@@ -92,6 +93,22 @@ def test_other_kinds_of_writes_are_right_too(
 ) -> None:
     with opened(hospital, "Q2-2", variation) as episode:
         assert play(episode, other).reward == 1
+
+
+def without_slot(appointment: Resource) -> None:
+    """Remove the slot from a cancelled appointment."""
+    if appointment["status"] == "cancelled":
+        del appointment["slot"]
+
+
+def test_a_cancelled_appointment_may_lose_its_slot(hospital: World) -> None:
+    cancelled = 0
+    for variation in range(4):
+        with opened(hospital, "Q2-1", variation) as episode:
+            requests: tuple[ChangeRequest, ...] = params_of(episode).requests
+            cancelled += sum(one.outcome == DONE and one.ask.change == "cancel" for one in requests)
+            assert play(episode, partial(edited, "Appointment", without_slot)).reward == 1
+    assert cancelled
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ import pytest
 from fhir_gym import Episode, Step
 from fhir_gym.actions import Action, Finish, Get, Post, Put
 from fhir_gym.fhir import World
-from fhir_gym.tasks.packs.shift.absences import AbsenceCalendar, AbsenceRequest, AbsenceScene
+from fhir_gym.tasks.packs.shift.absences import WAITING, AbsenceCalendar, AbsenceRequest, AbsenceScene
 from fhir_gym.tasks.packs.shift.calendar import Calendar
 from fhir_gym.tasks.packs.shift.outcomes import DONE, NOTHING_TO_DO
-from fhir_gym.types import Json
+from fhir_gym.types import Json, Resource
 from tests.tasks.packs.shift.absence_solver import FLAWS, plan_and_patch, plan_and_write_at_once
 from tests.tasks.packs.shift.playing import (
     answer_of,
@@ -69,6 +69,24 @@ def test_nothing_to_do_needs_lookups_of_appointments_and_of_slots(hospital: Worl
                     episode.step(Get(query))
             step = episode.step(Finish([f"{one}: {NOTHING_TO_DO if one == letter else DONE}" for one in "AB"]))
             assert f"request {letter}" in failed(step)
+
+
+def without_slot(appointment: Resource) -> None:
+    """Remove the slot from an appointment on the waiting list."""
+    if appointment["status"] == WAITING:
+        del appointment["slot"]
+
+
+def test_an_appointment_on_the_waiting_list_may_lose_its_slot(hospital: World) -> None:
+    waiting = 0
+    for variation in range(3):
+        with opened(hospital, "S1-1", variation) as episode:
+            assert play(episode, partial(edited, "Appointment", without_slot)).reward == 1
+            waiting += sum(
+                (change.after or {}).get("status") == WAITING and "slot" not in (change.after or {})
+                for change in episode.session.changes()
+            )
+    assert waiting
 
 
 MISTAKES: dict[str, Callable[[Action], list[Action]]] = {
