@@ -102,21 +102,25 @@ class AnotherProvider(RescheduleTask[AnotherProviderParams, SlotMatch[Booking]])
     required_resources = ("Slot", "Appointment")
     prohibited_tools = ("delete",)
     prompts = (
-        "The provider of {patient} (Patient/{id}) has declined the appointment next {weekday} at {hour}:00. Please "
-        "move it to another provider at {clinic} (Location/{place}) who is free at that time.",
-        "{patient} (Patient/{id}) was to be seen next {weekday} at {hour}:00, but the practitioner has declined. "
-        "Please reschedule the appointment for the same time with another provider who has a free slot at {clinic} "
-        "(Location/{place}).",
+        "{patient} (Patient/{id}) has a proposed appointment next {weekday} at {hour}:00, but the practitioner has "
+        "declined it. Please move the appointment to another provider at {clinic} (Location/{place}) who is free at "
+        "that time.",
+        "{patient} (Patient/{id}) was to be seen next {weekday} at {hour}:00, but the practitioner has declined the "
+        "proposed appointment. Please reschedule it for the same time with another provider who has a free slot at "
+        "{clinic} (Location/{place}).",
         "Please find another provider at {clinic} (Location/{place}) for the proposed appointment of {patient} "
-        "(Patient/{id}) next {weekday} at {hour}:00, and move the appointment there without changing the time.",
+        "(Patient/{id}) next {weekday} at {hour}:00, which the practitioner has declined. Move the appointment to that "
+        "provider without changing the time.",
     )
     brief = (
-        "Please book the appointment that was declined for {patient} (Patient/{id}) at {hour}:00 next {weekday} (the "
-        "first after today) with another free provider at {clinic} (Location/{place}) instead, with both accepted and "
-        'both slots updated. Finish with FINISH(["<booked appointment id>", "<new slot id>"]).'
+        "Please book the proposed appointment of {patient} (Patient/{id}) at {hour}:00 next {weekday} (the first after "
+        "today), which the practitioner has declined, with another free provider at {clinic} (Location/{place}), with "
+        "both accepted and both slots updated. "
+        'Finish with FINISH(["<booked appointment id>", "<new slot id>"]).'
     )
     answer_instructions = (
-        f"{NEXT_WEEKDAY}{AT_PLACE}Use the free slot of this place that starts at that time and whose schedule has "
+        f"{NEXT_WEEKDAY}The proposed appointment is the patient's Appointment with status proposed that starts at that "
+        f"time. {AT_PLACE}Use the free slot of this place that starts at that time and whose schedule has "
         "another practitioner as actor. In the end, one appointment has status booked, refers to this slot only, and "
         "has the slot's start and end; its participants are the patient and the new practitioner, both with status "
         "accepted, and nobody else. You may change the proposed appointment itself, or set its status to cancelled and "

@@ -62,9 +62,9 @@ _EVENTS = (
     "and questions do not count.) Records, policies and messages count as they are at the time of this change or, if "
     "you change nothing, at the time at which you close the Task. You may ignore a message that was sent less than "
     f"{MESSAGE_IN_TIME.seconds} seconds before this time, and an update of a patient's record less than "
-    f"{UPDATE_IN_TIME.seconds} seconds before it. All policies are on the server from the start; some amendments "
-    "come into force during the shift, when the clock reaches the time in their texts. For everything else (what has "
-    "started, what is past, what lies in the future), the present stays {now}."
+    f"{UPDATE_IN_TIME.seconds} seconds before it. All policies are on the server from the start; some policies "
+    "and amendments come into force during the shift, when the clock reaches the time in their texts. For everything "
+    "else (what has started, what is past, what lies in the future), the present stays {now}."
 )
 _CLOSING = (
     "Close a Task by an update, and leave its other elements as they are (notes, statusReason, executionPeriod and "
