@@ -174,12 +174,13 @@ class AddToWaitlist(AppointmentTask[AddToWaitlistParams, WaitlistCandidate]):
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), rng.randrange(5, 8), by=NAME)
         schedules, others = new_doctors(rng, world, ids, _BUSY)
         ahead = rng.sample(range(2 * HALF_HOURS, _DAYS * HALF_HOURS), len(people))
+        ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         bookings, waiting = [], []
         for person, number in zip(people, ahead, strict=True):
             own, *rest = rng.sample(schedules, _BUSY)
             bookings.append(new_booking(rng, ids, person, own, half_hour(world.now, number), _MINUTES))
             if rng.random() < _OFTEN:
-                past = half_hour(world.now, -rng.randrange(1, _DAYS * HALF_HOURS))
+                past = half_hour(world.now, -ago.pop())
                 bookings.append(new_booking(rng, ids, person, own, past, _MINUTES, in_slot=False))
             waits = [(one, "waitlist") for one in rest] + [(own, "cancelled")]
             for schedule, status in rng.sample(waits, rng.randrange(len(waits) + 1)):
@@ -341,6 +342,8 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
         ids = IdAllocator(rng, world)
         people = draw_lookalikes(rng, world, partial(ids.new, "Patient"), rng.randrange(6, 9), by=NAME)
         schedules = new_schedules(rng, world, ids, _DOCTORS)
+        ahead = rng.sample(range(HALF_HOURS, _DAYS * HALF_HOURS), len(people))
+        ago = rng.sample(range(1, _DAYS * HALF_HOURS), len(people))
         bookings, waiting = [], []
         for person in people:
             mine = rng.choice(schedules)
@@ -349,10 +352,9 @@ class RemoveFromWaitlist(AppointmentTask[RemoveFromWaitlistParams, WaitlistEntry
                 end = begin + timedelta(days=rng.randrange(1, 15))
                 window = instant(at(begin, 9)), instant(at(end, 17))
                 waiting.append(new_waitlist_entry(rng, ids, person, mine.provider, *window, status))
-            start = half_hour(world.now, rng.randrange(HALF_HOURS, _DAYS * HALF_HOURS))
-            bookings.append(new_booking(rng, ids, person, mine, start, _MINUTES))
+            bookings.append(new_booking(rng, ids, person, mine, half_hour(world.now, ahead.pop()), _MINUTES))
             if rng.random() < _OFTEN:
-                past = half_hour(world.now, -rng.randrange(1, _DAYS * HALF_HOURS))
+                past = half_hour(world.now, -ago.pop())
                 status = rng.choice(("booked", "fulfilled", "noshow"))
                 bookings.append(new_booking(rng, ids, person, mine, past, _MINUTES, status, in_slot=False))
         return AppointmentScene(
