@@ -245,7 +245,7 @@ def _label(code: str) -> Resource:
 
 
 def _title(kind: Concept, department: Concept, written: str) -> str:
-    return f"{kind.display}, {department.display}, {written[:10]}"
+    return f"{kind.display}, {department.display}, {written[:16].replace('T', ' ')}"
 
 
 def _text(text: str, title: str, written: str) -> Resource:
