@@ -83,8 +83,8 @@ class WeekdayMornings(FindOpenSlots[MorningRequest]):
         "FINISH([0]) if there are none."
     )
     answer_instructions = (
-        f"{AT_PLACE}{AVAILABLE}A slot counts if it starts on this weekday, at any time from 00:00 until just before "
-        "this hour. The named date is the first day of the period. "
+        f"{AT_PLACE}{AVAILABLE}A slot counts if it starts on the named weekday, at any time from 00:00 until just "
+        "before the named hour. The named date is the first day of the period. "
         'Finish with FINISH([<number>, "<id>", ...]), the number of these slots followed by their ids in any order, or '
         "with FINISH([0]) if there are none. Change nothing."
     )

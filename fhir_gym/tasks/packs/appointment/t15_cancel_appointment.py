@@ -327,7 +327,7 @@ class CancelMondayAppointment(_Cancel):
     )
     answer_instructions = (
         '"Next Monday" is the first Monday strictly after today. The appointment is the one with status booked that '
-        f"starts at or after 00:00 of that day and before 00:00 of the following day. {_CANCEL_INSTRUCTIONS}"
+        f"starts on that day. {_CANCEL_INSTRUCTIONS}"
     )
 
     @override
