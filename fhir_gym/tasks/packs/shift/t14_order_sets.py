@@ -105,8 +105,8 @@ class OrderSets(RequestKind[OrderSetScene, OrderSetRequest]):
         f'- Otherwise the outcome is "{NOT_ALLOWED}", and nothing is ordered, if one of these is true: (1) The '
         "patient is pregnant (a Condition with the SNOMED CT code "
         f"{PREGNANT.code}, clinicalStatus active and verificationStatus confirmed), and the policies do not allow the "
-        "class of the drug in pregnancy. (2) The patient has no valid weight, or the latest valid one is too old by the policies. "
-        "(3) The patient has no valid creatinine.\n"
+        "class of the drug in pregnancy. (2) The patient has no valid weight, or the latest valid one is too old by "
+        "the policies. (3) The patient has no valid creatinine.\n"
         "- Results are Observations. Valid are those with status final, amended or corrected; the latest valid result "
         f"(by effectiveDateTime) decides. The weight has the LOINC code {WEIGHT.code}, in kilograms or pounds (1 lb "
         f"is {KG_PER_POUND} kg). The creatinine has the LOINC code {CREATININE.code} in mg/dL or "
